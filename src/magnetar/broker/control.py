@@ -1,0 +1,323 @@
+"""What administration asks of a broker: the seam between the admin REST interface and the broker's machines.
+
+Rules of the seam:
+
+- Reads answer at once, with plain dicts and lists that the caller may keep and change.
+- Changes take a last argument `done`. It is called exactly once, on the broker's own thread: with None when the change is
+  *durable*, with the error when it did not happen. What can be refused at once is raised instead, and `done` is not called.
+- Names are full names, already checked by `core.names`. A partition is a topic of its own; a partitioned topic's name means
+  all of its partitions where a method says so.
+- Errors are `BrokerError` or one of `metadata.errors.Refused`; admin turns either into a status code.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.metadata.change import Change
+from magnetar.storage.entries import StoredEntry
+
+Done = Callable[[MagnetarError | None], None]
+"""Called once: None when durable, else why it did not happen."""
+
+DonePosition = Callable[[Position | None, MagnetarError | None], None]
+"""Called once with a position, or with why there is none."""
+
+DonePeek = Callable[[StoredEntry | None, MagnetarError | None], None]
+"""Called once with the entry, or with why there is none."""
+
+
+class BrokerInfo(NamedTuple):
+    """What a broker says about itself; fixed for the life of the process.
+
+    Attributes:
+        cluster: its own name.
+        uuid: of the cluster's data folder.
+        version: of Magnetar.
+        service_url: `pulsar://host:port` that clients are told (lookup answers).
+        web_url: `http://host:port` of this interface.
+        started_ms: wall clock.
+        topic_auto_creation: whether a lookup of a topic that does not exist is answered.
+    """
+
+    cluster: str
+    uuid: str
+    version: str
+    service_url: str
+    web_url: str
+    started_ms: int
+    topic_auto_creation: bool = True
+
+
+class LinkTopicState(TypedDict):
+    """One topic of one link, as its source sees it. Positions are texts `ledger:entry`."""
+
+    topic: str
+    c: str
+    """Everything at or below is settled."""
+    s: str
+    """The last position that was sent."""
+    gen: int
+    lag_messages: int
+    lag_bytes: int
+    lag_ms: int
+    """Age of the oldest message not settled; 0 when there is none."""
+    paused: bool
+    blocked: str
+    """`schema`, `partitions`, `identity`, `policy`, `size`, `corrupt`, or "" when it is not blocked."""
+    blocked_detail: NotRequired[str]
+    """One line: what is in the way and the command to run."""
+    blocked_since_ms: NotRequired[int]
+    orphan: bool
+    """The link or the policy is gone, the cursor still holds data."""
+    gap_messages: NotRequired[int]
+    """Messages that retention deleted before they could be sent."""
+
+
+class LinkState(TypedDict):
+    """One outgoing link of this cluster."""
+
+    source: str
+    target: str
+    state: str
+    """`up`, `down` (target unreachable), `paused`, `blocked` (identity), `idle` (no pipeline holds the lease)."""
+    since_ms: int
+    """When `state` began."""
+    detail: str
+    """One line for the operator; "" when all is well."""
+    paused: bool
+    throttle_bytes_per_s: int | None
+    throttled: bool
+    """The destination asks for less at the moment."""
+    messages_sent: int
+    """Total since the broker's start, as `bytes_sent`."""
+    bytes_sent: int
+    skipped_messages: int
+    gap_messages: int
+    lag_messages: int
+    lag_bytes: int
+    lag_ms: int
+    topics: list[LinkTopicState]
+
+
+class SkipPreview(TypedDict):
+    """What a skip would lose in one topic of a link."""
+
+    topic: str
+    through: str
+    """The last position that would be skipped; pass it to `link_skip` to skip exactly this."""
+    messages: int
+    entries: int
+    bytes: int
+
+
+class BrokerControl(Protocol):
+    """The broker, as administration sees it."""
+
+    # ------------------------------------------------------------------------------------------------------- reads
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of all topics of `tenant/namespace`: each partition by itself, both domains, internal ones too.
+
+        Empty for a namespace that does not exist.
+        """
+        ...
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions: None if there is no such topic, 0 for one that is not partitioned (or is a partition)."""
+        ...
+
+    def topic_stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's topic stats (pulsar-facts H names the keys) of one topic or partition.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's internal stats of one topic or partition.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Subscription names of one topic or partition, without links' and other internal cursors.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def last_message_id(self, topic: str) -> Position:
+        """Position of the last message of one topic or partition; NONE when there never was one.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def broker_stats(self) -> dict[str, Any]:
+        """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
+        `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start), `pendingPublishBytes`,
+        `storageSize` (bytes), `ready` (bool), `state` (one line, "" when all is well, such as a full disk).
+        """
+        ...
+
+    def links(self) -> list[LinkState]:
+        """Every outgoing link, by target name; topics by name."""
+        ...
+
+    def geo_status(self) -> dict[str, Any]:
+        """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
+        blocked), `gaps`, `deleted` (topics with a deletion mark), as plain JSON values."""
+        ...
+
+    # ------------------------------------------------------------------------------------------------------- topics
+
+    def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
+        """Create a topic (None) or a partitioned one with all its partitions; also lifts a deletion mark.
+
+        Raises:
+            Conflict: it exists, in either form. NotFound: no such namespace.
+        """
+        ...
+
+    def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        """Grow a partitioned topic. `partitions` is more than it has (checked by admin and again here).
+
+        Raises:
+            NotFound: no such partitioned topic. Unprocessable: it would not grow.
+        """
+        ...
+
+    def delete_topic(self, topic: str, force: bool, done: Done) -> None:
+        """Delete a topic here, or a partitioned topic with all partitions; leaves a mark that refuses links.
+
+        Raises:
+            NotFound. PreconditionFailed: producers, consumers or subscriptions, and not `force`.
+        """
+        ...
+
+    def unload(self, topic: str, done: Done) -> None:
+        """Close producers and consumers (their clients reconnect) and reopen the topic from what is stored."""
+        ...
+
+    def truncate(self, topic: str, done: Done) -> None:
+        """Acknowledge everything in every subscription and delete closed ledgers that nothing else needs."""
+        ...
+
+    def terminate(self, topic: str, done: DonePosition) -> None:
+        """No more publishing; the position of the last message."""
+        ...
+
+    # ------------------------------------------------------------------------------------------------ subscriptions
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        position: Position | None,
+        replicated: bool,
+        properties: Mapping[str, str],
+        done: Done,
+    ) -> None:
+        """Create a durable subscription of one topic or partition whose first message is the one at or behind
+        `position` (None and LATEST: only what comes from now on; EARLIEST: all that is retained).
+
+        Raises:
+            NotFound: no such topic. Conflict: it exists.
+        """
+        ...
+
+    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+        """Delete a subscription of one topic or partition.
+
+        Raises:
+            NotFound. PreconditionFailed: it has consumers, and not `force`.
+        """
+        ...
+
+    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
+        """Acknowledge the next `entries` unacknowledged entries (Pulsar counts a batch as one here, too)."""
+        ...
+
+    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
+        """Acknowledge everything there is now."""
+        ...
+
+    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+        """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
+        whose clients reconnect. `exclusive`: go on *behind* the position. Ignored for times."""
+        ...
+
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+        """Acknowledge what was published more than so many seconds ago."""
+        ...
+
+    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
+        """The `number`-th unacknowledged entry (from 1), without any effect on the subscription.
+
+        Raises or answers:
+            NotFound: no such topic or subscription, or it has fewer entries.
+        """
+        ...
+
+    # -------------------------------------------------------------------------------------------------------- links
+
+    def link_pause(self, target: str, topic: str | None, done: Done) -> None:
+        """Stop sending on a link, or in one of its topics; survives a restart.
+
+        Raises:
+            NotFound: no such link, or the topic is not on it. So do the other link methods.
+        """
+        ...
+
+    def link_resume(self, target: str, topic: str | None, done: Done) -> None:
+        """Take a pause back; a blocked topic is tried again at once."""
+        ...
+
+    def link_throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        """Limit a link's rate (None: no limit); survives a restart."""
+        ...
+
+    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        """What `link_skip` with the same arguments would lose, per topic; topics that would lose nothing are left out."""
+        ...
+
+    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        """Settle entries without sending them: C moves, S does not.
+
+        Args:
+            target: the link's target cluster.
+            topic: one topic, or None for every topic of the link.
+            through: the last position to skip; LATEST: everything there is now; None: the entry that blocks the topic
+                (topics that are not blocked lose nothing). A position needs a topic.
+            done: see the module.
+
+        Raises:
+            PreconditionFailed: nothing to skip.
+        """
+        ...
+
+    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
+        """Give up the data that a cursor without link or policy still holds.
+
+        Raises:
+            PreconditionFailed: the cursor is in use.
+        """
+        ...
+
+    # ---------------------------------------------------------------------------------------------------- resources
+
+    def apply(self, change: Change, done: Done) -> None:
+        """Store a change of clusters, tenants, namespaces; then `Resources.apply` it and do what follows from it
+        (cursors of new links in the same transaction, geo-replication.md), then `done`.
+
+        Raises:
+            Conflict: something it writes or relied on is just being changed.
+        """
+        ...
