@@ -1,0 +1,1 @@
+"""Benchmarks: generators, and the runners whose results are kept in `bench/results/`."""

@@ -1,0 +1,244 @@
+"""The composition root: the only place that knows every part of a broker and puts them together."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from magnetar import __version__
+from magnetar.admin import make_app
+from magnetar.broker.broker import Broker
+from magnetar.broker.control import BrokerInfo
+from magnetar.broker.controller import Controller
+from magnetar.broker.effects import Outbox
+from magnetar.core.config import ClusterConfig, Config
+from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.metadata.resources import Resources
+from magnetar.runtime.clock import SystemClock
+from magnetar.runtime.driver import Driver
+from magnetar.runtime.files import OsFiles
+from magnetar.runtime.folder import DataFolder
+from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.server import PulsarServer
+from magnetar.runtime.stores.sqlite import SqliteStore
+from magnetar.storage.topiclog import EntryCache, LedgerIds
+
+logger = logging.getLogger("magnetar.broker")
+
+
+def read_link_token(path: Path) -> bytes:
+    """The links' shared secret; made (mode 0600) when the file is missing.
+
+    Raises:
+        StorageError: the file can be read by others, is empty, or cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # Written aside and linked into place, so that two brokers that start at once agree and nobody reads half.
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+            try:
+                os.link(temporary, path)
+            finally:
+                temporary.unlink()
+        except FileExistsError:
+            pass
+        if path.stat().st_mode & 0o077:
+            raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
+        token = path.read_text().strip().encode()
+    except OSError as error:
+        raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
+    if not token:
+        raise StorageError(f"{path} is empty; delete it to have a new link token made")
+    return token
+
+
+class BrokerApp:
+    """One running broker.
+
+    Args:
+        config: the whole configuration.
+        cluster: which of its clusters this is.
+    """
+
+    def __init__(self, config: Config, cluster: str) -> None:
+        self.config = config
+        self.cluster: ClusterConfig = config.cluster(cluster)
+        self._stack = contextlib.ExitStack()
+        self.pulsar_port = 0
+        self.http_port = 0
+
+    async def start(self) -> None:
+        """Open the data folder, recover, listen.
+
+        Raises:
+            MagnetarError: anything that keeps it from running, in one line.
+        """
+        loop = asyncio.get_running_loop()
+        config = self.config.broker
+        name = self.cluster.name
+        clock = SystemClock()
+        token = read_link_token(self.config.replication.token_file)
+        folder = DataFolder.open(self.config.data_folder(name), cluster=name)
+        self._stack.callback(folder.close)
+        self.store = SqliteStore(folder.path / "meta.sqlite")
+        self._stack.callback(self.store.close)
+        stored = {key: value for key, (value, _version) in self.store.load().items()}
+        outbox = Outbox(now_ms=clock.now_ms())
+        callbacks: list[Callable[..., None]] = []
+        self.log = LogThread(
+            OsFiles(),
+            folder.path / "log",
+            config,
+            on_appended=lambda batch: callbacks[0](batch),
+            on_failed=lambda batch, error: callbacks[1](batch, error),
+            on_healed=lambda: callbacks[2](),
+        )
+        recovered = self.log.start()
+        self._stack.callback(self.log.stop)
+        for problem in recovered.problems:
+            logger.error("%s", problem)
+        resources = Resources.load(stored)
+        first = resources.first_start(self.config, name, folder.uuid)
+        if first.puts:
+            self.store.apply(first.puts, first.deletes)
+            resources.apply(first)
+        self.broker = Broker(
+            outbox,
+            config,
+            cluster=name,
+            uuid=folder.uuid,
+            service_url=self.cluster.service_url,
+            link_token=token,
+            resources=resources,
+            stored=stored,
+            recovered=recovered.topics,
+            ledger_ids=LedgerIds(recovered.last_ledger),
+            cache=EntryCache(config.cache_bytes_max),
+            link_targets=tuple(link.target for link in self.config.links if link.source == name),
+            link_sources=tuple(link.source for link in self.config.links if link.target == name),
+            boot=clock.now_ms(),
+        )
+        self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
+        callbacks[:] = self.driver.log_callbacks()
+        self._stack.callback(self.driver.shut_down)
+        self.server = PulsarServer(
+            loop,
+            self.driver,
+            self.broker,
+            frame_bytes_max=config.message_bytes_max + 10 * 1024,
+            connections_max=config.connections_max,
+            keep_alive_ms=config.keep_alive_ms,
+        )
+        self.driver.run(lambda: None)
+        await self._listen(resources, folder.uuid, clock)
+        # What is alive now stays alive: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+
+    async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
+        self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)
+        if self.cluster.pulsar.port == 0:
+            host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
+            self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
+        info = BrokerInfo(
+            cluster=self.cluster.name,
+            uuid=uuid,
+            version=__version__,
+            service_url=self.broker.service_url,
+            web_url=self.cluster.web_url,
+            started_ms=clock.now_ms(),
+            topic_auto_creation=self.config.broker.auto_create_topics,
+        )
+        application = make_app(Controller(self.broker, self.driver.run), resources, info)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        host, port = self.cluster.http
+        try:
+            site = web.TCPSite(self._runner, host, port)
+            await site.start()
+        except OSError as error:
+            raise MagnetarError(f"cannot listen on {host}:{port} (http): {error.strerror or error}") from error
+        self.http_port = int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop taking work, make everything durable, let go of the folder."""
+        if hasattr(self, "_runner"):
+            await self._runner.cleanup()
+        if hasattr(self, "server"):
+            await self.server.stop()
+        if hasattr(self, "driver"):
+            self.driver.run(self.broker.shut_down)
+        self._stack.close()
+
+
+async def _serve(config: Config, cluster: str) -> int:
+    app = BrokerApp(config, cluster)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        await app.start()
+        sys.stdout.write(
+            f"magnetar broker {cluster} ready {app.broker.service_url} http://{app.cluster.http.host}:{app.http_port}\n"
+        )
+        sys.stdout.flush()
+        stopped = asyncio.ensure_future(stopping.wait())
+        failed = asyncio.ensure_future(app.driver.stopped.wait())
+        await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+        crashed = failed.done() and not stopped.done()
+        stopped.cancel()
+        failed.cancel()
+        return 1 if crashed else 0
+    finally:
+        await app.stop()
+
+
+def check_exposure(cluster: ClusterConfig, *, insecure: bool) -> None:
+    """Refuse to listen beyond this machine without authentication, unless told to.
+
+    Raises:
+        MagnetarError: naming the address and the way out.
+    """
+    for address, key in ((cluster.pulsar, "pulsar"), (cluster.http, "http")):
+        if not insecure and not address.loopback:
+            raise MagnetarError(
+                f"cluster {cluster.name} would listen on {address} ({key}) without authentication; listen on "
+                "127.0.0.1, or say --insecure if the network is closed"
+            )
+
+
+def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
+    """Run one cluster's broker in the foreground until SIGINT or SIGTERM.
+
+    Args:
+        config: the whole configuration.
+        cluster: which cluster to be.
+        insecure: listen beyond loopback although there is no authentication yet.
+
+    Returns:
+        The exit code: 0 after a clean stop, 1 when the broker had to stop by itself.
+
+    Raises:
+        MagnetarError: it cannot run; one line says why.
+    """
+    import uvloop
+
+    check_exposure(config.cluster(cluster), insecure=insecure)
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s %(levelname)s {cluster}: %(message)s", stream=sys.stderr, force=True
+    )
+    # One thread of three does nearly all the work: a longer slice keeps the log thread from stealing it mid-event.
+    return uvloop.run(_serve(config, cluster))

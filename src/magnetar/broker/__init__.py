@@ -1,0 +1,1 @@
+"""Topics, producers, subscriptions, dispatch: one broker as a deterministic machine. Events in, effects out."""

@@ -1,0 +1,414 @@
+"""One broker as a deterministic machine: connections, topics, and the events that reach them.
+
+The driver calls one event at a time; every event may put effects into the outbox. Nothing here waits: what has to
+become durable first is continued by a later event.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from magnetar.broker.catalog import Catalog
+from magnetar.broker.effects import Close, Drop, Note, Outbox, Store, Timer
+from magnetar.broker.keeper import CursorKeeper
+from magnetar.broker.links import Links
+from magnetar.broker.producers import Producer
+from magnetar.broker.records import (
+    CURSOR_PREFIX,
+    DELETED_PREFIX,
+    TOPIC_PREFIX,
+    TopicRecord,
+    cursor_key,
+    split_cursor_key,
+)
+from magnetar.broker.session import Session
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.config import BrokerConfig
+from magnetar.core.errors import ErrorCode, ProtocolError
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.resources import Resources
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import Append, Location
+from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
+from magnetar.wire.frames import Frame
+from magnetar.wire import commands
+
+LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
+"""Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
+
+
+class Broker:
+    """The broker of one cluster.
+
+    Args:
+        outbox: where effects go; the driver drains it.
+        config: every limit.
+        cluster, uuid: who this is.
+        service_url: what clients are told to connect to, `pulsar://host:port`.
+        link_token: the shared secret of links.
+        resources: tenants, namespaces, policies, partitioned topics.
+        stored: everything in the metadata store at start.
+        recovered: what the log holds, by (topic, incarnation).
+        ledger_ids: gives every ledger its id.
+        cache: recent entries of all topics.
+        link_targets, link_sources: clusters that a link leads to from here / leads here from.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        config: BrokerConfig,
+        *,
+        cluster: str,
+        uuid: str,
+        service_url: str,
+        link_token: bytes,
+        resources: Resources,
+        stored: Mapping[str, bytes],
+        recovered: Mapping[tuple[str, int], RecoveredTopic],
+        ledger_ids: LedgerIds,
+        cache: EntryCache,
+        link_targets: tuple[str, ...] = (),
+        link_sources: tuple[str, ...] = (),
+        boot: int = 0,
+    ) -> None:
+        self.outbox = outbox
+        self.config = config
+        self.cluster = cluster
+        self.uuid = uuid
+        self.boot = boot
+        self.service_url = service_url
+        self.link_token = link_token
+        self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
+        self.resources = resources
+        self.ledger_ids = ledger_ids
+        self.cache = cache
+        self.sessions: dict[int, Session] = {}
+        self.topics: dict[str, Topic] = {}
+        self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
+        self.started_ms = outbox.now_ms
+        self.healthy = True
+        self._fenced: set[str] = set()
+        self._failed: set[str] = set()
+        self._pending_bytes = 0
+        self._holders: dict[int, int] = {}
+        self._names = 0
+        self.catalog = Catalog(self, {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)})
+        self.links = Links(self, link_targets, link_sources, stored)
+        self._load(stored, recovered)
+        self._trimming: set[str] = set()
+        self.timer(outbox.now_ms + config.retention_interval_ms, self._retention_tick)
+
+    # ------------------------------------------------------------------------------------------------------ starting
+
+    def _load(self, stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]) -> None:
+        dead = [
+            ledger
+            for (text, incarnation), found in recovered.items()
+            if not _is_current(stored, text, incarnation)
+            for ledger in found.ledger_ids()
+        ]
+        if dead:
+            self.outbox.put(Drop(tuple(dead)))
+        for key, data in stored.items():
+            if key.startswith(TOPIC_PREFIX):
+                text = key.removeprefix(TOPIC_PREFIX)
+                record = TopicRecord.decode(text, data)
+                self.add_topic(TopicName.parse(text), record, recovered.get((text, record.incarnation)))
+        for key, data in stored.items():
+            if key.startswith(CURSOR_PREFIX):
+                text, name = split_cursor_key(key)
+                topic = self.topics.get(text)
+                if topic is not None and not name.startswith("pulsar.repl."):
+                    cursor = Cursor.decode(data)
+                    topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
+        self.links.load(stored)
+
+    def add_topic(self, name: TopicName, record: TopicRecord, recovered: RecoveredTopic | None = None) -> Topic:
+        """A topic exists from now on (its record is durable)."""
+        text = str(name)
+        log = TopicLog(
+            text,
+            record.incarnation,
+            self.ledger_ids,
+            self.cache,
+            ledger_entries_max=self.config.ledger_entries_max,
+            ledger_bytes_max=self.config.ledger_bytes_max,
+            ledger_age_ms_max=self.config.ledger_age_ms_max,
+            recovered=recovered,
+            saved=record,
+        )
+        topic = Topic(
+            name,
+            record,
+            log,
+            self.outbox,
+            producers_max=self.config.producers_per_topic_max,
+            consumers_max=self.config.consumers_per_topic_max,
+            on_confirmed=self.links.confirmed,
+        )
+        self.topics[text] = topic
+        self.catalog.deleted.discard(text)
+        topic.durable = self.config.fsync == "always" or self.links.replicated(name)
+        self.links.added(topic)
+        return topic
+
+    def remove_topic(self, topic: Topic) -> None:
+        """A topic is gone (durably)."""
+        self.topics.pop(topic.text, None)
+        for subscription in list(topic.subscriptions.values()):
+            subscription.close("topic deleted")
+        topic.subscriptions.clear()
+        self._fenced.discard(topic.text)
+        self.links.removed(topic)
+
+    def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
+        """A subscription of a topic over a cursor."""
+        subscription = Subscription(
+            self.outbox,
+            topic.log,
+            topic.text,
+            name,
+            cursor,
+            durable=durable,
+            partition=topic.name.partition,
+            config=self.config,
+            on_dirty=self._cursor_dirty if durable else _ignore,
+            on_detached=self._consumer_detached,
+        )
+        return subscription
+
+    # ------------------------------------------------------------------------------------------------- driver's events
+
+    def connected(self, connection: int, address: str) -> None:
+        """A client came."""
+        self.sessions[connection] = Session(self, connection, address)
+        self.timer(self.outbox.now_ms + self.config.handshake_ms_max, lambda _now: self._handshake_due(connection))
+
+    def _handshake_due(self, connection: int) -> None:
+        session = self.sessions.get(connection)
+        if session is not None and not session.handshake.connected and not session.closed:
+            session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
+
+    def frames(self, connection: int, frames: list[Frame]) -> None:
+        """A client sent commands."""
+        session = self.sessions.get(connection)
+        if session is None or session.closed:
+            return
+        try:
+            session.frames(frames)
+        except ProtocolError as error:
+            self.outbox.put(Close(connection, f"broke the protocol: {error}"))
+            self.disconnected(connection)
+
+    def disconnected(self, connection: int) -> None:
+        """A client is gone."""
+        session = self.sessions.pop(connection, None)
+        if session is not None and not session.closed:
+            session.disconnected()
+        elif session is not None:
+            session.closed = False
+            session.disconnected()
+
+    def writable(self, connection: int, writable: bool) -> None:
+        """A client's socket takes no more, or takes more again."""
+        session = self.sessions.get(connection)
+        if session is not None:
+            session.set_writable(writable)
+
+    def appended(self, batch: list[tuple[Append, Location]]) -> None:
+        """The log holds these, durably (or written, where that is what was asked for)."""
+        touched: dict[str, Topic] = {}
+        for append, location in batch:
+            topic = self.topics.get(append.topic)
+            if topic is None:
+                continue
+            topic.confirm(append, location)
+            self._settle(append)
+            append.token(append, "")
+            touched[append.topic] = topic
+        for topic in touched.values():
+            topic.dispatch()
+
+    def append_failed(self, batch: list[Append], error: str) -> None:
+        """The log does not hold these and never will."""
+        self.healthy = False
+        topics: dict[str, Topic] = {}
+        for append in batch:
+            topic = self.topics.get(append.topic)
+            if topic is None:
+                continue
+            topic.fail()
+            self._fenced.add(topic.text)
+            topics[topic.text] = topic
+        for append in batch:
+            if append.topic in topics:
+                self._settle(append)
+                append.token(append, error)
+        if topics:
+            self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
+        for topic in topics.values():
+            self.links.failed(topic)
+            for producer in list(topic.producers.live.values()):
+                self.close_producer(producer)
+            topic.failed_all()
+
+    def healed(self) -> None:
+        """The storage takes writes again."""
+        self.healthy = True
+        self.outbox.put(Note("info", f"storage works again; {len(self._fenced)} topics go on"))
+        for text in self._fenced:
+            topic = self.topics.get(text)
+            if topic is not None:
+                topic.unfence()
+        self._fenced.clear()
+
+    def log_of(self, text: str) -> TopicLog | None:
+        """The log of a topic, for the driver's reads."""
+        topic = self.topics.get(text)
+        return topic.log if topic is not None else None
+
+    def shut_down(self) -> None:
+        """Before the end: cursors are stored without waiting for their interval."""
+        self.keeper.flush()
+        self.links.flush()
+
+    # --------------------------------------------------------------------------------------------------------- helpers
+
+    def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
+        """Call `then(now_ms)` at a time."""
+        self.outbox.put(Timer(at_ms, then))
+
+    def producer_name(self) -> str:
+        """A name for a producer that brought none; unique among this cluster's over its whole life."""
+        self._names += 1
+        return f"{self.cluster}-{self.boot}-{self._names}"
+
+    def consumer_name(self) -> str:
+        """A name for a consumer that brought none."""
+        self._names += 1
+        return f"{self._names:x}"
+
+    def publishing(self, session: Session, append: Append, size: int) -> None:
+        """Bytes are on their way to the disk; too many stop their publisher's socket (`pending_publish_bytes_max`)."""
+        append.extra["session"] = session.number
+        append.extra["bytes"] = size
+        session.pending_bytes += size
+        self._pending_bytes += size
+        if self._pending_bytes > self.config.pending_publish_bytes_max and not session.held:
+            session.hold(True)
+
+    def _settle(self, append: Append) -> None:
+        size = append.extra.get("bytes", 0)
+        if not size:
+            return
+        self._pending_bytes -= size
+        session = self.sessions.get(append.extra["session"])
+        if session is not None:
+            session.pending_bytes -= size
+        if self._pending_bytes <= self.config.pending_publish_bytes_max // 2:
+            for other in self.sessions.values():
+                if other.held:
+                    other.hold(False)
+
+    def close_producer(self, producer: Producer) -> None:
+        """Close a producer from this side; its client looks the topic up again."""
+        session = self.sessions.get(producer.connection)
+        if session is not None:
+            session.evict_producer(producer)
+
+    def producer_succeeds(self, producer: Producer) -> None:
+        """A producer that waited for exclusive access has it."""
+        session = self.sessions.get(producer.connection)
+        if session is not None:
+            session.successor_ready(producer)
+
+    def close_clients(self, topic: Topic) -> None:
+        """Close all producers and consumers of a topic from this side."""
+        for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+            self.close_producer(producer)
+        for subscription in list(topic.subscriptions.values()):
+            subscription.disconnect_all()
+
+    def _consumer_detached(self, connection: int, consumer_id: int) -> None:
+        session = self.sessions.get(connection)
+        if session is not None:
+            session.consumer_detached(consumer_id)
+
+    def after_consumer_left(self, subscription: Subscription) -> None:
+        """A reader's subscription ends with its consumer."""
+        if subscription.durable or subscription.consumers:
+            return
+        topic = self.topics.get(subscription.topic)
+        if topic is not None and topic.subscriptions.get(subscription.name) is subscription:
+            del topic.subscriptions[subscription.name]
+
+    def _cursor_dirty(self, subscription: Subscription) -> None:
+        self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
+
+    def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+        """Call `then` when a subscription's cursor as it is now is durable."""
+        self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
+
+    # -------------------------------------------------------------------------------------------------------- retention
+
+    def _retention_tick(self, now_ms: int) -> None:
+        for topic in self.topics.values():
+            if len(topic.log.ledger_ids()) > 1 or topic.log.last != NONE:
+                self.trim(topic)
+        self.links.tick(now_ms)
+        self.timer(now_ms + self.config.retention_interval_ms, self._retention_tick)
+
+    def keep_from(self, topic: Topic) -> Position | None:
+        """The lowest durable position that somebody still needs after, or None when nobody holds anything."""
+        marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
+        link = self.links.durable_low(topic)
+        if link is not None:
+            marks.append(link)
+        return min(marks) if marks else None
+
+    def trim(self, topic: Topic) -> None:
+        """Delete what retention lets go; what only those ledgers could tell is durable first (FINDINGS A5)."""
+        if topic.text in self._trimming or topic.deleting:
+            return
+        policy = self.resources.retention(topic.name.namespace_name)
+        trim = topic.log.trim(
+            self.keep_from(topic),
+            self.outbox.now_ms,
+            policy,
+            unsubscribed=not any(True for _ in topic.durable_subscriptions()),
+        )
+        if trim is None:
+            return
+        self._trimming.add(topic.text)
+        record = topic.record
+        record.first_ledger = max(record.first_ledger, trim.first_ledger)
+        record.next_index = max(record.next_index, trim.next_index)
+        for source, position in trim.watermarks.items():
+            record.watermarks[source] = tuple(position)
+
+        def stored(error: str) -> None:
+            self._trimming.discard(topic.text)
+            if error or self.topics.get(topic.text) is not topic:
+                return
+            topic.log.forget(trim)
+            self.links.trimmed(topic)
+            self.outbox.put(Drop(tuple(trim.ledgers)))
+
+        self.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), stored))
+
+    def validate(self) -> None:
+        """Check what must hold after every event (tests and the simulator call it)."""
+        for topic in self.topics.values():
+            topic.validate()
+        assert self._pending_bytes >= 0, "more bytes settled than sent"
+
+
+def _is_current(stored: Mapping[str, bytes], text: str, incarnation: int) -> bool:
+    data = stored.get(TOPIC_PREFIX + text)
+    return data is not None and TopicRecord.decode(text, data).incarnation == incarnation
+
+
+def _ignore(subscription: Subscription) -> None:
+    """A reader's cursor is stored nowhere."""

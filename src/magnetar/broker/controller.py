@@ -1,0 +1,409 @@
+"""Administration of a broker: `BrokerControl` over the machines.
+
+Admin's calls come from outside the driver's events, so every change enters through `run` (the driver's), which sets the
+clock and carries out the effects. What is refused at once is raised through it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, SkipPreview
+from magnetar.broker.effects import Read, Store
+from magnetar.broker.records import TOPIC_PREFIX
+from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import LATEST, NONE, Position
+from magnetar.core.names import PARTITIONS_MAX, TopicName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Unprocessable
+from magnetar.storage.entries import StoredEntry
+
+PEEK_MAX: Final = 10_000
+"""A ceiling on how deep `peek` looks: it walks."""
+
+
+class Run(Protocol):
+    """`Driver.run`."""
+
+    def __call__(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Handle one event and carry out its effects."""
+
+
+class Controller:
+    """What admin may ask of a broker.
+
+    Args:
+        broker: the machine.
+        run: enters it.
+    """
+
+    def __init__(self, broker: Broker, run: Run) -> None:
+        self._broker = broker
+        self._run = run
+        self._changing: set[str] = set()
+
+    def _enter(self, event: Callable[[], None]) -> None:
+        """Run an event; a refusal inside it is the caller's, not the driver's."""
+        refused: list[MagnetarError] = []
+
+        def guarded() -> None:
+            try:
+                event()
+            except MagnetarError as error:
+                refused.append(error)
+
+        self._run(guarded)
+        if refused:
+            raise refused[0]
+
+    def _topic(self, text: str) -> Topic:
+        topic = self._broker.topics.get(text)
+        if topic is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {text} does not exist")
+        return topic
+
+    def _subscription(self, text: str, name: str) -> tuple[Topic, Subscription]:
+        topic = self._topic(text)
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise NotFound(f"subscription {name} of {text} does not exist")
+        return topic, subscription
+
+    # ------------------------------------------------------------------------------------------------------- reads
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of all topics of `tenant/namespace`."""
+        prefix = f"persistent://{namespace}/"
+        return sorted(text for text in self._broker.topics if text.startswith(prefix))
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions: None if there is no such topic, 0 if it is not partitioned."""
+        count = self._broker.resources.partitions(TopicName.parse(topic))
+        if count is not None:
+            return count
+        return 0 if topic in self._broker.topics else None
+
+    def topic_stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's topic stats."""
+        return topic_stats(self._broker, self._topic(topic))
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's internal stats."""
+        return internal_stats(self._broker, self._topic(topic))
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Subscription names."""
+        return sorted(self._topic(topic).subscriptions)
+
+    def last_message_id(self, topic: str) -> Position:
+        """Position of the last message, or NONE."""
+        return self._topic(topic).last_message_position()
+
+    def broker_stats(self) -> dict[str, Any]:
+        """Whole-broker figures."""
+        return broker_stats(self._broker)
+
+    def links(self) -> list[LinkState]:
+        """Every outgoing link."""
+        return self._broker.links.states()
+
+    def geo_status(self) -> dict[str, Any]:
+        """What the destination side and the gaps look like."""
+        return self._broker.links.status() | {"deleted": sorted(self._broker.catalog.deleted)}
+
+    # ------------------------------------------------------------------------------------------------------- topics
+
+    def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
+        """Create a topic, or a partitioned one with all its partitions."""
+        name = TopicName.parse(topic)
+
+        def create() -> None:
+            broker = self._broker
+            if not broker.resources.has_namespace(name.namespace_name):
+                raise NotFound(f"namespace {name.namespace_name} does not exist")
+            broker.catalog.check_namespace(name)
+            if topic in broker.topics or broker.resources.partitions(name) is not None:
+                raise Conflict(f"topic {topic} exists already")
+            if partitions is None:
+                broker.catalog.create(name, properties=dict(properties), then=lambda _topic, error: done(error))
+                return
+            change = broker.resources.create_partitioned(name, partitions, dict(properties))
+            self._create_partitions(name, range(partitions), change, done)
+
+        self._enter(create)
+
+    def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        """Grow a partitioned topic."""
+        name = TopicName.parse(topic)
+
+        def grow() -> None:
+            present = self._broker.resources.partitions(name)
+            if present is None:
+                raise NotFound(f"topic {topic} does not exist or is not partitioned")
+            if not present < partitions <= PARTITIONS_MAX:
+                raise Unprocessable(f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}")
+            change = self._broker.resources.update_partitioned(name, partitions)
+            self._create_partitions(name, range(partitions), change, done)
+
+        self._enter(grow)
+
+    def _create_partitions(self, name: TopicName, numbers: range, change: Change, done: Done) -> None:
+        def stored(error: BrokerError | None) -> None:
+            if error is None:
+                self._broker.resources.apply(change)
+                self._broker.links.partitions_changed(name)
+            done(error)
+
+        self._broker.catalog.create_many([name.with_partition(n) for n in numbers], dict(change.puts), stored)
+
+    def delete_topic(self, topic: str, force: bool, done: Done) -> None:
+        """Delete a topic, or a partitioned topic with all partitions."""
+        name = TopicName.parse(topic)
+
+        def delete() -> None:
+            count = self._broker.resources.partitions(name)
+            if count is None:
+                found = [self._topic(topic)] if topic in self._broker.topics else []
+                if not found:
+                    raise NotFound(f"topic {topic} does not exist")
+            else:
+                texts = [str(name.with_partition(n)) for n in range(count)]
+                found = [self._broker.topics[text] for text in texts if text in self._broker.topics]
+            for one in found:
+                self._check_deletable(one, force)
+            finish = done if count is None else lambda error: self._drop_partitioned(name, error, done)
+            self._each([lambda then, one=one: self._broker.catalog.delete(one, force=True, done=then) for one in found], finish)
+
+        self._enter(delete)
+
+    @staticmethod
+    def _check_deletable(topic: Topic, force: bool) -> None:
+        if force:
+            return
+        if topic.producers.live or topic.producers.waiting:
+            raise PreconditionFailed(f"topic {topic.text} has producers; close them or use force")
+        if topic.subscriptions:
+            raise PreconditionFailed(f"topic {topic.text} has subscriptions; delete them or use force")
+
+    def _drop_partitioned(self, name: TopicName, error: MagnetarError | None, done: Done) -> None:
+        if error is not None:
+            done(error)
+            return
+        self._store_change(self._broker.resources.delete_partitioned(name), done)
+
+    @staticmethod
+    def _each(steps: list[Callable[[Done], None]], done: Done) -> None:
+        """Run steps at once; `done` when all are, with the first error."""
+        if not steps:
+            done(None)
+            return
+        left = len(steps)
+        first: list[MagnetarError] = []
+
+        def one(error: MagnetarError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                first.append(error)
+            if left == 0:
+                done(first[0] if first else None)
+
+        for step in steps:
+            step(one)
+
+    def unload(self, topic: str, done: Done) -> None:
+        """Close the clients of a topic; they come back and find it as it is stored."""
+        found = self._topic(topic)
+
+        def close() -> None:
+            self._broker.close_clients(found)
+            found.when_drained(lambda: done(None))
+
+        self._enter(close)
+
+    def truncate(self, topic: str, done: Done) -> None:
+        """Acknowledge everything everywhere and let retention take what nothing else needs."""
+        found = self._topic(topic)
+
+        def clear() -> None:
+            for subscription in found.durable_subscriptions():
+                subscription.skip_all()
+            found.log.roll(self._broker.outbox.now_ms)
+            steps: list[Callable[[Done], None]] = [
+                lambda then, one=one: self._when_durable(one, then) for one in found.durable_subscriptions()
+            ]
+
+            def acknowledged(error: MagnetarError | None) -> None:
+                if error is None:
+                    self._broker.trim(found, everything=True)
+                done(error)
+
+            self._each(steps, acknowledged)
+
+        self._enter(clear)
+
+    def terminate(self, topic: str, done: DonePosition) -> None:
+        """No more publishing."""
+        found = self._topic(topic)
+
+        def end() -> None:
+            found.record.terminated = True
+
+            def stored(error: str) -> None:
+                if error:
+                    found.record.terminated = False
+                    done(None, BrokerError(ErrorCode.METADATA, error))
+                else:
+                    found.when_drained(lambda: done(found.last_message_position(), None))
+
+            self._broker.outbox.put(Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored))
+
+        self._enter(end)
+
+    # ------------------------------------------------------------------------------------------------ subscriptions
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        position: Position | None,
+        replicated: bool,
+        properties: Mapping[str, str],
+        done: Done,
+    ) -> None:
+        """Create a durable subscription."""
+        found = self._topic(topic)
+        if subscription in found.subscriptions:
+            raise Conflict(f"subscription {subscription} of {topic} exists already")
+        start = LATEST if position is None else position
+        self._enter(
+            lambda: self._broker.catalog.create_subscription(found, subscription, start, done, replicated=replicated)
+        )
+
+    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+        """Delete a subscription."""
+        _, found = self._subscription(topic, subscription)
+        if found.consumers and not force:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
+        self._enter(lambda: self._broker.catalog.delete_subscription(found, done))
+
+    def _when_durable(self, subscription: Subscription, done: Done) -> None:
+        def stored(error: str) -> None:
+            done(BrokerError(ErrorCode.METADATA, error) if error else None)
+
+        if subscription.durable:
+            self._broker.when_cursor_durable(subscription, stored)
+        else:
+            done(None)
+
+    def _change(self, topic: str, subscription: str, change: Callable[[Subscription], object], done: Done) -> None:
+        _, found = self._subscription(topic, subscription)
+
+        def act() -> None:
+            change(found)
+            self._when_durable(found, done)
+
+        self._enter(act)
+
+    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
+        """Acknowledge the next entries."""
+        self._change(topic, subscription, lambda found: found.skip(entries), done)
+
+    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
+        """Acknowledge everything there is now."""
+        self._change(topic, subscription, lambda found: found.skip_all(), done)
+
+    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+        """Move a subscription."""
+        found_topic, _ = self._subscription(topic, subscription)
+
+        def move(found: Subscription) -> None:
+            if isinstance(target, Position):
+                position = target
+                if exclusive:
+                    position = found_topic.log.next_after(target) or LATEST
+                found.seek_to(position)
+            else:
+                found.seek_time(target)
+
+        self._change(topic, subscription, move, done)
+
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+        """Acknowledge what is old."""
+        before_ms = self._broker.outbox.now_ms - older_than_s * 1000
+        self._change(topic, subscription, lambda found: found.expire(before_ms), done)
+
+    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
+        """The `number`-th unacknowledged entry."""
+        found_topic, found = self._subscription(topic, subscription)
+        if not 1 <= number <= PEEK_MAX:
+            raise PreconditionFailed(f"peek looks at message 1 to {PEEK_MAX}, not {number}")
+        position = found.nth_unacknowledged(number)
+        if position is None:
+            raise NotFound(f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages")
+
+        def read(entries: list[StoredEntry], error: str) -> None:
+            if entries:
+                done(entries[0], None)
+            else:
+                done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"))
+
+        self._enter(lambda: self._broker.outbox.put(Read(found_topic.text, position, 1, 1, read)))
+
+    # -------------------------------------------------------------------------------------------------------- links
+
+    def link_pause(self, target: str, topic: str | None, done: Done) -> None:
+        """Stop sending."""
+        self._enter(lambda: self._broker.links.pause(target, topic, True, done))
+
+    def link_resume(self, target: str, topic: str | None, done: Done) -> None:
+        """Send again."""
+        self._enter(lambda: self._broker.links.pause(target, topic, False, done))
+
+    def link_throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        """Limit a link's rate."""
+        self._enter(lambda: self._broker.links.throttle(target, bytes_per_s, done))
+
+    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        """What a skip would lose."""
+        return self._broker.links.skip_preview(target, topic, through)
+
+    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        """Settle entries without sending them."""
+        self._enter(lambda: self._broker.links.skip(target, topic, through, done))
+
+    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
+        """Give up what an orphan cursor holds."""
+        self._enter(lambda: self._broker.links.delete_orphan(target, topic, done))
+
+    # ---------------------------------------------------------------------------------------------------- resources
+
+    def apply(self, change: Change, done: Done) -> None:
+        """Store a change of resources with what follows from it, then apply it."""
+        self._enter(lambda: self._store_change(change, done))
+
+    def _store_change(self, change: Change, done: Done) -> None:
+        keys = change.keys | change.depends
+        if keys & self._changing:
+            raise Conflict("something that this change concerns is just being changed; try again")
+        self._changing |= keys
+        puts = dict(change.puts) | self._broker.links.policy_puts(change)
+
+        def stored(error: str) -> None:
+            self._changing.difference_update(keys)
+            if error:
+                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
+                return
+            self._broker.resources.apply(change)
+            self._broker.policies_changed(change)
+            done(None)
+
+        self._broker.outbox.put(Store(puts, change.deletes, stored))
+
+
+def position_text(position: Position) -> str:
+    """As Pulsar prints positions; NONE is -1:-1."""
+    return str(position if position != NONE else Position(-1, -1))

@@ -1,0 +1,116 @@
+"""What the broker's machines ask the world to do.
+
+The machines never touch a socket, a file or a clock. They put effects into an `Outbox`; the driver (`runtime.driver`, or
+the simulator) carries them out and answers with events. Order inside one outbox is order of execution.
+
+What must be durable before what is sent is in the data flow, not in anybody's care: a receipt is put into an outbox only
+while handling the *appended* event, a reply to a change of metadata only while handling the *stored* event.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from magnetar.core.ids import Position
+from magnetar.storage.entries import Append, StoredEntry
+
+
+class Send(NamedTuple):
+    """Write these buffers to a connection, in order."""
+
+    connection: int
+    buffers: Sequence[bytes]
+
+
+class Close(NamedTuple):
+    """Close a connection after what was sent to it; `reason` is logged when not empty."""
+
+    connection: int
+    reason: str
+
+
+class Hold(NamedTuple):
+    """Stop (or go on) reading from a connection: back-pressure on a publisher. What it sends stays in its socket."""
+
+    connection: int
+    hold: bool
+
+
+class FrameLimit(NamedTuple):
+    """Frames of this connection may from now on have this many bytes (link peers carry many entries in a frame)."""
+
+    connection: int
+    frame_bytes_max: int
+
+
+class Drop(NamedTuple):
+    """These ledgers hold nothing that anyone needs any more; the log may reclaim their room."""
+
+    ledgers: tuple[int, ...]
+
+
+class Write(NamedTuple):
+    """Append to the log; answered by `appended(append)` or `append_failed(append, error)`."""
+
+    append: Append
+
+
+class Read(NamedTuple):
+    """Read entries from the log, from `start` on (inclusive), in order, at least one if there is one.
+
+    Answered by calling `then(entries, error)` on the machine's own thread; `error` is one line or "".
+    """
+
+    topic: str
+    start: Position
+    entries_max: int
+    bytes_max: int
+    then: Callable[[list[StoredEntry], str], None]
+
+
+class Store(NamedTuple):
+    """Put and delete keys of the metadata store, all or nothing; then `then(error)`, durable, error is "" if done."""
+
+    puts: dict[str, bytes]
+    deletes: tuple[str, ...]
+    then: Callable[[str], None] | None
+
+
+class Timer(NamedTuple):
+    """Call `then(now_ms)` once, when the clock reaches `at_ms`."""
+
+    at_ms: int
+    then: Callable[[int], None]
+
+
+class Note(NamedTuple):
+    """One line for the broker's log. `level` is a name of the logging module."""
+
+    level: str
+    text: str
+
+
+Effect = Send | Close | Hold | FrameLimit | Write | Drop | Read | Store | Timer | Note
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Where one broker's machines put their effects, and the only way they know the time.
+
+    Attributes:
+        now_ms: wall clock in ms, set by the driver before each event; never goes back within a run.
+        effects: since the last drain.
+        wake: called by the driver's owner when effects were added outside an event (never by machines).
+    """
+
+    now_ms: int = 0
+    effects: list[Effect] = field(default_factory=list)
+
+    def put(self, effect: Effect) -> None:
+        """Ask for one effect."""
+        self.effects.append(effect)
+
+    def drain(self) -> list[Effect]:
+        """Take what was asked so far."""
+        effects, self.effects = self.effects, []
+        return effects

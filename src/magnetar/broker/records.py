@@ -1,0 +1,90 @@
+"""What the broker keeps in the metadata store about topics: JSON under `topics/...` and `deleted/...`."""
+
+from typing import Any, Final
+
+import msgspec
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import Position
+
+TOPIC_PREFIX: Final = "topics/"
+DELETED_PREFIX: Final = "deleted/"
+CURSOR_PREFIX: Final = "cursors/"
+
+
+class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    """The durable facts of one topic that its log cannot tell any more once old ledgers are gone (FINDINGS A5).
+
+    Attributes:
+        incarnation: its first ledger id; the topic's identity together with the cluster.
+        created_ms: when it was created here.
+        first_ledger: ledgers below were deleted.
+        next_index: the origin index that the next local message gets at least.
+        watermarks: source cluster -> (ledger, entry) in that cluster, at least.
+        properties: of the administrator.
+        terminated: no more publishing.
+    """
+
+    incarnation: int
+    created_ms: int
+    first_ledger: int = 0
+    next_index: int = 0
+    watermarks: dict[str, tuple[int, int]] = {}
+    properties: dict[str, str] = {}
+    terminated: bool = False
+
+    def encode(self) -> bytes:
+        """As stored."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> "TopicRecord":
+        """Read what `encode` wrote.
+
+        Raises:
+            StorageError: the record of topic `name` is damaged.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the stored record of topic {name} is damaged: {error}") from error
+
+    def watermark_positions(self) -> dict[str, Position]:
+        """The saved watermarks as positions."""
+        return {source: Position(*pair) for source, pair in self.watermarks.items()}
+
+
+class DeletedMark(msgspec.Struct):
+    """Left by deleting a topic: links may not bring it back until someone creates it here again."""
+
+    deleted_ms: int
+
+    def encode(self) -> bytes:
+        """As stored."""
+        return msgspec.json.encode(self)
+
+
+def quote(text: str) -> str:
+    """A name as the last part of a key: without slashes."""
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def unquote(text: str) -> str:
+    """The reverse of `quote`."""
+    return text.replace("%2F", "/").replace("%25", "%")
+
+
+def cursor_key(topic: str, subscription: str) -> str:
+    """Where a subscription's cursor is stored."""
+    return f"{CURSOR_PREFIX}{topic}/{quote(subscription)}"
+
+
+def split_cursor_key(key: str) -> tuple[str, str]:
+    """Topic and subscription of a `cursors/...` key."""
+    topic, _, subscription = key.removeprefix(CURSOR_PREFIX).rpartition("/")
+    return topic, unquote(subscription)
+
+
+def json_of(value: Any) -> bytes:
+    """Any plain value as JSON bytes."""
+    return msgspec.json.encode(value)

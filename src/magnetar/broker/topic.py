@@ -1,0 +1,234 @@
+"""One topic: its log, its producers, its subscriptions.
+
+    publish:  entries -> TopicLog.stage -> Write ... appended -> TopicLog.confirm -> receipts, dispatch, links
+    failure:  append_failed -> fenced: nothing more is staged, producers are told and come back -> healed -> unfenced
+
+A receipt cannot exist before its append was confirmed: it is made while handling that event and nowhere else. Nothing
+that is not confirmed is read by a subscription or by a link.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from magnetar.broker.effects import Outbox, Send, Write
+from magnetar.broker.producers import Producer, Producers
+from magnetar.broker.records import TopicRecord
+from magnetar.broker.subscription import Subscription
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import Position
+from magnetar.core.names import TopicName
+from magnetar.storage.entries import Append, Location, NewEntry
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import commands
+
+
+class AppendToken(Protocol):
+    """Who asked for an append: called once with the outcome, "" when it is durable."""
+
+    def __call__(self, append: Append, error: str) -> None:
+        """Take the outcome."""
+
+
+class PublishToken:
+    """A producer's batch on its way to the log.
+
+    Args:
+        topic, producer: whose.
+        receipts: (sequence id, highest sequence id) of each entry, in order.
+    """
+
+    __slots__ = ("producer", "receipts", "topic")
+
+    def __init__(self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]]) -> None:
+        self.topic = topic
+        self.producer = producer
+        self.receipts = receipts
+
+    def __call__(self, append: Append, error: str) -> None:
+        """Answer the producer."""
+        producer = self.producer
+        producer.pending -= len(self.receipts)
+        if producer.closed:
+            return
+        outbox = self.topic.outbox
+        if error:
+            buffer = commands.send_error(producer.producer_id, self.receipts[0][0], ErrorCode.PERSISTENCE, error)
+        else:
+            buffer = commands.receipts(
+                producer.producer_id,
+                [
+                    (sequence, highest, entry.ledger, entry.entry)
+                    for (sequence, highest), entry in zip(self.receipts, append.entries, strict=True)
+                ],
+            )
+        outbox.put(Send(producer.connection, [buffer]))
+
+
+class Topic:
+    """A persistent topic (or one partition) of this broker.
+
+    Args:
+        name: fully qualified.
+        record: its durable facts.
+        log: its part of the broker's log.
+        outbox: the broker's.
+        producers_max, consumers_max: ceilings (`producers_per_topic_max`, `consumers_per_topic_max`).
+        on_confirmed: called with this topic after entries became readable (links and statistics).
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        record: TopicRecord,
+        log: TopicLog,
+        outbox: Outbox,
+        *,
+        producers_max: int,
+        consumers_max: int,
+        on_confirmed: Callable[["Topic"], None],
+    ) -> None:
+        self.name = name
+        self.text = str(name)
+        self.record = record
+        self.log = log
+        self.outbox = outbox
+        self.producers = Producers(producers_max)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consumers_max = consumers_max
+        self.durable = True
+        self.fenced = False
+        self.deleting = False
+        self.in_flight = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self._on_confirmed = on_confirmed
+        self._after_drain: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def check_writable(self) -> None:
+        """Refuse when nothing may be appended now.
+
+        Raises:
+            BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
+        """
+        if self.deleting:
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+        if self.record.terminated:
+            raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
+        if self.fenced:
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} waits for its storage to come back")
+
+    def append(self, entries: list[NewEntry], token: AppendToken, *, durable: bool | None = None) -> Append:
+        """Send entries on their way to the log; `token` is told the outcome.
+
+        Returns:
+            The append, with the positions that the entries will have.
+
+        Raises:
+            BrokerError: nothing may be appended now.
+        """
+        self.check_writable()
+        append = self.log.stage(
+            entries, self.outbox.now_ms, durable=self.durable if durable is None else durable, token=token
+        )
+        self.in_flight += 1
+        self.outbox.put(Write(append))
+        return append
+
+    def publish(self, producer: Producer, entries: list[NewEntry], receipts: list[tuple[int, int]]) -> Append:
+        """Append what a producer sent; its receipts follow when it is durable.
+
+        Raises:
+            BrokerError: nothing may be appended now.
+        """
+        append = self.append(entries, PublishToken(self, producer, receipts))
+        producer.pending += len(entries)
+        producer.entries += len(entries)
+        size = sum(len(entry.data) for entry in entries)
+        count = sum(entry.count for entry in entries)
+        producer.messages += count
+        producer.bytes += size
+        return append
+
+    def confirm(self, append: Append, location: Location) -> None:
+        """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
+        self.in_flight -= 1
+        self.log.confirm(append, location)
+        self.entries_in += len(append.entries)
+        for entry in append.entries:
+            self.messages_in += entry.count
+            self.bytes_in += len(entry.data)
+
+    def dispatch(self) -> None:
+        """New entries are readable: wake the subscriptions and the links."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.available()
+        self._on_confirmed(self)
+        self._drained()
+
+    def fail(self) -> None:
+        """An append failed: whatever was staged never was; no position is given until the storage healed."""
+        self.in_flight -= 1
+        self.fenced = True
+        self.log.fail()
+
+    def failed_all(self) -> None:
+        """Every append of the failure is reported."""
+        self._drained()
+
+    def unfence(self) -> None:
+        """The storage is sound again."""
+        self.fenced = False
+
+    def when_drained(self, then: Callable[[], None]) -> None:
+        """Call `then` when no append is in flight (at once if none is)."""
+        if self.in_flight == 0:
+            then()
+        else:
+            self._after_drain.append(then)
+
+    def _drained(self) -> None:
+        if self.in_flight == 0 and self._after_drain:
+            waiting, self._after_drain = self._after_drain, []
+            for then in waiting:
+                then()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def consumer_count(self) -> int:
+        """Consumers of all subscriptions."""
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+
+    def durable_subscriptions(self) -> Iterable[Subscription]:
+        """The subscriptions that hold back retention."""
+        return (subscription for subscription in self.subscriptions.values() if subscription.durable)
+
+    def last_message_position(self) -> Position:
+        """The newest entry that a consumer can be given (markers are not), or NONE."""
+        return self.log.last_dispatchable()
+
+    # --------------------------------------------------------------------------------------------------- statistics
+
+    def publisher_stats(self) -> list[dict[str, Any]]:
+        """One dict per live producer, with Pulsar's keys."""
+        return [
+            {
+                "producerName": producer.name,
+                "producerId": producer.producer_id,
+                "address": producer.address,
+                "accessMode": producer.mode.name.title().replace("_", ""),
+                "msgInCounter": producer.messages,
+                "bytesInCounter": producer.bytes,
+                "connectedSince": producer.connected_ms,
+                "metadata": producer.properties,
+            }
+            for producer in self.producers.live.values()
+        ]
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self.in_flight >= 0, "more appends answered than sent"
+        assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
+        self.producers.validate()

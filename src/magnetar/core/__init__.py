@@ -1,0 +1,1 @@
+"""Identities, names, errors and configuration: what every other part of Magnetar speaks in."""

@@ -1,0 +1,60 @@
+"""Positions in one cluster's log, and the identity of a message in all clusters.
+
+A `Position` means something only within one cluster and one topic; positions of different clusters are never compared.
+What names a message everywhere, for ever, is `(origin cluster, topic incarnation, origin index)`.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Position(NamedTuple):
+    """Where an entry stands in one cluster's log of one topic; ordered by ledger, then entry.
+
+    `(L, -1)` is legal and stands before the first entry of ledger L (as a mark-delete position).
+    """
+
+    ledger: int
+    entry: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}"
+
+
+NONE: Final = Position(-1, -1)
+"""No position: before everything. Also Pulsar's "earliest"."""
+
+EARLIEST: Final = NONE
+LATEST: Final = Position(2**63 - 1, 2**63 - 1)
+"""Pulsar's "latest": behind everything."""
+
+
+class OriginKey(NamedTuple):
+    """The log in which a message was first published: origin cluster and topic incarnation.
+
+    The incarnation is the first ledger id of the topic's incarnation in its origin cluster, so it can be ordered.
+    """
+
+    cluster: str
+    incarnation: int
+
+
+class Identity(NamedTuple):
+    """The name of one message in every cluster."""
+
+    cluster: str
+    incarnation: int
+    index: int
+
+
+class LinkCursor(NamedTuple):
+    """How far a link got in one topic of its source; always read and written as one (FINDINGS A1, A3).
+
+    Attributes:
+        c: everything at or below is settled: sent and confirmed, filtered out, or trimmed.
+        s: the last position at or below `c` that was *sent* to the destination. The next entry is sent "after s".
+        gen: the generation; a commit of any other generation is ignored.
+    """
+
+    c: Position
+    s: Position
+    gen: int

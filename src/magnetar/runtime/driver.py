@@ -1,0 +1,226 @@
+"""Turns the broker's effects into I/O, and what the I/O brings into events.
+
+One driver belongs to one broker and one event loop; everything here runs on that loop's thread except the callbacks of
+the log and the store, which hop to it. The broker's machines are only ever entered through `Driver.run`, one event at a
+time: that is what makes them single-threaded without a lock.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.store import Store as MetadataStore
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.logthread import LogThread
+from magnetar.storage.entries import Append, Location, StoredEntry
+
+logger = logging.getLogger("magnetar.broker")
+
+READERS: int = 2
+"""Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
+
+
+class Peer(Protocol):
+    """A connection as the driver sees it (`runtime.server.Connection`)."""
+
+    def send(self, buffers: list[bytes]) -> None:
+        """Write buffers, in order."""
+
+    def close(self, reason: str) -> None:
+        """Close after what was written."""
+
+    def hold(self, hold: bool) -> None:
+        """Stop or go on reading."""
+
+    def set_frame_limit(self, frame_bytes_max: int) -> None:
+        """Change the largest frame accepted."""
+
+
+class Driver:
+    """Carries out effects, brings back events.
+
+    Args:
+        loop: the event loop whose thread owns the broker.
+        broker: the machine.
+        outbox: the one that all of the broker's machines share.
+        log: the thread that owns the log's files; its callbacks must be `log_callbacks()` of this driver.
+        store: the metadata store; answers on a thread of its own.
+        clock: wall clock.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        outbox: Outbox,
+        log: LogThread,
+        store: MetadataStore,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self._broker = broker
+        self._outbox = outbox
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._peers: dict[int, Peer] = {}
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._running = False
+        self._failure: BaseException | None = None
+        self.stopped = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------------------ events
+
+    def attach(self, connection: int, peer: Peer) -> None:
+        """Make a connection known under the number that the broker knows it by."""
+        self._peers[connection] = peer
+
+    def detach(self, connection: int) -> None:
+        """Forget a connection; effects for it are dropped from now on."""
+        self._peers.pop(connection, None)
+
+    def run(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it."""
+        self._pending.append((event, arguments))
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._pending:
+                event, arguments = self._pending.popleft()
+                self._outbox.now_ms = self._clock.now_ms()
+                event(*arguments)
+                effects = self._outbox.effects
+                if effects:
+                    self._outbox.effects = []
+                    self._perform(effects)
+        except Exception as error:  # a bug in a machine: its state can no longer be trusted
+            logger.critical("the broker stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
+            self._failure = error
+            self.stopped.set()
+            raise
+        finally:
+            self._running = False
+
+    def log_callbacks(
+        self,
+    ) -> tuple[Callable[[list[tuple[Append, Location]]], None], Callable[[list[Append], str], None], Callable[[], None]]:
+        """What the log thread calls: appended, failed, healed; each hops to the loop."""
+        call = self._call
+
+        def appended(batch: list[tuple[Append, Location]]) -> None:
+            call(self._broker.appended, batch)
+
+        def failed(batch: list[Append], error: str) -> None:
+            call(self._broker.append_failed, batch, error)
+
+        def healed() -> None:
+            call(self._broker.healed)
+
+        return appended, failed, healed
+
+    def _call(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Hop from another thread to the loop."""
+        try:
+            self._loop.call_soon_threadsafe(self.run, event, *arguments)
+        except RuntimeError:
+            # The loop is closed: the broker is gone, and what was durable stays durable.
+            return
+
+    # ----------------------------------------------------------------------------------------------------- effects
+
+    def _perform(self, effects: list[Any]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                peer = self._peers.get(effect.connection)
+                if peer is not None:
+                    peer.send(effect.buffers)
+            elif kind is Write:
+                self._log.submit(effect.append)
+            else:
+                self._OTHERS[kind](self, effect)
+
+    def _close(self, effect: Close) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is not None:
+            peer.close(effect.reason)
+
+    def _hold(self, effect: Hold) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is not None:
+            peer.hold(effect.hold)
+
+    def _frame_limit(self, effect: FrameLimit) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is not None:
+            peer.set_frame_limit(effect.frame_bytes_max)
+
+    def _drop(self, effect: Drop) -> None:
+        self._log.drop(effect.ledgers)
+
+    def _note(self, effect: Note) -> None:
+        logger.log(logging.getLevelNamesMapping().get(effect.level.upper(), logging.INFO), "%s", effect.text)
+
+    def _timer(self, effect: Timer) -> None:
+        delay = max(0, effect.at_ms - self._clock.now_ms()) / 1000
+        self._loop.call_later(delay, self._fire, effect.then)
+
+    def _fire(self, then: Callable[[int], None]) -> None:
+        self.run(lambda: then(self._outbox.now_ms))
+
+    def _read(self, effect: Read) -> None:
+        log = self._broker.log_of(effect.topic)
+        if log is None:
+            self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
+            return
+        cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
+        if cached:
+            self._pending.append((effect.then, (cached, "")))
+            return
+        locations = log.locations(effect.start, effect.entries_max, effect.bytes_max)
+        if not locations:
+            self._pending.append((effect.then, ([], "")))
+            return
+
+        def work() -> None:
+            entries: list[StoredEntry] = []
+            error = ""
+            try:
+                entries = self._log.read(locations)
+            except (MagnetarError, OSError) as failure:
+                error = str(failure) or type(failure).__name__
+            self._call(effect.then, entries, error)
+
+        self._readers.submit(work)
+
+    def _save(self, effect: Store) -> None:
+        then = effect.then
+
+        def done(error: str) -> None:
+            if then is not None:
+                self._call(then, error)
+
+        self._store.submit(effect.puts, effect.deletes, done)
+
+    _OTHERS: dict[type, Callable[["Driver", Any], None]] = {
+        Close: _close,
+        Hold: _hold,
+        FrameLimit: _frame_limit,
+        Drop: _drop,
+        Note: _note,
+        Timer: _timer,
+        Read: _read,
+        Store: _save,
+    }
+
+    def shut_down(self) -> None:
+        """Let go of the reader threads; the log and the store are closed by whoever opened them."""
+        self._readers.shutdown(wait=True, cancel_futures=True)

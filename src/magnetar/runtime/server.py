@@ -1,0 +1,216 @@
+"""The Pulsar port: sockets in, frames to the broker, buffers out.
+
+A connection owns nothing but its socket, its decoder and its keep-alive; whose it is and what it may do is known to the
+broker's session. Back-pressure goes both ways: a socket that does not take what is written makes the broker stop
+dispatching to it; a broker that has too much to write makes the socket stop being read.
+"""
+
+import asyncio
+import logging
+from typing import cast
+
+from magnetar.broker.broker import Broker
+from magnetar.core.errors import MagnetarError, ProtocolError
+from magnetar.runtime.driver import Driver
+from magnetar.wire import commands
+from magnetar.wire.frames import FrameDecoder
+
+logger = logging.getLogger("magnetar.broker")
+
+WRITE_HIGH_BYTES = 4 * 1024 * 1024
+"""Backpressure: above this many unsent bytes dispatch to the connection stops. A few frames of the largest size would
+fit a smaller mark; a larger one is memory times connections."""
+
+WRITE_LOW_BYTES = 1024 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client.
+
+    Args:
+        server: the port it came to.
+        number: its name inside the broker.
+    """
+
+    def __init__(self, server: "PulsarServer", number: int) -> None:
+        self._server = server
+        self._number = number
+        self._decoder = FrameDecoder(server.frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._heard = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._peer = "?"
+
+    # ------------------------------------------------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept, or refuse when there are too many."""
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        self._peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        if not self._server.admit(self._number, self):
+            logger.warning("refused a connection from %s: %d are open (connections_max)", self._peer, self._server.open)
+            self._transport.abort()
+            self._transport = None
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self._server.driver.attach(self._number, self)
+        self._server.driver.run(self._server.broker.connected, self._number, self._peer)
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._heard = True
+        try:
+            frames = self._decoder.buffer_updated(nbytes)
+        except ProtocolError as error:
+            self.close(f"malformed frame: {error}")
+            return
+        if frames:
+            self._server.driver.run(self._server.broker.frames, self._number, frames)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._server.driver.run(self._server.broker.writable, self._number, False)
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        self._server.driver.run(self._server.broker.writable, self._number, True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gone, by whoever's wish."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is None:
+            return
+        self._transport = None
+        self._server.driver.detach(self._number)
+        self._server.forget(self._number)
+        self._server.driver.run(self._server.broker.disconnected, self._number)
+
+    # ---------------------------------------------------------------------------------------------------- driver.Peer
+
+    def send(self, buffers: list[bytes]) -> None:
+        """Write buffers, in order."""
+        transport = self._transport
+        if transport is None:
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    def close(self, reason: str) -> None:
+        """Close after what was written; the reason, if any, is logged."""
+        if self._transport is None:
+            return
+        if reason:
+            logger.warning("closed the connection of %s: %s", self._peer, reason)
+        self._transport.close()
+
+    def hold(self, hold: bool) -> None:
+        """Stop or go on reading."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if hold:
+            self._transport.pause_reading()
+        else:
+            self._heard = True
+            self._transport.resume_reading()
+
+    def set_frame_limit(self, frame_bytes_max: int) -> None:
+        """Change the largest frame accepted."""
+        self._decoder.frame_bytes_max = frame_bytes_max
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _keep_alive(self) -> None:
+        """Each interval: a peer that was silent since the last ping is gone (pulsar-facts A.6)."""
+        if self._transport is None:
+            return
+        held = not self._transport.is_reading()
+        if not self._heard and not held:
+            self.close(f"silent for {self._server.keep_alive_s:.0f} s")
+            return
+        self._heard = False
+        self._transport.write(commands.ping())
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+
+class PulsarServer:
+    """The listener of the Pulsar protocol.
+
+    Args:
+        loop, driver, broker: who handles what comes.
+        frame_bytes_max: largest frame of an ordinary client.
+        connections_max: a ceiling on open sockets.
+        keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        driver: Driver,
+        broker: Broker,
+        *,
+        frame_bytes_max: int,
+        connections_max: int,
+        keep_alive_ms: int,
+    ) -> None:
+        self.loop = loop
+        self.driver = driver
+        self.broker = broker
+        self.frame_bytes_max = frame_bytes_max
+        self.keep_alive_s = keep_alive_ms / 1000
+        self._connections_max = connections_max
+        self._connections: dict[int, Connection] = {}
+        self._next = 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def open(self) -> int:
+        """Connections now."""
+        return len(self._connections)
+
+    def admit(self, number: int, connection: Connection) -> bool:
+        """Count a connection in, unless there are too many."""
+        if len(self._connections) >= self._connections_max:
+            return False
+        self._connections[number] = connection
+        return True
+
+    def forget(self, number: int) -> None:
+        """Count a connection out."""
+        self._connections.pop(number, None)
+
+    def _make(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (asked for as 0: any free one).
+
+        Raises:
+            MagnetarError: the port is in use or may not be bound, in one line.
+        """
+        try:
+            self._server = await self.loop.create_server(self._make, host, port, backlog=1024, reuse_address=True)
+        except OSError as error:
+            raise MagnetarError(f"cannot listen on {host}:{port} (pulsar): {error.strerror or error}") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        # One turn of the loop lets connection_lost run before the broker is closed.
+        await asyncio.sleep(0)

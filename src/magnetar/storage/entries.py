@@ -1,0 +1,112 @@
+"""What is stored of an entry, and what is asked to be stored.
+
+The client's bytes (`data`) start at the checksum magic `0x0e01` and are kept verbatim. Everything the broker knows about
+an entry lives beside them, in the header of our own log record.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+from magnetar.core.ids import NONE, Position
+
+
+class EntryFlags(IntFlag):
+    """What a reader must know of an entry without opening it."""
+
+    REPLICATED = 1
+    """Has `replicated_from`: it came over a link and is never sent on."""
+    RESTRICTED = 2
+    """Has `replicate_to`: a link must look at the names."""
+    MARKER = 4
+    """Internal: never delivered, has no origin index."""
+    BATCH = 8
+    """`num_messages_in_batch` is present (even when it is 1)."""
+    CHUNK = 16
+    """One chunk of a larger message."""
+    KEYED = 32
+    """Has a partition or ordering key in its metadata."""
+    DELAYED = 64
+    """Has `deliver_at_time`."""
+
+
+class NewEntry(NamedTuple):
+    """An entry on its way into a topic's log; the topic's log gives it a position and, if local, its origin index.
+
+    Attributes:
+        data: the client's bytes from `0x0e01` on (already with `replicated_from` when it came over a link).
+        flags: an `EntryFlags` value as int.
+        count: messages in the entry, 1..65,536; 0 for markers.
+        publish_time: the client's clock, ms.
+        origin: origin cluster; "" for this cluster.
+        incarnation: of the topic in its origin; 0 for local entries (filled in).
+        first_index: origin index of the first message; -1 for local entries (assigned at staging) and markers.
+        source: position in the source cluster's log; NONE for local entries.
+    """
+
+    data: bytes
+    flags: int
+    count: int
+    publish_time: int
+    origin: str = ""
+    incarnation: int = 0
+    first_index: int = -1
+    source: Position = NONE
+
+
+class StoredEntry(NamedTuple):
+    """An entry as read back from the log or from the cache of recent entries.
+
+    `origin` is "" for entries first published in this cluster; their `incarnation` is the topic's.
+    """
+
+    ledger: int
+    entry: int
+    flags: int
+    count: int
+    publish_time: int
+    broker_time: int
+    origin: str
+    incarnation: int
+    first_index: int
+    source: Position
+    data: bytes
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in this cluster's log."""
+        return Position(self.ledger, self.entry)
+
+
+class Location(NamedTuple):
+    """Where a record lies: segment number and offset of its first byte."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Append:
+    """One batch of entries of one topic on its way to the log; the unit of confirmation.
+
+    Made by `TopicLog.stage`; the log answers with exactly one of appended / failed, in the order of submission.
+
+    Attributes:
+        topic: name, for the reports.
+        records: buffers to be written one after the other.
+        sizes: bytes of each record (a record may be several buffers); records that are no entries come first.
+        entries: the entries with the positions they will have.
+        preamble: how many of `sizes` are no entries (a ledger's opening).
+        durable: the answer must wait for the sync, whatever the broker's `fsync` setting says.
+        token: opaque to storage; the broker's note of whom to answer.
+    """
+
+    topic: str
+    records: list[bytes]
+    sizes: list[int]
+    entries: list[StoredEntry]
+    preamble: int = 0
+    durable: bool = True
+    token: Any = None
+    bytes_total: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)

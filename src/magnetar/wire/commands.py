@@ -1,0 +1,362 @@
+"""Framed bytes of what a broker says to a client; one small function a command.
+
+Rules that clients insist on (pulsar-facts J): `server_version`, the `response` of lookups and the `message` of errors are
+always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
+
+Receipts and message headers are on the hot path: their bytes are put together by hand (`tests` compare them with what
+protobuf makes).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import Position
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import encode
+
+PROTOCOL_VERSION: Final = 21
+"""The newest version of the protocol that this broker speaks (A.5)."""
+
+SERVER_VERSION: Final = "Magnetar"
+
+U64: Final = (1 << 64) - 1
+NO_REQUEST: Final = U64
+"""The request id of an error that answers no request."""
+
+_ONE_BYTE: Final = tuple(bytes([value]) for value in range(128))
+
+
+def varint(value: int) -> bytes:
+    """A protobuf varint of a number; negative ones travel as unsigned 64 bit."""
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
+    value &= U64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def message_id(position: Position, partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+    """A position as it travels."""
+    data = pb.MessageIdData(ledgerId=position.ledger & U64, entryId=position.entry & U64)
+    if partition >= 0:
+        data.partition = partition
+    if batch_index >= 0:
+        data.batch_index = batch_index
+    return data
+
+
+def connected(protocol_version: int, message_bytes_max: int, hello: pb.GeoHello | None = None) -> bytes:
+    """CONNECTED; `hello` only to a link peer."""
+    return encode(
+        pb.BaseCommand(
+            type=3,
+            connected=pb.CommandConnected(
+                server_version=SERVER_VERSION,
+                protocol_version=min(protocol_version, PROTOCOL_VERSION),
+                max_message_size=message_bytes_max,
+                feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+                geo=hello,
+            ),
+        )
+    )
+
+
+def success(request_id: int) -> bytes:
+    """SUCCESS."""
+    return encode(pb.BaseCommand(type=13, success=pb.CommandSuccess(request_id=request_id)))
+
+
+def error(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """ERROR."""
+    return encode(pb.BaseCommand(type=14, error=pb.CommandError(request_id=request_id, error=code, message=message)))
+
+
+_PING: Final = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
+_PONG: Final = encode(pb.BaseCommand(type=19, pong=pb.CommandPong()))
+
+
+def ping() -> bytes:
+    """PING."""
+    return _PING
+
+
+def pong() -> bytes:
+    """PONG."""
+    return _PONG
+
+
+def producer_success(
+    request_id: int,
+    name: str,
+    *,
+    last_sequence_id: int = -1,
+    schema_version: bytes = b"",
+    ready: bool = True,
+    topic_epoch: int | None = None,
+) -> bytes:
+    """PRODUCER_SUCCESS; `ready=False` tells the client to wait for exclusive access."""
+    return encode(
+        pb.BaseCommand(
+            type=17,
+            producer_success=pb.CommandProducerSuccess(
+                request_id=request_id,
+                producer_name=name,
+                last_sequence_id=last_sequence_id,
+                schema_version=schema_version,
+                producer_ready=ready,
+                topic_epoch=topic_epoch,
+            ),
+        )
+    )
+
+
+def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """SEND_RECEIPTs of one producer, in order, in one buffer.
+
+    Args:
+        producer_id: whose.
+        items: (sequence id, highest sequence id, ledger, entry) of each; ledger and entry -1 for a duplicate.
+    """
+    producer = b"\x08" + varint(producer_id) + b"\x10"
+    out: list[bytes] = []
+    ledger_of = -2
+    ledger_bytes = b""
+    for sequence, highest, ledger, entry in items:
+        if ledger != ledger_of:
+            ledger_of = ledger
+            ledger_bytes = b"\x08" + varint(ledger) + b"\x10"
+        identity = ledger_bytes + varint(entry)
+        body = b"".join((producer, varint(sequence), b"\x1a", varint(len(identity)), identity))
+        if highest:
+            body += b"\x20" + varint(highest)
+        # BaseCommand: type = 7 (SEND_RECEIPT), field 7.
+        size = varint(len(body))
+        command = len(body) + len(size) + 3
+        out.append(b"".join(((command + 4).to_bytes(4, "big"), command.to_bytes(4, "big"), b"\x08\x07\x3a", size, body)))
+    return b"".join(out)
+
+
+def send_error(producer_id: int, sequence_id: int, code: ErrorCode, message: str) -> bytes:
+    """SEND_ERROR."""
+    return encode(
+        pb.BaseCommand(
+            type=8,
+            send_error=pb.CommandSendError(
+                producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
+            ),
+        )
+    )
+
+
+def message_header(
+    consumer_id: int,
+    ledger: int,
+    entry: int,
+    partition: int,
+    redelivery: int,
+    ack_set: Sequence[int] | None,
+    epoch: int | None,
+    payload_size: int,
+) -> bytes:
+    """The frame header and command of a MESSAGE; a payload of `payload_size` bytes follows it.
+
+    Args:
+        consumer_id: at its connection.
+        ledger, entry: the position.
+        partition: -1 for none.
+        redelivery: how often it was delivered before.
+        ack_set: signed 64-bit words, a bit 1 for each message of the batch that is still to be delivered; None for all.
+        epoch: of the consumer; None when it has none.
+        payload_size: bytes.
+    """
+    identity = b"\x08" + varint(ledger) + b"\x10" + varint(entry)
+    if partition >= 0:
+        identity += b"\x18" + varint(partition)
+    body = b"".join((b"\x08", varint(consumer_id), b"\x12", varint(len(identity)), identity))
+    if redelivery:
+        body += b"\x18" + varint(redelivery)
+    if ack_set:
+        body += b"".join([b"\x20" + varint(word) for word in ack_set])
+    if epoch is not None:
+        body += b"\x28" + varint(epoch)
+    # BaseCommand: type = 9 (MESSAGE), field 9.
+    size = varint(len(body))
+    command = len(body) + len(size) + 3
+    return b"".join(
+        ((command + 4 + payload_size).to_bytes(4, "big"), command.to_bytes(4, "big"), b"\x08\x09\x4a", size, body)
+    )
+
+
+def lookup_response(request_id: int, url: str) -> bytes:
+    """LOOKUP_RESPONSE: connect to `url` (`pulsar://host:port`)."""
+    return encode(
+        pb.BaseCommand(
+            type=24,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id, response=1, brokerServiceUrl=url, authoritative=True
+            ),
+        )
+    )
+
+
+def lookup_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """LOOKUP_RESPONSE: refused."""
+    return encode(
+        pb.BaseCommand(
+            type=24,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id, response=2, error=code, message=message
+            ),
+        )
+    )
+
+
+def partitions_response(request_id: int, partitions: int) -> bytes:
+    """PARTITIONED_METADATA_RESPONSE; 0 partitions: not partitioned."""
+    return encode(
+        pb.BaseCommand(
+            type=22,
+            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+                request_id=request_id, response=0, partitions=partitions
+            ),
+        )
+    )
+
+
+def partitions_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """PARTITIONED_METADATA_RESPONSE: refused."""
+    return encode(
+        pb.BaseCommand(
+            type=22,
+            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+                request_id=request_id, response=1, error=code, message=message
+            ),
+        )
+    )
+
+
+def topics_of_namespace(request_id: int, topics: Sequence[str]) -> bytes:
+    """GET_TOPICS_OF_NAMESPACE_RESPONSE, unfiltered."""
+    return encode(
+        pb.BaseCommand(
+            type=33,
+            getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+                request_id=request_id, topics=topics, filtered=False, changed=True
+            ),
+        )
+    )
+
+
+def close_producer(producer_id: int) -> bytes:
+    """CLOSE_PRODUCER from the broker: look up again and come back."""
+    return encode(
+        pb.BaseCommand(
+            type=15, close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST)
+        )
+    )
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    """CLOSE_CONSUMER from the broker: look up again and come back."""
+    return encode(
+        pb.BaseCommand(
+            type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST)
+        )
+    )
+
+
+def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = None, message: str = "") -> bytes:
+    """ACK_RESPONSE; without a code it succeeded."""
+    answer = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
+    if code is not None:
+        answer.error = code
+        answer.message = message
+    return encode(pb.BaseCommand(type=38, ackResponse=answer))
+
+
+def last_message_id(
+    request_id: int, last: Position, *, batch_index: int, partition: int, mark_delete: Position
+) -> bytes:
+    """GET_LAST_MESSAGE_ID_RESPONSE, always with the mark-delete position (clients compare with it)."""
+    return encode(
+        pb.BaseCommand(
+            type=30,
+            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+                request_id=request_id,
+                last_message_id=message_id(last, partition, batch_index),
+                consumer_mark_delete_position=message_id(mark_delete),
+            ),
+        )
+    )
+
+
+def active_consumer_change(consumer_id: int, active: bool) -> bytes:
+    """ACTIVE_CONSUMER_CHANGE, to clients from protocol version 12 on."""
+    return encode(
+        pb.BaseCommand(
+            type=31,
+            active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active),
+        )
+    )
+
+
+def topic_migrated(resource_id: int, resource_type: int, url: str) -> bytes:
+    """TOPIC_MIGRATED (protocol version 20): type 0 is a producer, 1 a consumer."""
+    return encode(
+        pb.BaseCommand(
+            type=68,
+            topicMigrated=pb.CommandTopicMigrated(
+                resource_id=resource_id, resource_type=resource_type, brokerServiceUrl=url
+            ),
+        )
+    )
+
+
+def consumer_stats(request_id: int, stats: dict[str, Any]) -> bytes:
+    """CONSUMER_STATS_RESPONSE; `stats` has the field names of the command."""
+    return encode(
+        pb.BaseCommand(
+            type=26, consumerStatsResponse=pb.CommandConsumerStatsResponse(request_id=request_id, **stats)
+        )
+    )
+
+
+def consumer_stats_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """CONSUMER_STATS_RESPONSE: refused."""
+    return encode(
+        pb.BaseCommand(
+            type=26,
+            consumerStatsResponse=pb.CommandConsumerStatsResponse(
+                request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )
+
+
+def get_schema_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """GET_SCHEMA_RESPONSE: refused."""
+    return encode(
+        pb.BaseCommand(
+            type=35,
+            getSchemaResponse=pb.CommandGetSchemaResponse(
+                request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )
+
+
+def get_or_create_schema_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
+    """GET_OR_CREATE_SCHEMA_RESPONSE: refused."""
+    return encode(
+        pb.BaseCommand(
+            type=40,
+            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+                request_id=request_id, error_code=code, error_message=message
+            ),
+        )
+    )

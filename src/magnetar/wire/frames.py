@@ -1,0 +1,258 @@
+"""Frames of Pulsar's binary protocol: bytes in, commands out, for any split of the bytes.
+
+A frame is `total size (4) | command size (4) | BaseCommand | payload`, big-endian; the total does not count itself
+(pulsar-facts A.1). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`, for GEO_APPEND
+and the GEO_READ response it is entries one after the other. This file never looks into it.
+
+What the decoder promises:
+
+- the frames that come out do not depend on how the bytes were split;
+- a payload is copied once, out of the receive buffer;
+- memory is taken for bytes that came, not for sizes that a peer declared;
+- the only exception is `FrameError` (a `ProtocolError`); whole frames in front of the fault are in its `frames`;
+- a command that comes out has every required field, and text where the protocol says text; if its type is one this file
+  knows, the sub-message of that type is there. An unknown type comes out too: whether to ignore it is the caller's matter.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.core.errors import ProtocolError
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.text import text_is_valid
+
+MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
+"""Pulsar's default `maxMessageSize`: metadata and payload of one entry."""
+
+FRAME_PADDING_BYTES: Final = 10 * 1024
+"""What a frame may have beside its message: the command. Pulsar's own allowance."""
+
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
+"""A ceiling for an ordinary client's frames."""
+
+BUFFER_BYTES_MIN: Final = 16 * 1024
+"""A new connection's receive buffer: thousands of idle connections must cost little."""
+
+BUFFER_BYTES_BUSY: Final = 256 * 1024
+"""What the receive buffer of a busy connection grows to; measured: more per system call gains nothing."""
+
+READ_BYTES_MIN: Final = 4 * 1024
+"""Less room than this is not worth a system call: what is left of a frame moves to the buffer's front first."""
+
+_HEADER: Final = struct.Struct(">II")
+_HEADER_BYTES: Final = 8
+
+_FIELD_OF_TYPE: Final[dict[int, str]] = {
+    field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.name != "type"
+}
+
+_NO_TEXT: Final = frozenset((6, 7, 9, 11, 18, 19))
+"""SEND, SEND_RECEIPT, MESSAGE, FLOW, PING, PONG: no text fields. The hot ones are not searched for any."""
+
+
+class Frame(NamedTuple):
+    """One command and the bytes behind it (b"" if there are none)."""
+
+    command: pb.BaseCommand
+    payload: bytes
+
+
+class FrameError(ProtocolError):
+    """The bytes are not Pulsar's protocol; the connection cannot go on.
+
+    Attributes:
+        frames: the whole frames that came in front of the fault in the same call. They are valid and may be handled.
+    """
+
+    def __init__(self, message: str, frames: Sequence[Frame] = ()) -> None:
+        super().__init__(message)
+        self.frames: list[Frame] = list(frames)
+
+
+class FrameDecoder:
+    """Takes bytes, gives frames.
+
+    Two doors to the same thing: `feed`, and `get_buffer` / `buffer_updated` for `asyncio.BufferedProtocol` and
+    `socket.recv_into`, which let the kernel write where the decoder reads.
+
+    Attributes:
+        frame_bytes_max: the largest total size accepted; may be changed at any time, counts from the next frame on.
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._error: FrameError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._end - self._start
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Size of the receive buffer."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """Take bytes, return the frames that they complete.
+
+        Raises:
+            FrameError: malformed; raised again by every later call.
+        """
+        frames: list[Frame] = []
+        rest = memoryview(data)
+        while len(rest):
+            room = self.get_buffer(len(rest))
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            try:
+                frames += self.buffer_updated(count)
+            except FrameError as error:
+                error.frames[:0] = frames
+                raise
+        return frames
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the next bytes are to be written; never empty. Valid until the next call of any method."""
+        if len(self._buffer) - self._end < READ_BYTES_MIN:
+            self._make_room()
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        """Bytes were written into the start of the buffer last handed out: the frames that they complete.
+
+        Raises:
+            FrameError: malformed; raised again by every later call.
+        """
+        if self._error is not None:
+            raise FrameError(str(self._error))
+        filled = count and self._end + count == len(self._buffer)
+        self._end += count
+        frames: list[Frame] = []
+        try:
+            self._take(frames)
+        except FrameError as error:
+            error.frames = frames
+            self._error = error
+            raise
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > BUFFER_BYTES_BUSY:
+                self._resize(BUFFER_BYTES_BUSY)  # a large frame is through: give its room back
+            elif filled and len(self._buffer) < BUFFER_BYTES_BUSY:
+                self._resize(2 * len(self._buffer))
+        return frames
+
+    def _take(self, frames: list[Frame]) -> None:
+        """Append every complete frame in the buffer to `frames`."""
+        view, start, end = self._view, self._start, self._end
+        unpack, parse = _HEADER.unpack_from, pb.BaseCommand.FromString
+        fields, no_text = _FIELD_OF_TYPE, _NO_TEXT
+        try:
+            while end - start >= _HEADER_BYTES:
+                total, size = unpack(view, start)
+                if total > self.frame_bytes_max or size > total - 4 or not size:
+                    raise self._bad_sizes(total, size)
+                stop = start + 4 + total
+                if stop > end:
+                    break
+                behind = start + _HEADER_BYTES + size
+                raw = view[start + _HEADER_BYTES : behind].tobytes()
+                command = parse(raw)
+                kind = command.type
+                field = fields.get(kind)
+                if field is not None and not command.HasField(field):  # type: ignore[arg-type]
+                    raise FrameError(f"command of type {kind} without its '{field}' part")
+                if not command.IsInitialized():
+                    raise FrameError(f"command of type {kind} lacks {_missing(command)}")
+                if kind not in no_text and not raw.isascii() and not text_is_valid(command):
+                    raise FrameError(f"command of type {kind} holds text that is not UTF-8")
+                frames.append(Frame(command, view[behind:stop].tobytes() if behind != stop else b""))
+                start = stop
+            else:
+                # Sizes that cannot be right are told as soon as the first four bytes are there, however they are split.
+                if end - start >= 4:
+                    (total,) = _TOTAL.unpack_from(view, start)
+                    if not _FRAME_BYTES_LEAST <= total <= self.frame_bytes_max:
+                        raise self._bad_sizes(total, 1)
+        except DecodeError:
+            raise FrameError("command is not a protobuf BaseCommand") from None
+        finally:
+            self._start = start
+
+    def _bad_sizes(self, total: int, size: int) -> FrameError:
+        if total > self.frame_bytes_max:
+            return FrameError(f"frame of {total} bytes: at most {self.frame_bytes_max} are accepted")
+        if total < _FRAME_BYTES_LEAST:
+            return FrameError(f"frame of {total} bytes: the least is {_FRAME_BYTES_LEAST}")
+        return FrameError(f"command of {size} bytes in a frame of {total}")
+
+    def _make_room(self) -> None:
+        """Move what is left of a frame to the front; if it fills the buffer, take a larger one.
+
+        Doubling up to the declared size, not the declared size at once: a peer that announces 5 MiB and then says
+        nothing holds no more than twice what it sent.
+        """
+        left = self._end - self._start
+        capacity = len(self._buffer)
+        if capacity - left >= READ_BYTES_MIN and (left <= capacity // 2 or capacity >= self._wanted()):
+            self._view[:left] = self._view[self._start : self._end]
+            self._start, self._end = 0, left
+        else:
+            self._resize(max(min(2 * capacity, self._wanted()), left + READ_BYTES_MIN))
+
+    def _wanted(self) -> int:
+        """Room for the frame under way and a read behind it, and never less than a busy connection's buffer."""
+        if self._end - self._start < 4:
+            return BUFFER_BYTES_BUSY
+        (total,) = _TOTAL.unpack_from(self._view, self._start)
+        return max(BUFFER_BYTES_BUSY, 4 + int(total) + READ_BYTES_MIN)
+
+    def _resize(self, capacity: int) -> None:
+        # A new buffer, never `bytearray.extend`: the old one may still be exported to the event loop.
+        left = self._end - self._start
+        fresh = bytearray(capacity)
+        fresh[:left] = self._view[self._start : self._end]
+        self._buffer, self._view = fresh, memoryview(fresh)
+        self._start, self._end = 0, left
+
+
+_TOTAL: Final = struct.Struct(">I")
+
+_FRAME_BYTES_LEAST: Final = 6
+"""A command size and the two bytes of the shortest command's type."""
+
+
+def _missing(command: pb.BaseCommand) -> str:
+    missing = command.FindInitializationErrors()
+    return "the field " + ", ".join(missing[:3]) if missing else "a required field"
+
+
+def encode(command: pb.BaseCommand) -> bytes:
+    """One frame without payload."""
+    body = command.SerializeToString()
+    return _HEADER.pack(4 + len(body), len(body)) + body
+
+
+def encode_head(command: pb.BaseCommand, payload_bytes: int) -> bytes:
+    """Header and command of a frame; `payload_bytes` bytes must follow on the wire."""
+    body = command.SerializeToString()
+    return _HEADER.pack(4 + len(body) + payload_bytes, len(body)) + body
+
+
+def encode_with_payload(command: pb.BaseCommand, payload: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """One frame as buffers to be written one after the other: header and command, then `payload` as it is, not copied.
+
+    Args:
+        command: what the frame says.
+        payload: byte buffers (a memoryview must be of format "B", so that its length is in bytes).
+    """
+    return [encode_head(command, sum(map(len, payload))), *payload]

@@ -1,0 +1,240 @@
+"""What is behind a SEND or MESSAGE command: checksum, message metadata, payload (pulsar-facts A.1, A.3).
+
+    0x0e01 (2) | crc32c (4) | metadata size (4) | MessageMetadata | payload
+
+The checksum covers everything behind it. The producer's bytes are stored and served as they came; only a link's
+destination rewrites metadata, by appending fields (in protobuf the last value of a field wins) and recomputing the
+checksum.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire.pulsar_pb2 import MessageMetadata
+
+MAGIC: Final = b"\x0e\x01"
+
+MESSAGES_PER_BATCH_MAX: Final = 65_536
+"""A ceiling on what one entry may claim to hold: a forged count must not use up origin indexes or permits."""
+
+_HEADER: Final = struct.Struct(">HII")
+_HEADER_BYTES: Final = 10
+_FLAGS_REPLICATED: Final = int(EntryFlags.REPLICATED)
+_FLAGS_RESTRICTED: Final = int(EntryFlags.RESTRICTED)
+_FLAGS_MARKER: Final = int(EntryFlags.MARKER)
+_FLAGS_BATCH: Final = int(EntryFlags.BATCH)
+_FLAGS_CHUNK: Final = int(EntryFlags.CHUNK)
+_FLAGS_KEYED: Final = int(EntryFlags.KEYED)
+_FLAGS_DELAYED: Final = int(EntryFlags.DELAYED)
+
+
+class Inspected(NamedTuple):
+    """What the broker has to know of an entry.
+
+    Attributes:
+        payload: the entry's bytes from the magic on, with a checksum in any case.
+        flags: an `EntryFlags` value as int.
+        count: messages, 1..65,536; 0 for a marker.
+        publish_time: the client's clock, ms.
+        metadata: parsed.
+        metadata_end: where the metadata ends in `payload`.
+    """
+
+    payload: bytes
+    flags: int
+    count: int
+    publish_time: int
+    metadata: MessageMetadata
+    metadata_end: int
+
+
+class ChecksumError(BrokerError):
+    """The bytes are not what was sent: the entry is refused, the connection goes on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.CHECKSUM, message)
+
+
+def normalise(payload: bytes) -> bytes:
+    """The entry's bytes with the checksum part, which very old clients leave out.
+
+    Raises:
+        ProtocolError: too short for anything.
+    """
+    if payload[:2] == MAGIC:
+        return payload
+    if len(payload) < 4:
+        raise ProtocolError(f"a message of {len(payload)} bytes has no metadata")
+    return MAGIC + crc32c(payload).to_bytes(4, "big") + payload
+
+
+def split(payload: bytes) -> int:
+    """Where the metadata ends, of bytes that start with the magic; no checksum check.
+
+    Raises:
+        ProtocolError: the sizes do not fit.
+    """
+    if len(payload) < _HEADER_BYTES or payload[:2] != MAGIC:
+        raise ProtocolError(f"an entry of {len(payload)} bytes does not start with a checksum and metadata")
+    end = _HEADER_BYTES + int.from_bytes(payload[6:10], "big")
+    if end > len(payload):
+        raise ProtocolError(f"metadata of {end - _HEADER_BYTES} bytes does not fit into an entry of {len(payload)} bytes")
+    return end
+
+
+def parse_metadata(payload: bytes) -> MessageMetadata:
+    """The metadata of an entry that was inspected before.
+
+    Raises:
+        ProtocolError: it cannot be decoded.
+    """
+    try:
+        return MessageMetadata.FromString(memoryview(payload)[_HEADER_BYTES : split(payload)])
+    except DecodeError as error:
+        raise ProtocolError("message metadata cannot be decoded") from error
+
+
+def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
+    """Check an entry and read what the broker needs.
+
+    Args:
+        payload: as it came, from the magic (or, without a checksum, from the metadata size) on.
+        message_bytes_max: a ceiling on metadata and payload together, as Pulsar counts.
+
+    Raises:
+        ChecksumError: the checksum does not fit.
+        BrokerError: too large, or a count out of range.
+        ProtocolError: no metadata where it should be.
+    """
+    if payload[:2] != MAGIC:
+        payload = normalise(payload)
+    if len(payload) < _HEADER_BYTES:
+        raise ProtocolError(f"a message of {len(payload)} bytes has no metadata")
+    _, checksum, size = _HEADER.unpack_from(payload)
+    view = memoryview(payload)
+    if crc32c(view[6:]) != checksum:
+        raise ChecksumError("the message's checksum does not fit its bytes")
+    end = _HEADER_BYTES + size
+    if end > len(payload):
+        raise ProtocolError(f"metadata of {size} bytes does not fit into a message of {len(payload)} bytes")
+    try:
+        seen = MessageMetadata.FromString(view[_HEADER_BYTES:end])
+    except DecodeError as error:
+        raise ProtocolError("message metadata cannot be decoded") from error
+    if len(payload) - _HEADER_BYTES > message_bytes_max:
+        raise BrokerError(
+            ErrorCode.NOT_ALLOWED,
+            f"a message of {len(payload) - _HEADER_BYTES} bytes is over the limit of {message_bytes_max} bytes",
+        )
+    has = seen.HasField
+    flags = 0
+    count = 1
+    if has("num_messages_in_batch"):
+        flags = _FLAGS_BATCH
+        count = seen.num_messages_in_batch
+        if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible")
+    if has("replicated_from"):
+        flags |= _FLAGS_REPLICATED
+    if seen.replicate_to:
+        flags |= _FLAGS_RESTRICTED
+    if has("marker_type"):
+        flags |= _FLAGS_MARKER
+        count = 0
+    if has("chunk_id"):
+        flags |= _FLAGS_CHUNK
+    if has("partition_key") or has("ordering_key"):
+        flags |= _FLAGS_KEYED
+    if has("deliver_at_time"):
+        flags |= _FLAGS_DELAYED
+    return Inspected(payload, flags, count, seen.publish_time, seen, end)
+
+
+def check_client_entry(seen: Inspected, *, marker: bool, link: bool) -> None:
+    """Refuse what only links and brokers may write.
+
+    Args:
+        seen: the entry.
+        marker: `CommandSend.marker`.
+        link: whether the connection presented the link token.
+
+    Raises:
+        BrokerError: a client forges a marker or an origin.
+    """
+    if link:
+        return
+    if marker or seen.flags & _FLAGS_MARKER:
+        raise BrokerError(ErrorCode.NOT_ALLOWED, "a client may not publish markers")
+    if seen.flags & _FLAGS_REPLICATED:
+        raise BrokerError(ErrorCode.NOT_ALLOWED, "a client may not set replicated_from")
+
+
+def _sealed(metadata: bytes | memoryview, payload: bytes | memoryview) -> bytes:
+    """Magic, checksum, size, metadata, payload."""
+    body = b"".join((len(metadata).to_bytes(4, "big"), metadata, payload))
+    return b"".join((MAGIC, crc32c(body).to_bytes(4, "big"), body))
+
+
+def build(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """An entry's bytes from its parts."""
+    return _sealed(metadata.SerializeToString(), payload)
+
+
+def field_bytes(number: int, value: bytes) -> bytes:
+    """One length-delimited protobuf field, as appended to metadata."""
+    out = bytearray()
+    for part in (number << 3 | 2, len(value)):
+        while part > 0x7F:
+            out.append(part & 0x7F | 0x80)
+            part >>= 7
+        out.append(part)
+    return bytes(out) + value
+
+
+def with_appended(payload: bytes, suffix: bytes) -> bytes:
+    """An entry whose metadata got `suffix` (whole fields) appended, with a new checksum."""
+    end = split(payload)
+    view = memoryview(payload)
+    size = (end - _HEADER_BYTES + len(suffix)).to_bytes(4, "big")
+    checksum = crc32c(view[end:], crc32c(suffix, crc32c(view[_HEADER_BYTES:end], crc32c(size))))
+    return b"".join((MAGIC, checksum.to_bytes(4, "big"), size, view[_HEADER_BYTES:end], suffix, view[end:]))
+
+
+def with_replicated_from(payload: bytes, cluster: str) -> bytes:
+    """An entry that says where it came from (field 5, `replicated_from`).
+
+    Raises:
+        ProtocolError: the sizes do not fit.
+    """
+    return with_appended(payload, field_bytes(5, cluster.encode()))
+
+
+def without_replication(payload: bytes) -> bytes:
+    """Metadata and payload without what replication changes, canonically: equal in every cluster for one message.
+
+    Raises:
+        ProtocolError: the metadata cannot be decoded.
+    """
+    seen = parse_metadata(payload)
+    seen.ClearField("replicated_from")
+    seen.ClearField("schema_version")
+    return seen.SerializeToString(deterministic=True) + payload[split(payload) :]
+
+
+def sticky_key(payload: bytes) -> bytes | None:
+    """What Key_Shared sorts by: the ordering key, else the partition key, else nothing.
+
+    Raises:
+        ProtocolError: the metadata cannot be decoded.
+    """
+    seen = parse_metadata(payload)
+    if seen.HasField("ordering_key"):
+        return bytes(seen.ordering_key)
+    if seen.HasField("partition_key"):
+        return seen.partition_key.encode()
+    return None

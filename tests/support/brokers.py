@@ -1,0 +1,149 @@
+"""Brokers as real processes on free ports, to be killed and started again."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+START_S = 20
+"""A deadline, not a wait: a broker is ready in well under a second."""
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(check: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.02, what: str = "") -> Any:
+    """Ask until the answer is true; the answer. Fails with the last answer when the deadline passes."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s} s: {what or check}; last answer {answer!r}")
+        time.sleep(every_s)
+
+
+class BrokerProcess:
+    """One cluster's broker as a child process.
+
+    Args:
+        config: path of clusters.toml.
+        cluster: which cluster of it.
+        pulsar_port, http_port: as in the file.
+    """
+
+    def __init__(self, config: Path, cluster: str, pulsar_port: int, http_port: int) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.pulsar_port = pulsar_port
+        self.http_port = http_port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = config.parent / f"{cluster}.log"
+        self.environment: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+        return f"pulsar://127.0.0.1:{self.pulsar_port}"
+
+    @property
+    def web(self) -> str:
+        """For administration."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def start(self) -> "BrokerProcess":
+        """Start and wait for the ready line."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "magnetar", "broker", self.cluster, "-c", str(self.config)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | self.environment,
+            )
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+        line = self.process.stdout.readline() if ready else b""
+        if b" ready " not in line:
+            self.kill()
+            raise AssertionError(f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}")
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut of the process."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, a clean end; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(number)
+        code = process.wait(timeout=20)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+    def rest(self, method: str, path: str, body: object = None) -> Any:
+        """One request of the admin interface; the decoded answer (None when it is empty)."""
+        request = urllib.request.Request(
+            self.web + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as response:
+            data = response.read()
+        return json.loads(data) if data else None
+
+
+class World:
+    """Some clusters on this machine, with one clusters.toml.
+
+    Args:
+        folder: for the file, the data and the logs.
+        clusters: their names.
+        extra: more lines of clusters.toml (tables).
+        head: lines of the `[magnetar]` table's place (top of the file).
+    """
+
+    def __init__(self, folder: Path, clusters: list[str], extra: str = "") -> None:
+        self.folder = folder
+        self.config = folder / "clusters.toml"
+        self.brokers: dict[str, BrokerProcess] = {}
+        lines = ['[magnetar]\ndata_dir = "data"\n']
+        for name in clusters:
+            pulsar, http = free_port(), free_port()
+            lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
+            self.brokers[name] = BrokerProcess(self.config, name, pulsar, http)
+        self.config.write_text("\n".join(lines) + "\n" + extra)
+
+    def __getitem__(self, name: str) -> BrokerProcess:
+        return self.brokers[name]
+
+    def start(self) -> "World":
+        """Start all brokers."""
+        for broker in self.brokers.values():
+            broker.start()
+        return self
+
+    def close(self) -> None:
+        """End all brokers."""
+        for broker in self.brokers.values():
+            broker.kill()

@@ -1,0 +1,75 @@
+"""`magnetar replicate` as a real process."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_S = 90
+"""A deadline: a Spark session takes some 7 s to start on an idle machine."""
+
+
+class Pipeline:
+    """The replication pipeline of one clusters.toml.
+
+    Args:
+        config: the file.
+        arguments: more of the command line.
+        name: of its log file.
+    """
+
+    def __init__(self, config: Path, *arguments: str, name: str = "replicate") -> None:
+        self.config = config
+        self.arguments = arguments
+        self.log = config.parent / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._out = config.parent / f"{name}.out"
+
+    def start(self, *, wait: bool = True) -> "Pipeline":
+        """Start; wait until it says that it replicates."""
+        self._out.write_bytes(b"")
+        with self.log.open("ab") as log, self._out.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "magnetar", "replicate", "-c", str(self.config), *self.arguments],
+                stdout=out,
+                stderr=log,
+                env=os.environ,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_S
+        while wait and b"replicating" not in self._out.read_bytes():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the pipeline did not start:\n{self.output()}\n{self.log.read_text()[-3000:]}")
+            select.select([], [], [], 0.05)
+        return self
+
+    def output(self) -> str:
+        """What it printed so far."""
+        return self._out.read_text()
+
+    def kill(self) -> None:
+        """SIGKILL to the driver and everything it started, as a power cut of that machine."""
+        process, self.process = self.process, None
+        if process is not None:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=20)
+
+    def stop(self) -> int:
+        """SIGTERM: it finishes its batch; the exit code."""
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.terminate()
+        return process.wait(timeout=60)
+
+    def wait(self, timeout_s: float = 120) -> int:
+        """Wait for its own end (`--once`)."""
+        assert self.process is not None
+        code = self.process.wait(timeout=timeout_s)
+        self.process = None
+        return code
