@@ -15,7 +15,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
 
 TIMEOUT_S: Final = 30.0
-"""For one answer. A change waits for the disk, never for other clusters, so half a minute means that something is stuck."""
+"""For one answer. A change waits for the disk, never for other clusters: after half a minute something is stuck."""
 
 REPLY_BYTES_MAX: Final = 64 << 20
 """A ceiling: the names of 100,000 topics of 512 bytes are 50 MB; anything longer is not an answer of ours."""

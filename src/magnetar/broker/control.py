@@ -3,10 +3,11 @@
 Rules of the seam:
 
 - Reads answer at once, with plain dicts and lists that the caller may keep and change.
-- Changes take a last argument `done`. It is called exactly once, on the broker's own thread: with None when the change is
-  *durable*, with the error when it did not happen. What can be refused at once is raised instead, and `done` is not called.
-- Names are full names, already checked by `core.names`. A partition is a topic of its own; a partitioned topic's name means
-  all of its partitions where a method says so.
+- Changes take a last argument `done`. It is called exactly once, on the broker's own thread: with None when the change
+  is *durable*, with the error when it did not happen. What can be refused at once is raised instead; then `done` is not
+  called.
+- Names are full names, already checked by `core.names`. A partition is a topic of its own; a partitioned topic's name
+  means all of its partitions where a method says so.
 - Errors are `BrokerError` or one of `metadata.errors.Refused`; admin turns either into a status code.
 """
 
@@ -125,7 +126,7 @@ class BrokerControl(Protocol):
         ...
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions: None if there is no such topic, 0 for one that is not partitioned (or is a partition)."""
+        """How many partitions: None if there is no such topic, 0 for one not partitioned (or that is a partition)."""
         ...
 
     def topic_stats(self, topic: str) -> dict[str, Any]:
@@ -162,8 +163,9 @@ class BrokerControl(Protocol):
 
     def broker_stats(self) -> dict[str, Any]:
         """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
-        `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start), `pendingPublishBytes`,
-        `storageSize` (bytes), `ready` (bool), `state` (one line, "" when all is well, such as a full disk).
+        `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start),
+        `pendingPublishBytes`, `storageSize` (bytes), `ready` (bool), `state` (one line, such as that the disk is
+        full; "" when all is well).
         """
         ...
 
@@ -285,7 +287,7 @@ class BrokerControl(Protocol):
         ...
 
     def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
-        """What `link_skip` with the same arguments would lose, per topic; topics that would lose nothing are left out."""
+        """What `link_skip` with the same arguments would lose, per topic; topics losing nothing are left out."""
         ...
 
     def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:

@@ -1,0 +1,90 @@
+"""What a broker stores of clusters.toml before it serves anybody."""
+
+from typing import Final
+
+import msgspec
+
+from magnetar.core.config import Config
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import NotFound
+from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
+from magnetar.metadata.resources import (
+    CLUSTER_PREFIX,
+    NAMESPACE_PREFIX,
+    SYSTEM,
+    TENANT_PREFIX,
+    Resources,
+    namespace_key,
+)
+
+PUBLIC: Final = NamespaceName("public", "default")
+"""Where a short topic name belongs; exists out of the box, in every cluster of the file."""
+
+
+def bootstrap(resources: Resources, config: Config, uuid: str = "") -> Change:
+    """What a start has to store and `Resources.apply` before anybody is served; often nothing (no `change.keys`).
+
+    Every start: the clusters of the file get entries with the file's addresses (addresses are the file's matter,
+    everything else of an entry stays). A cluster that was never seen before may be named by the tenants `public` and
+    `pulsar`. First start only: those tenants, `pulsar/system`, and the namespaces of the file.
+
+    Args:
+        resources: loaded from the store.
+        config: clusters.toml.
+        uuid: of this cluster's data folder.
+    """
+    puts: dict[str, bytes] = {}
+    for name, cluster in config.clusters.items():
+        old = _known(resources, name)
+        new = msgspec.structs.replace(
+            old or ClusterData(),
+            service_url=cluster.admin_url,
+            broker_service_url=cluster.service_url,
+            uuid=uuid if name == resources.cluster else old.uuid if old else "",
+        )
+        if new != old:
+            puts[CLUSTER_PREFIX + name] = msgspec.json.encode(new)
+    if SYSTEM.tenant in resources.tenants():
+        puts |= _admit(resources, set(config.clusters) - set(resources.clusters()))
+    else:
+        puts |= _first_start(resources.cluster, config)
+    return Change(
+        puts=puts,
+        clusters=tuple(key.removeprefix(CLUSTER_PREFIX) for key in puts if key.startswith(CLUSTER_PREFIX)),
+        namespaces=tuple(key.removeprefix(NAMESPACE_PREFIX) for key in puts if key.startswith(NAMESPACE_PREFIX)),
+    )
+
+
+def _known(resources: Resources, name: str) -> ClusterData | None:
+    try:
+        return resources.cluster_data(name)
+    except NotFound:
+        return None
+
+
+def _admit(resources: Resources, fresh: set[str]) -> dict[str, bytes]:
+    puts = {}
+    for tenant in {PUBLIC.tenant, SYSTEM.tenant} & set(resources.tenants()):
+        info = resources.tenant(tenant)
+        if not fresh <= set(info.allowed_clusters):
+            admitted = msgspec.structs.replace(info, allowed_clusters=sorted({*info.allowed_clusters, *fresh}))
+            puts[TENANT_PREFIX + tenant] = msgspec.json.encode(admitted)
+    return puts
+
+
+def _first_start(local: str, config: Config) -> dict[str, bytes]:
+    everywhere = sorted(config.clusters)
+    spaces = {
+        PUBLIC: Policies(replication_clusters=everywhere),
+        SYSTEM: Policies(replication_clusters=[local]),
+    }
+    for text, namespace in config.namespaces.items():
+        spaces[NamespaceName.parse(text)] = Policies(
+            replication_clusters=sorted(set(namespace.clusters)), replication_start=namespace.replication_start
+        )
+    puts = {}
+    for name, policies in spaces.items():
+        puts[TENANT_PREFIX + name.tenant] = msgspec.json.encode(TenantInfo(allowed_clusters=everywhere))
+        puts[namespace_key(name)] = msgspec.json.encode(policies)
+    return puts

@@ -1,0 +1,110 @@
+"""How many partitions the partitioned topics have: part of `Resources`, under `partitioned/<full name>`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from magnetar.core.errors import StorageError
+from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict, NotAcceptable, NotFound, PreconditionFailed, Unprocessable
+from magnetar.metadata.policies import PartitionedTopic, check_properties
+
+PARTITIONED_PREFIX: Final = "partitioned/"
+
+
+def partitioned_key(topic: TopicName) -> str:
+    """Where a partitioned topic's metadata is stored."""
+    return f"{PARTITIONED_PREFIX}{topic}"
+
+
+def check_partitions(number: int) -> int:
+    """Return a possible number of partitions.
+
+    Raises:
+        NotAcceptable: not 1 to `PARTITIONS_MAX`.
+    """
+    if not 1 <= number <= PARTITIONS_MAX:
+        raise NotAcceptable(f"{number} partitions are not possible: 1 to {PARTITIONS_MAX}")
+    return number
+
+
+class Partitions:
+    """The partitioned topics of one cluster."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, PartitionedTopic] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        """Take one stored value; keys of other parts are passed over.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        if not key.startswith(PARTITIONED_PREFIX):
+            return
+        try:
+            self._topics[key.removeprefix(PARTITIONED_PREFIX)] = msgspec.json.decode(value, type=PartitionedTopic)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+
+    def delete(self, key: str) -> None:
+        """A stored value is gone; keys of other parts are passed over."""
+        if key.startswith(PARTITIONED_PREFIX):
+            self._topics.pop(key.removeprefix(PARTITIONED_PREFIX), None)
+
+    def count(self, topic: TopicName) -> int | None:
+        """How many partitions; None when the name is not that of a partitioned topic."""
+        found = self._topics.get(str(topic))
+        return found.partitions if found else None
+
+    def of(self, namespace: NamespaceName) -> list[str]:
+        """Names in a namespace, sorted, both domains."""
+        prefixes = (f"persistent://{namespace}/", f"non-persistent://{namespace}/")
+        return sorted(name for name in self._topics if name.startswith(prefixes))
+
+    def properties(self, topic: TopicName) -> dict[str, str]:
+        """Properties of one. Raises NotFound."""
+        return dict(self._get(topic).properties)
+
+    def _get(self, topic: TopicName) -> PartitionedTopic:
+        try:
+            return self._topics[str(topic)]
+        except KeyError:
+            raise NotFound(f"partitioned topic {topic} does not exist") from None
+
+    def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str]) -> Change:
+        """A new one.
+
+        Raises:
+            Conflict: it exists. NotAcceptable: the number. PreconditionFailed: the name is that of a partition.
+                BadRequest: too many properties.
+        """
+        check_partitions(partitions)
+        if topic.partition >= 0:
+            raise PreconditionFailed(f"{topic} is the name of a partition and cannot be partitioned itself")
+        if str(topic) in self._topics:
+            raise Conflict(f"partitioned topic {topic} exists already")
+        return _change(topic, PartitionedTopic(partitions, check_properties(dict(properties))))
+
+    def grow(self, topic: TopicName, partitions: int) -> Change:
+        """More partitions: they never become fewer, for messages would be lost and keys would move.
+
+        Raises:
+            NotFound. NotAcceptable: the number. Unprocessable: not more than there are.
+        """
+        old = self._get(topic)
+        check_partitions(partitions)
+        if partitions <= old.partitions:
+            raise Unprocessable(f"{topic} has {old.partitions} partitions; their number can only grow")
+        return _change(topic, msgspec.structs.replace(old, partitions=partitions))
+
+    def remove(self, topic: TopicName) -> Change:
+        """It is deleted. Raises NotFound."""
+        self._get(topic)
+        return Change(deletes=(partitioned_key(topic),), topics=(str(topic),))
+
+
+def _change(topic: TopicName, metadata: PartitionedTopic) -> Change:
+    return Change(puts={partitioned_key(topic): msgspec.json.encode(metadata)}, topics=(str(topic),))

@@ -1,0 +1,179 @@
+"""What is stored of clusters, tenants, namespaces and partitioned topics: Pulsar's JSON, field by field.
+
+Names are Pulsar's (they are the wire format of its admin tools), also where they are mixed: Policies has `snake_case`
+keys beside `camelCase` ones. Keys that are not known here are ignored, as Pulsar does, so that its tools of any version
+work.
+Fields of ours are marked. All structs are frozen: a changed policy is a new one.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from magnetar.metadata.errors import BadRequest
+
+URL_CHARACTERS_MAX: Final = 2048
+"""A ceiling: what browsers and proxies take, far above any address."""
+
+LIST_MAX: Final = 256
+"""A ceiling on names in one list of clusters or roles."""
+
+PROPERTIES_MAX: Final = 128
+"""A ceiling on the properties of one topic or subscription; they are kept in memory."""
+
+PROPERTY_CHARACTERS_MAX: Final = 1024
+"""A ceiling on one property's name and value together."""
+
+Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX, pattern=r"^[^\x00-\x20\x7f<>\"]*$")]
+Name = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
+Names = Annotated[list[Name], Meta(max_length=LIST_MAX)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class ClusterData(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How a cluster is reached (Pulsar's ClusterData, without credentials: issue 6).
+
+    Attributes:
+        service_url: its admin REST interface, `http://host:port`.
+        broker_service_url: its Pulsar protocol, `pulsar://host:port`.
+        peer_cluster_names: clusters that may not be mixed with it in one namespace.
+        uuid: ours: of its data folder, known for the own cluster.
+    """
+
+    service_url: Url = ""
+    service_url_tls: Url = ""
+    broker_service_url: Url = ""
+    broker_service_url_tls: Url = ""
+    proxy_service_url: Url = ""
+    proxy_protocol: Literal["SNI"] | None = None
+    peer_cluster_names: Names = []
+    listener_name: Name = ""
+    uuid: Name = ""
+
+
+class TenantInfo(Struct, frozen=True, rename="camel"):
+    """A tenant (Pulsar's TenantInfo).
+
+    Attributes:
+        admin_roles: kept; acted on with authentication (issue 6).
+        allowed_clusters: clusters that its namespaces may name.
+    """
+
+    admin_roles: Names = []
+    allowed_clusters: Names = []
+
+
+_RETENTION: Final = {"time_minutes": "retentionTimeInMinutes", "size_mb": "retentionSizeInMB"}
+
+
+class RetentionPolicies(Struct, frozen=True, rename=_RETENTION):
+    """What is kept after every subscription acknowledged it: within the time *and* within the size.
+
+    0 and 0: nothing. -1: no limit of that kind (Pulsar's RetentionPolicies).
+    """
+
+    time_minutes: Int32 = 0
+    size_mb: Int64 = 0
+
+    @property
+    def time_ms(self) -> int:
+        """The time in ms, -1 for no limit."""
+        return self.time_minutes * 60_000 if self.time_minutes >= 0 else -1
+
+    @property
+    def size_bytes(self) -> int:
+        """The size in bytes, -1 for no limit."""
+        return self.size_mb * 1024 * 1024 if self.size_mb >= 0 else -1
+
+
+BacklogQuotaType = Literal["destination_storage", "message_age"]
+BacklogQuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+
+
+class BacklogQuota(Struct, frozen=True, rename={"limit_size": "limitSize", "limit_time": "limitTime"}):
+    """How far consumers may fall behind (Pulsar's BacklogQuota).
+
+    Attributes:
+        limit_size: bytes, -1 for no limit; for `destination_storage`.
+        limit_time: seconds, -1 for no limit; for `message_age`.
+        policy: what happens beyond.
+    """
+
+    limit_size: Int64 = -1
+    limit_time: Int32 = -1
+    policy: BacklogQuotaPolicy = "producer_request_hold"
+
+
+ReplicationStart = Literal["earliest", "latest"]
+
+
+class Policies(Struct, frozen=True, omit_defaults=True, rename={"deduplication_enabled": "deduplicationEnabled"}):
+    """The policies of a namespace (Pulsar's Policies: the fields that are acted on, or kept for a later issue).
+
+    Attributes:
+        replication_clusters: where its messages go; this cluster is usually one of them.
+        allowed_clusters: where topics may exist and replicate to (PIP-321); empty: the same as `replication_clusters`.
+        message_ttl_in_seconds: None or 0: messages do not expire.
+        retention_policies: None: the broker's default.
+        backlog_quota_map: by type; none by default.
+        deduplication_enabled: None: the broker's default.
+        replication_start: ours: whether a new link sends what is retained, or only what is new.
+    """
+
+    replication_clusters: Names = []
+    allowed_clusters: Names = []
+    message_ttl_in_seconds: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    retention_policies: RetentionPolicies | None = None
+    backlog_quota_map: dict[BacklogQuotaType, BacklogQuota] = {}
+    deduplication_enabled: bool | None = None
+    replication_start: ReplicationStart = "earliest"
+    deleted: bool = False
+
+    def public(self) -> dict[str, Any]:
+        """As `GET /admin/v2/namespaces/tenant/namespace` shows them: lists are always there, no client meets null."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        for key in ("replication_clusters", "allowed_clusters"):
+            shown.setdefault(key, [])
+        shown.setdefault("backlog_quota_map", {})
+        shown.setdefault("deleted", False)
+        shown.setdefault("replication_start", self.replication_start)
+        return shown
+
+
+class PartitionedTopic(Struct, frozen=True, omit_defaults=True):
+    """Metadata of a partitioned topic (Pulsar's PartitionedTopicMetadata).
+
+    Attributes:
+        partitions: how many.
+        properties: of the administrator.
+    """
+
+    partitions: int
+    properties: dict[str, str] = {}
+
+
+class MessageIdBody(Struct, rename="camel"):
+    """A message id in a request's body; both halves -1 is the earliest, both 2^63-1 the latest."""
+
+    ledger_id: Int64
+    entry_id: Int64
+    partition_index: Int32 = -1
+    is_excluded: bool = False
+    batch_index: Int32 | UnsetType = UNSET
+    properties: dict[str, str] | None = None
+
+
+def check_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Return properties that are within the limits.
+
+    Raises:
+        BadRequest: too many, or one is too long.
+    """
+    if len(properties) > PROPERTIES_MAX:
+        raise BadRequest(f"{len(properties)} properties are too many: at most {PROPERTIES_MAX}")
+    for key, value in properties.items():
+        if len(key) + len(value) > PROPERTY_CHARACTERS_MAX:
+            raise BadRequest(f"property {key[:40]!a} is longer than {PROPERTY_CHARACTERS_MAX} characters with its value")
+    return properties
