@@ -1,0 +1,17 @@
+"""Everything that moves data between clusters, as PySpark jobs.
+
+`register(spark)` makes the format `pulsar-entries` known; `replicate.run` is the pipeline; `verify.verify` compares.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make Magnetar's formats known to a Spark session."""
+    # Imported here, so that the CLI can ask for options and errors of this package without loading pyspark.
+    from magnetar.spark.entries import register as register_entries
+
+    register_entries(spark)

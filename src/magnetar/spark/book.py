@@ -1,0 +1,573 @@
+"""What the pipeline knows of its links, and what may be done next: a pure machine.
+
+In: what source brokers report (GEO_TOPICS), what destination brokers answer (GEO_WATERMARKS), what tasks report, what
+breaks. Out: what may be planned, whom to ask for a handshake, what to tell the sources (GEO_COMMIT).
+
+The truth about progress is the durable cursor in the source broker. What tasks confirmed is folded in here at once, so
+that the next batch need not wait for the source to hear it, and is *owed* to the source until it has answered. The fold
+holds only for the same incarnation and generation; anything else the source reports replaces it.
+
+A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
+with what the destination persisted (FINDINGS A2). When a destination's change counter moves, every topic of the link
+becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from before the
+destination's loss, told to the source after the comparison, would hide that loss.
+
+Time (`now_ms`) and chance (`rng`) come in from outside.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.spark import messages as m
+from magnetar.spark.breaker import Breaker, TokenBucket, backoff_ms
+from magnetar.spark.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
+from magnetar.wire import pulsar_pb2 as pb
+
+HANDSHAKE_IDLE_MS: Final = 30_000
+"""How often a link that has nothing to do compares counters with its destination (geo-replication.md)."""
+
+HANDSHAKE_FULL_EVERY: Final = 20
+"""Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
+
+HANDSHAKE_TOPICS_MAX: Final = 1000
+"""Topics in one GEO_WATERMARKS: about 150 bytes each, far below any frame limit."""
+
+BLOCKED_MS_MIN: Final = 1000
+BLOCKED_MS_MAX: Final = 60_000
+"""A blocked topic is tried again after pauses between these: its cause is gone only when an operator acts."""
+
+RETRY_MS_MIN: Final = 100
+RETRY_MS_MAX: Final = 5_000
+"""Passing troubles (a failed write, no room, nothing read) are tried again after pauses between these."""
+
+AWAIT_MS_MAX: Final = 2_000
+"""How long to wait for a source to report the rewind it was told to make, before asking the destination again."""
+
+TAIL_BATCH_BYTES_MAX: Final = 16 << 20
+"""Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
+
+BULK_BATCH_BYTES_MAX: Final = 64 << 20
+"""Of a batch of the bulk lane: long enough that Spark's own 160 ms are a small part of it."""
+
+BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
+"""What catching up gets of a batch that also carries tails, where one query serves both lanes."""
+
+PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
+"""What a throttling destination still gets in one batch."""
+
+ALL: Final = "all"
+"""The lane of a pipeline that runs one query only."""
+
+
+NOWHERE: Final = LinkCursor(NONE, NONE, 0)
+
+
+class Link(NamedTuple):
+    """One direction between two clusters, numbered within this process."""
+
+    number: int
+    source: str
+    target: str
+    filter: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}"
+
+
+class Handshake(NamedTuple):
+    """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only)."""
+
+    link: Link
+    uuid: str
+    counter: int
+    topics: tuple[pb.GeoWatermarkQuery, ...]
+
+
+@dataclass(slots=True)
+class TopicState:
+    """One topic of one link."""
+
+    topic: str
+    incarnation: int
+    partitions: int = 0
+    cursor: LinkCursor = NOWHERE
+    last: Position = NONE
+    pending_entries: int = 0
+    pending_bytes: int = 0
+    oldest_ms: int = 0
+    gap: int = 0
+    blocked: str = ""
+    reason: str = ""
+    paused: bool = False
+    failures: int = 0
+    retry_at_ms: int = 0
+    awaited_gen: int = 0
+    planned_ms: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something behind the cursor."""
+        return self.cursor.c < self.last
+
+
+@dataclass(slots=True)
+class LinkState:
+    """One link, its topics, and what is owed to its source."""
+
+    link: Link
+    uuid: str = ""
+    lease: bool = True
+    lease_holder: str = ""
+    paused: bool = False
+    bucket: TokenBucket = field(default_factory=TokenBucket)
+    blocked: str = ""
+    reason: str = ""
+    failures: int = 0
+    retry_at_ms: int = 0
+    counter: int = 0
+    target_uuid: str = ""
+    checked_ms: int = -HANDSHAKE_IDLE_MS
+    checks: int = 0
+    reported: bool = False
+    doubtful: bool = False
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    unready: set[str] = field(default_factory=set)
+    troubled: set[str] = field(default_factory=set)
+    owed: dict[str, pb.GeoCommitTopic] = field(default_factory=dict)
+    learned: dict[str, pb.GeoLearnTopic] = field(default_factory=dict)
+    in_flight: dict[str, set[str]] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    last_lag_ms: int = 0
+
+    @property
+    def flying(self) -> bool:
+        """Whether a batch carries ranges of this link."""
+        return any(self.in_flight.values())
+
+
+@dataclass(slots=True)
+class Destination:
+    """How a destination cluster wants to be treated."""
+
+    quiet_until_ms: int = 0
+    pace_bytes: int = 0
+
+    def throttled(self, now_ms: int, pause_ms: int, batch_bytes: int) -> None:
+        """It asked for a pause: the next batches are half as large."""
+        self.quiet_until_ms = max(self.quiet_until_ms, now_ms + pause_ms)
+        self.pace_bytes = max(PACE_BYTES_MIN, (self.pace_bytes or batch_bytes) // 2)
+
+    def accepted(self) -> None:
+        """A batch went through without complaint: the next may be a quarter larger."""
+        if self.pace_bytes:
+            self.pace_bytes = 0 if self.pace_bytes >= BULK_BATCH_BYTES_MAX else self.pace_bytes * 5 // 4
+
+
+def geo(position: Position) -> pb.GeoPosition:
+    """A position as the wire has it."""
+    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
+
+
+def place(value: pb.GeoPosition) -> Position:
+    """A position of the wire as itself."""
+    return Position(value.ledger, value.entry)
+
+
+class Book:
+    """All links of one pipeline process.
+
+    Args:
+        links: numbered 0, 1, 2, ….
+        rng: for the jitter of pauses.
+        cores: tasks that can run at once.
+    """
+
+    def __init__(self, links: Sequence[Link], rng: random.Random, cores: int) -> None:
+        self.links = {link.number: LinkState(link) for link in links}
+        self.breakers = {name: Breaker() for link in links for name in (link.source, link.target)}
+        self.destinations = {link.target: Destination() for link in links}
+        self._rng = rng
+        self._cores = max(1, cores)
+
+    # ------------------------------------------------------------------------------------------- what sources report
+
+    def source_reported(self, number: int, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
+        """Fold one answer of GEO_TOPICS."""
+        state = self.links[number]
+        state.reported = True
+        if response.uuid != state.uuid:
+            state.uuid = response.uuid
+            state.unready.update(state.topics)
+        state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
+        state.bucket.set_rate(response.throttle_bytes_per_second, now_ms)
+        for reported in response.topics:
+            self._topic_reported(state, reported)
+
+    def source_lost(self, source: str) -> None:
+        """The connection to a source broke: what it said of its links must be said anew before anything is planned."""
+        for state in self.links.values():
+            if state.link.source == source:
+                state.reported = False
+
+    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState) -> None:
+        name = reported.topic
+        if reported.removed:
+            for names in (state.pending, state.unready, state.troubled):
+                names.discard(name)
+            for things in (state.topics, state.owed, state.learned):
+                things.pop(name, None)
+            return
+        topic = state.topics.get(name)
+        if topic is None or topic.incarnation != reported.incarnation:
+            topic = state.topics[name] = TopicState(name, reported.incarnation)
+            state.unready.add(name)
+        elif topic.partitions != reported.partitions:
+            state.unready.add(name)  # the destination must hear of the new partitions
+        cursor = LinkCursor(place(reported.cursor.c), place(reported.cursor.s), reported.cursor.gen)
+        if cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
+            topic.cursor = cursor
+        if topic.awaited_gen and cursor.gen >= topic.awaited_gen:
+            topic.awaited_gen = topic.retry_at_ms = 0
+        topic.partitions, topic.last = reported.partitions, place(reported.last)
+        topic.pending_entries, topic.pending_bytes = reported.pending_entries, reported.pending_bytes
+        topic.oldest_ms, topic.gap, topic.paused = reported.oldest_ms, reported.gap, reported.paused
+        if name not in state.owed and name not in state.learned:  # else what the source says is older than what we know
+            self._set_blocked(state, topic, reported.blocked, reported.reason)
+        self._note_pending(state, topic)
+
+    @staticmethod
+    def _set_blocked(state: LinkState, topic: TopicState, kind: str, reason: str) -> None:
+        topic.blocked, topic.reason = kind, reason
+        (state.troubled.add if kind else state.troubled.discard)(topic.topic)
+
+    @staticmethod
+    def _note_pending(state: LinkState, topic: TopicState) -> None:
+        if topic.pending:
+            state.pending.add(topic.topic)
+        else:
+            state.pending.discard(topic.topic)
+            topic.pending_entries = topic.pending_bytes = topic.oldest_ms = 0
+
+    # -------------------------------------------------------------------------------------------------- the handshake
+
+    def handshakes(self, target: str, now_ms: int) -> list[Handshake]:
+        """What to ask a destination now; the caller answers each with `handshake_answered` or reports a failure."""
+        return [
+            handshake
+            for state in self.links.values()
+            if state.link.target == target and state.reported and state.lease and now_ms >= state.retry_at_ms
+            if (handshake := self._handshake(state, now_ms)) is not None
+        ]
+
+    def _handshake(self, state: LinkState, now_ms: int) -> Handshake | None:
+        names: Iterable[str] = ()
+        if state.unready and not state.flying:
+            names = list(islice((n for n in state.unready if state.topics[n].retry_at_ms <= now_ms), HANDSHAKE_TOPICS_MAX))
+        if not names and now_ms < state.checked_ms + HANDSHAKE_IDLE_MS:
+            return None
+        if not names:
+            state.checked_ms = now_ms
+            state.checks += 1
+            if state.checks % HANDSHAKE_FULL_EVERY == 0:
+                state.unready.update(state.topics)
+        queries = tuple(self._query(state.topics[name]) for name in names)
+        return Handshake(state.link, state.uuid, state.counter, queries)
+
+    @staticmethod
+    def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
+        return pb.GeoWatermarkQuery(
+            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last)
+        )
+
+    def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:
+        """Fold a destination's answer; what the source must learn of it is owed to it from now on."""
+        state = self.links[asked.link.number]
+        state.blocked, state.reason = response.blocked, response.reason
+        if response.blocked:
+            state.failures += 1
+            state.retry_at_ms = now_ms + backoff_ms(state.failures, self._rng, BLOCKED_MS_MIN, BLOCKED_MS_MAX)
+            state.unready.update(state.topics)
+            return
+        state.failures = state.retry_at_ms = 0
+        if (response.counter, response.uuid) != (state.counter, state.target_uuid):
+            if state.target_uuid:
+                state.unready.update(state.topics)
+            state.counter, state.target_uuid = response.counter, response.uuid
+        state.checked_ms = now_ms
+        answers = {answer.topic: answer for answer in response.topics}
+        for query in asked.topics:
+            topic = state.topics.get(query.topic)
+            if topic is None or topic.incarnation != query.incarnation:
+                continue
+            answer = answers.get(query.topic)
+            if answer is None:
+                topic.retry_at_ms = now_ms + RETRY_MS_MAX
+            else:
+                self._watermark_learned(state, topic, answer, now_ms)
+
+    def _watermark_learned(self, state: LinkState, topic: TopicState, answer: pb.GeoWatermark, now_ms: int) -> None:
+        name, watermark = topic.topic, place(answer.persisted)
+        state.learned[name] = pb.GeoLearnTopic(
+            topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter
+        )
+        if answer.blocked:
+            state.learned[name].blocked, state.learned[name].reason = answer.blocked, answer.reason
+            self._blocked(state, topic, answer.blocked, answer.reason, now_ms)
+            return  # stays unready: it is asked again after the pause
+        state.unready.discard(name)
+        if watermark < topic.cursor.s:
+            topic.awaited_gen = topic.cursor.gen + 1
+            topic.retry_at_ms = now_ms + AWAIT_MS_MAX
+
+    def target_changed(self, number: int) -> None:
+        """Every topic of a link has to be compared again."""
+        state = self.links[number]
+        state.unready.update(state.topics)
+
+    # ------------------------------------------------------------------------------------------------------ planning
+
+    def available(self, lane: str, now_ms: int) -> tuple[list[Work], int]:
+        """What may be planned in a lane now, and when to look again if nothing else happens (0: never)."""
+        works: list[Work] = []
+        wake = 0
+        for state in self.links.values():
+            if not state.pending or not self.open(state):
+                continue
+            wait = self._link_wait(state, now_ms)
+            if wait:
+                wake = min(wake or wait, wait)
+                continue
+            elsewhere = set().union(*(names for other, names in state.in_flight.items() if other != lane))
+            for name in state.pending:
+                topic = state.topics[name]
+                if topic.retry_at_ms > now_ms:
+                    wake = min(wake or topic.retry_at_ms, topic.retry_at_ms)
+                    continue
+                if topic.awaited_gen:  # the source never told of the rewind: compare again
+                    topic.awaited_gen = 0
+                    state.unready.add(name)
+                if topic.paused or name in state.unready or name in elsewhere:
+                    continue
+                if lane in (ALL, lane_of(topic.pending_bytes)):
+                    works.append(Work(state.link.number, name, max(1, topic.pending_bytes), topic.planned_ms))
+        return works, wake
+
+    def open(self, state: LinkState) -> bool:
+        """Whether a link may carry anything at all now."""
+        link = state.link
+        ready = state.reported and state.lease and not state.paused and not state.blocked
+        return ready and self.breakers[link.source].closed and self.breakers[link.target].closed
+
+    def _link_wait(self, state: LinkState, now_ms: int) -> int:
+        """When a link may send again; 0: now."""
+        until = max(self.destinations[state.link.target].quiet_until_ms, state.bucket.ready_at_ms(now_ms))
+        return until if until > now_ms else 0
+
+    def plan(self, lane: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
+        """Plan one batch of a lane. What the lane's last batch did not report by now is taken as over.
+
+        Args:
+            lane: `TAIL`, `BULK` or `ALL`.
+            routes: addresses (source, destination) of each link.
+            now_ms: the clock.
+        """
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+        works, _ = self.available(lane, now_ms)
+        bounds = self._bounds(works, now_ms)
+        tasks = self._tasks(lane, works, bounds)
+        number = 0
+        planned = []
+        for grants in tasks:
+            ranges = []
+            for link, name, size in grants:
+                state = self.links[link]
+                topic = state.topics[name]
+                topic.planned_ms = now_ms
+                state.in_flight.setdefault(lane, set()).add(name)
+                # What was published since the source's last report should go with the rest, unless somebody counts.
+                size = size if link in bounds else max(size, RANGE_BYTES_MIN)
+                c, s, gen = topic.cursor
+                ranges.append(
+                    m.Range(number, link, name, topic.incarnation, gen, m.pair(c), m.pair(s), m.pair(topic.last), size)
+                )
+                number += 1
+            used = sorted({r.link for r in ranges})
+            planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
+        return planned
+
+    def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
+        state = self.links[number]
+        return m.Route(number, state.link.source, state.link.target, *addresses, state.uuid)
+
+    def _bounds(self, works: Sequence[Work], now_ms: int) -> dict[int, int]:
+        """Bytes that links may send in this batch, where somebody throttles."""
+        bounds: dict[int, int] = {}
+        for number in {work.link for work in works}:
+            state = self.links[number]
+            limits = [state.bucket.allowance(now_ms), self.destinations[state.link.target].pace_bytes or None]
+            known = [limit for limit in limits if limit is not None]
+            if known:
+                bounds[number] = min(known)
+        return bounds
+
+    def _tasks(self, lane: str, works: Sequence[Work], bounds: dict[int, int]) -> list[list[tuple[int, str, int]]]:
+        tails = [work for work in works if lane_of(work.pending_bytes) == TAIL]
+        bulks = [work for work in works if lane_of(work.pending_bytes) == BULK]
+        if lane != ALL or not tails or not bulks:
+            budget = TAIL_BATCH_BYTES_MAX if tails else BULK_BATCH_BYTES_MAX
+            # The bulk lane leaves a core to the tail, where there are two.
+            cores = max(1, self._cores - 1) if lane == BULK else self._cores
+            planned = plan(works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
+        else:
+            planned = plan(tails, cores=self._cores, batch_bytes_max=TAIL_BATCH_BYTES_MAX, link_bytes_max=bounds)
+            room = RANGES_MAX - sum(map(len, planned))
+            beside = plan(
+                bulks, cores=1, batch_bytes_max=BESIDE_TAIL_BYTES_MAX, link_bytes_max=bounds, ranges_max=max(1, room)
+            )
+            # Catching up takes a core of its own where there is one, else it queues behind the tail.
+            planned = planned + beside if len(planned) < self._cores else [*planned[:-1], planned[-1] + beside[0]]
+        return [[(grant.link, grant.topic, grant.bytes_max) for grant in task] for task in planned]
+
+    # ------------------------------------------------------------------------------------------------ what tasks tell
+
+    def batch_reported(self, lane: str, reports: Iterable[m.TaskReport], now_ms: int) -> None:
+        """Fold what the tasks of a lane's batch reported."""
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+        troubled: set[str] = set()
+        heard: set[str] = set()
+        for report in reports:
+            for one in report.ranges:
+                state = self.links[one.link]
+                heard.add(state.link.target)
+                if one.throttle_ms:
+                    troubled.add(state.link.target)
+                    destination = self.destinations[state.link.target]
+                    destination.throttled(now_ms, one.throttle_ms, TAIL_BATCH_BYTES_MAX)
+                self._range_reported(state, one, now_ms)
+                if one.done and one.entries:
+                    self.breakers[state.link.source].confirmed()
+                    self.breakers[state.link.target].confirmed()
+        for target in heard - troubled:
+            self.destinations[target].accepted()
+
+    def _range_reported(self, state: LinkState, report: m.RangeReport, now_ms: int) -> None:
+        state.bucket.spend(report.bytes)
+        state.messages += report.messages
+        state.bytes += report.bytes
+        state.duplicates += report.duplicates
+        if report.oldest_publish_ms and report.confirmed_ms:
+            state.last_lag_ms = max(0, report.confirmed_ms - report.oldest_publish_ms)
+        if report.trouble == m.SOURCE_DOWN:
+            self.breakers[state.link.source].failed(now_ms, self._rng, report.reason)
+        if report.trouble == m.TARGET_DOWN:
+            self.breakers[state.link.target].failed(now_ms, self._rng, report.reason)
+        topic = state.topics.get(report.topic)
+        if topic is None or (topic.incarnation, topic.cursor.gen) != (report.incarnation, report.gen):
+            return  # a late report of what was rewound or deleted since (FINDINGS A3)
+        moved = report.c is not None and m.position(report.c) > topic.cursor.c
+        if moved and report.c is not None:
+            topic.cursor = LinkCursor(m.position(report.c), max(topic.cursor.s, m.position(report.s)), report.gen)
+            topic.pending_bytes = max(1, topic.pending_bytes - report.bytes)
+            topic.pending_entries = max(1, topic.pending_entries - report.entries)
+            self._note_pending(state, topic)
+        self._judge(state, topic, report, moved, now_ms)
+
+    def _judge(self, state: LinkState, topic: TopicState, report: m.RangeReport, moved: bool, now_ms: int) -> None:
+        unblocked = False
+        if report.trouble == m.BLOCKED:
+            self._blocked(state, topic, report.kind, report.reason, now_ms)
+        elif report.trouble == m.REFUSED:
+            state.unready.add(topic.topic)
+            self._again(topic, now_ms)
+        elif report.trouble == m.RETRY or not (report.trouble or moved or report.done):
+            self._again(topic, now_ms)
+        elif not report.trouble:
+            unblocked = bool(topic.blocked)
+            topic.failures = topic.retry_at_ms = 0
+            self._set_blocked(state, topic, "", "")
+        if moved or unblocked or report.trouble == m.BLOCKED:
+            c, s, gen = topic.cursor
+            owed = pb.GeoCommitTopic(
+                topic=topic.topic, incarnation=topic.incarnation, cursor=pb.GeoCursor(c=geo(c), s=geo(s), gen=gen)
+            )
+            if unblocked or topic.blocked:
+                owed.blocked, owed.reason = topic.blocked, topic.reason
+            state.owed[topic.topic] = owed
+
+    def _blocked(self, state: LinkState, topic: TopicState, kind: str, reason: str, now_ms: int) -> None:
+        self._set_blocked(state, topic, kind, reason)
+        topic.failures += 1
+        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, BLOCKED_MS_MIN, BLOCKED_MS_MAX)
+
+    def _again(self, topic: TopicState, now_ms: int) -> None:
+        topic.failures += 1
+        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, RETRY_MS_MIN, RETRY_MS_MAX)
+
+    # --------------------------------------------------------------------------------------------- what is owed to sources
+
+    def owed(self, source: str) -> list[tuple[Link, list[pb.GeoCommitTopic], list[pb.GeoLearnTopic]]]:
+        """What a source has to be told, a GEO_COMMIT for each link; it stays owed until `told`."""
+        return [
+            (state.link, list(state.owed.values()), list(state.learned.values()))
+            for state in self.links.values()
+            if state.link.source == source and (state.owed or state.learned)
+        ]
+
+    def told(
+        self, link: Link, commits: Sequence[pb.GeoCommitTopic], learned: Sequence[pb.GeoLearnTopic], ignored: Iterable[str]
+    ) -> None:
+        """A source answered a GEO_COMMIT. What changed since it was sent stays owed."""
+        state = self.links[link.number]
+        for commit in commits:
+            if state.owed.get(commit.topic) is commit:
+                del state.owed[commit.topic]
+        for learn in learned:
+            if state.learned.get(learn.topic) is learn:
+                del state.learned[learn.topic]
+        generations = {commit.topic: (commit.incarnation, commit.cursor.gen) for commit in commits}
+        for name in ignored:
+            topic = state.topics.get(name)
+            if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
+                # Another generation or incarnation lives there: what was folded is void until the source has told it.
+                topic.cursor = NOWHERE
+                topic.last = NONE
+                self._note_pending(state, topic)
+                state.doubtful = True
+
+    # ------------------------------------------------------------------------------------------------------- figures
+
+    def probes(self, target: str) -> list[Handshake]:
+        """A comparison of counters for one link to a destination: the question that a probe asks."""
+        for state in self.links.values():
+            if state.link.target == target and state.uuid:
+                return [Handshake(state.link, state.uuid, state.counter, ())]
+        return []
+
+    def figures(self, state: LinkState, now_ms: int) -> dict[str, int | str | bool]:
+        """One link in figures: totals since the start, and what is pending by the sources' last reports."""
+        topics = [state.topics[name] for name in state.pending]
+        oldest = min((topic.oldest_ms for topic in topics if topic.oldest_ms), default=0)
+        return {
+            "messages": state.messages,
+            "bytes": state.bytes,
+            "duplicates": state.duplicates,
+            "latency_ms": state.last_lag_ms,
+            "lag_entries": sum(topic.pending_entries for topic in topics),
+            "lag_bytes": sum(topic.pending_bytes for topic in topics),
+            "lag_ms": max(0, now_ms - oldest) if oldest else 0,
+            "topics": len(state.topics),
+            "unready": len(state.unready),
+            "blocked": len(state.troubled),
+            "gap": sum(topic.gap for topic in state.topics.values()),
+            "paused": state.paused,
+            "lease": state.lease,
+        }

@@ -1,0 +1,123 @@
+"""A circuit breaker for each cluster: a dead one must not stall the links between the others.
+
+    closed --failure--> open --after the pause--> half-open --probe works--> closed
+                         ^                            |
+                         +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
+
+Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the conductor's own threads,
+never by a batch. A probe that works closes the breaker but forgets no failures: a cluster that answers probes and stalls
+batches is tried ever more rarely; only a batch that went through (`confirmed`) starts the count anew. One failure opens it: a task has already waited for its deadline when it reports one, and every further
+attempt would cost every other link the same wait again.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+PAUSE_MS_MIN: Final = 200
+"""First pause after a failure: about one micro-batch, so that a broker's restart costs little."""
+
+PAUSE_MS_MAX: Final = 10_000
+"""Longest pause between probes: how long a healed cluster may stay unnoticed."""
+
+JITTER: Final = 0.25
+"""Pauses vary by this share, so that many pipelines do not probe a restarted broker in step."""
+
+
+class BreakerState(Enum):
+    """Closed: in use. Open: left alone. Half-open: one probe is under way."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+def backoff_ms(failures: int, rng: random.Random, least_ms: int = PAUSE_MS_MIN, most_ms: int = PAUSE_MS_MAX) -> int:
+    """The pause after so many failures in a row (>= 1): doubling, bounded, jittered; never under half of `least_ms`."""
+    doubled: int = least_ms << min(max(failures - 1, 0), 20)
+    pause = min(doubled, most_ms)
+    return max(1, round(pause * rng.uniform(1 - JITTER, 1 + JITTER)))
+
+
+@dataclass(slots=True)
+class Breaker:
+    """One cluster's breaker. Time and chance come in as arguments."""
+
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    retry_at_ms: int = 0
+    since_ms: int = 0
+    reason: str = ""
+
+    @property
+    def closed(self) -> bool:
+        """Whether work may be planned."""
+        return self.state is BreakerState.CLOSED
+
+    def failed(self, now_ms: int, rng: random.Random, reason: str) -> None:
+        """A task or a probe could not reach the cluster."""
+        if self.state is BreakerState.OPEN:
+            return  # a late task tells what is known: it must not stretch the pause
+        if self.since_ms == 0:
+            self.since_ms = now_ms
+        self.failures += 1
+        self.reason = reason
+        self.state = BreakerState.OPEN
+        self.retry_at_ms = now_ms + backoff_ms(self.failures, rng)
+
+    def probe(self, now_ms: int) -> bool:
+        """Whether a probe may start now; True at most once until it has failed or worked."""
+        if self.state is not BreakerState.OPEN or now_ms < self.retry_at_ms:
+            return False
+        self.state = BreakerState.HALF_OPEN
+        return True
+
+    def worked(self) -> bool:
+        """A probe got its answer. Returns whether the cluster was down until now."""
+        was_down = self.state is not BreakerState.CLOSED
+        self.state, self.retry_at_ms, self.since_ms, self.reason = BreakerState.CLOSED, 0, 0, ""
+        return was_down
+
+    def confirmed(self) -> None:
+        """A batch went through."""
+        if self.state is BreakerState.CLOSED:
+            self.failures = 0
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """A limit in bytes per second, paid afterwards: a batch may overdraw it, and the next ones wait.
+
+    Paying afterwards is what lets an entry larger than a second's allowance pass at all.
+    """
+
+    rate: int = 0
+    tokens: int = 0
+    at_ms: int = 0
+
+    def set_rate(self, rate: int, now_ms: int) -> None:
+        """Change the limit; 0 is none. A new limit starts with one second's allowance."""
+        if rate != self.rate:
+            self.rate, self.tokens, self.at_ms = rate, rate, now_ms
+
+    def allowance(self, now_ms: int) -> int | None:
+        """Bytes that may be planned now: None without a limit, 0 while in debt."""
+        if self.rate == 0:
+            return None
+        gained = self.rate * max(0, now_ms - self.at_ms) // 1000
+        if gained:
+            self.tokens = min(self.rate, self.tokens + gained)
+            self.at_ms = now_ms
+        return max(0, self.tokens)
+
+    def spend(self, size: int) -> None:
+        """So many bytes went over the link."""
+        if self.rate:
+            self.tokens -= size
+
+    def ready_at_ms(self, now_ms: int) -> int:
+        """When there is an allowance again."""
+        if self.rate == 0 or self.allowance(now_ms):
+            return now_ms
+        return self.at_ms + (1 - self.tokens) * 1000 // self.rate + 1

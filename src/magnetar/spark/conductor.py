@@ -1,0 +1,489 @@
+"""The one place of a pipeline process that talks to brokers outside batches, and that plans the batches.
+
+Threads, all asleep unless something happens:
+
+- a *poller* for each source cluster: GEO_TOPICS of all its links on one connection, long polls;
+- a *teller* for each source cluster: GEO_COMMIT with everything owed, commits before what was learned;
+- a *greeter* for each destination cluster: handshakes, the idle comparison, probes of a broken cluster.
+
+Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the book; nobody holds it
+while talking to a broker.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.core.ids import Position
+from magnetar.spark import link as wire
+from magnetar.spark import messages as m
+from magnetar.spark.book import Book, Handshake, Link
+from magnetar.spark.breaker import BreakerState
+from magnetar.spark.rpc import Server
+from magnetar.wire import pulsar_pb2 as pb
+
+POLL_MS: Final = 10_000
+"""A long poll's length; also how late a counter that was missed is noticed."""
+
+POLL_PAUSE_MS: Final = 25
+"""Between two polls of one link: a busy topic changes all the time, a batch every 160 ms."""
+
+TICK_MS: Final = 250
+"""How often a sleeping thread looks at its breaker."""
+
+CALL_MS: Final = 2_000
+"""For one answer outside batches: a handshake of 1,000 topics, a durable commit of as many cursors."""
+
+PROBE_MS: Final = 500
+"""For the answer to a probe of a broken cluster."""
+
+LEASE_MS: Final = 10_000
+"""Of the advisory lease: a pipeline that is silent for so long makes room for its stand-by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What a pipeline is made of.
+
+    Attributes:
+        links: numbered from 0.
+        addresses: `host:port` of each cluster, for the driver and for the executors alike.
+        token: of the links.
+        cores: tasks that can run at once.
+        name: tells this pipeline from others in leases.
+    """
+
+    links: tuple[Link, ...]
+    addresses: dict[str, str]
+    token: str = field(repr=False)
+    cores: int
+    name: str
+
+
+def wall_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Conductor:
+    """Runs the threads, owns the book."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        on_line: Callable[[str], None] = lambda line: None,
+        *,
+        rng: random.Random | None = None,
+        clock_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.pipeline = pipeline
+        self._rng = rng or random.Random()
+        self._clock = clock_ms
+        self.book = Book(pipeline.links, self._rng, pipeline.cores)
+        self._say = on_line
+        self._changed = threading.Condition()
+        self._stopping = self._draining = False
+        self._threads: list[threading.Thread] = []
+        self._server: Server | None = None
+        self.batches: dict[str, int] = {}
+        self._routes = {
+            link.number: (pipeline.addresses[link.source], pipeline.addresses[link.target]) for link in pipeline.links
+        }
+
+    @property
+    def socket_path(self) -> str:
+        """Where Spark's workers reach this conductor."""
+        assert self._server is not None, "the conductor was not started"
+        return self._server.path
+
+    def start(self) -> "Conductor":
+        """Open the socket and start the threads."""
+        self._server = Server(
+            {"wait": self.wait, "plan": self._plan_packed, "committed": self._committed_packed, "token": self._token}
+        )
+        sources = sorted({link.source for link in self.pipeline.links})
+        targets = sorted({link.target for link in self.pipeline.links})
+        jobs: list[tuple[str, Callable[[str], None], str]] = [
+            *(("poll", self._poll, name) for name in sources),
+            *(("tell", self._tell, name) for name in sources),
+            *(("greet", self._greet, name) for name in targets),
+        ]
+        for kind, job, name in jobs:
+            thread = threading.Thread(target=job, args=(name,), name=f"magnetar-{kind}-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the threads; what is owed is told first, if its source answers."""
+        self.settle(CALL_MS)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(CALL_MS / 1000 + 1)
+        if self._server is not None:
+            self._server.close()
+
+    def settle(self, timeout_ms: int) -> bool:
+        """Wait until nothing is owed to any source; returns whether that came true."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any(state.owed or state.learned for state in self.book.links.values()), timeout_ms / 1000
+            )
+
+    def drain(self, timeout_ms: int) -> bool:
+        """Plan nothing more and wait until no batch is under way; returns whether that came true."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: not any(state.flying for state in self.book.links.values()), timeout_ms / 1000
+            )
+
+    # --------------------------------------------------------------------------------------- what Spark's workers ask
+
+    def wait(self, lane: str, timeout_ms: int) -> bool:
+        """Wait until a lane has something to plan; returns whether it has."""
+        until = self._clock() + timeout_ms
+        with self._changed:
+            while not (self._stopping or self._draining):
+                now = self._clock()
+                works, wake = self.book.available(lane, now)
+                if works:
+                    return True
+                if now >= until:
+                    return False
+                self._changed.wait((min(wake or until, until) - now + 1) / 1000)
+        return False
+
+    def plan(self, lane: str) -> list[m.Task]:
+        """Plan the next batch of a lane."""
+        with self._changed:
+            if self._stopping or self._draining:
+                return []
+            return self.book.plan(lane, self._routes, self._clock())
+
+    def committed(self, lane: str, reports: Sequence[m.TaskReport]) -> None:
+        """Take what the tasks of a lane's batch confirmed."""
+        with self._changed:
+            before = self._troubles()
+            self.book.batch_reported(lane, reports, self._clock())
+            self.batches[lane] = self.batches.get(lane, 0) + 1
+            self._announce(before)
+            self._changed.notify_all()
+
+    def _plan_packed(self, lane: str) -> list[bytes]:
+        return [m.encode(task) for task in self.plan(lane)]
+
+    def _committed_packed(self, lane: str, reports: list[bytes]) -> None:
+        self.committed(lane, [m.decode_report(report) for report in reports])
+
+    def _token(self) -> str:
+        return self.pipeline.token
+
+    # ------------------------------------------------------------------------------------------------ saying what changed
+
+    def _troubles(self) -> dict[str, str]:
+        """Every trouble there is, by what it is about; the lock is held."""
+        book = self.book
+        troubles = {
+            f"cluster {name}": f"down: {breaker.reason}"
+            for name, breaker in book.breakers.items()
+            if breaker.state is not BreakerState.CLOSED
+        }
+        for state in book.links.values():
+            if state.blocked:
+                troubles[f"link {state.link}"] = f"blocked: {state.blocked}: {state.reason}"
+            elif not state.lease:
+                troubles[f"link {state.link}"] = f"standing by for {state.lease_holder or 'another pipeline'}"
+            for name in state.troubled:
+                topic = state.topics.get(name)
+                if topic is not None and topic.blocked:
+                    troubles[f"link {state.link}, {name}"] = f"blocked: {topic.blocked}: {topic.reason}"
+        return troubles
+
+    def _announce(self, before: dict[str, str]) -> None:
+        """One line for each trouble that came or went; the lock is held."""
+        after = self._troubles()
+        for what, why in after.items():
+            if before.get(what) != why and not (what in before and why.startswith("down")):
+                self._say(f"{what}: {why}")
+        for what in before.keys() - after.keys():
+            self._say(f"{what}: works again")
+
+    def troubles(self) -> dict[str, str]:
+        """Every trouble there is, in words."""
+        with self._changed:
+            return self._troubles()
+
+    # -------------------------------------------------------------------------------------------------------- breakers
+
+    def _failed(self, cluster: str, reason: str) -> None:
+        with self._changed:
+            before = self._troubles()
+            self.book.breakers[cluster].failed(self._clock(), self._rng, reason)
+            self._announce(before)
+            self._changed.notify_all()
+
+    def _worked(self, cluster: str) -> None:
+        with self._changed:
+            if self.book.breakers[cluster].state is BreakerState.CLOSED:
+                return
+            before = self._troubles()
+            self.book.breakers[cluster].worked()
+            self._announce(before)
+            self._changed.notify_all()
+
+    def _may_try(self, cluster: str) -> bool:
+        """Whether a cluster may be talked to outside batches; while it is broken, one probe at a time."""
+        with self._changed:
+            breaker = self.book.breakers[cluster]
+            return breaker.closed or breaker.probe(self._clock())
+
+    def _sleep(self, ms: int) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._changed.wait(ms / 1000)
+
+    # --------------------------------------------------------------------------------------------------------- poller
+
+    def _poll(self, source: str) -> None:
+        links = [link for link in self.pipeline.links if link.source == source]
+        while not self._stopping:
+            if not self._may_try(source):
+                self._sleep(TICK_MS)
+                continue
+            try:
+                channel = wire.Channel(self.pipeline.addresses[source], self.pipeline.token)
+                try:
+                    self._poll_links(source, links, channel)
+                finally:
+                    channel.close()
+            except wire.LinkDown as down:
+                with self._changed:
+                    self.book.source_lost(source)
+                self._failed(source, str(down))
+
+    def _poll_links(self, source: str, links: Sequence[Link], channel: wire.Channel) -> None:
+        """Poll all links of a source on one connection until it fails or the pipeline stops."""
+        due = {link.number: 0.0 for link in links}
+        counters = {link.number: 0 for link in links}
+        asked: dict[int, tuple[int, float]] = {}
+        request = 0
+        while not self._stopping:
+            now = time.monotonic()
+            for link in links:
+                if due[link.number] and due[link.number] > now or link.number in (number for number, _ in asked.values()):
+                    continue
+                request += 1
+                # The first answer must come at once: it is the probe, and says everything.
+                patience = POLL_MS if counters[link.number] else 0
+                channel.send(self._topics(request, link, counters[link.number], patience))
+                asked[request] = (link.number, now + (patience + CALL_MS) / 1000)
+            next_due = min((at for number, at in due.items() if number not in {n for n, _ in asked.values()}), default=0.0)
+            timeout = max(0.0, min(TICK_MS / 1000, next_due - now)) if next_due else TICK_MS / 1000
+            readable = writable = False
+            for _, readable, writable in wire.wait([channel], timeout):
+                pass
+            for command, _ in channel.pump(readable, writable):
+                if command.type == wire.ERROR:
+                    raise wire.LinkDown(f"{source}: {command.error.message}")
+                number, _ = asked.pop(command.geo_topics_response.request_id, (-1, 0.0))
+                if number >= 0:
+                    due[number] = time.monotonic() + POLL_PAUSE_MS / 1000
+                    counters[number] = self._topics_answered(source, number, command.geo_topics_response)
+            if asked and min(at for _, at in asked.values()) < time.monotonic():
+                raise wire.LinkDown(f"{source}: no answer to GEO_TOPICS")
+            self._ask_everything(links, counters)
+            if not self._trusted(source):
+                raise wire.LinkDown(self.book.breakers[source].reason)
+
+    def _topics(self, request: int, link: Link, counter: int, patience_ms: int) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=wire.GEO_TOPICS)
+        topics = command.geo_topics
+        topics.request_id, topics.to, topics.counter, topics.wait_ms = request, link.target, counter, patience_ms
+        topics.pipeline, topics.lease_ms = self.pipeline.name, LEASE_MS
+        return command
+
+    def _topics_answered(self, source: str, number: int, response: pb.CommandGeoTopicsResponse) -> int:
+        with self._changed:
+            before = self._troubles()
+            self.book.source_reported(number, response, self._clock())
+            self._announce(before)
+            self._changed.notify_all()
+        self._worked(source)
+        return response.counter
+
+    def _ask_everything(self, links: Sequence[Link], counters: dict[int, int]) -> None:
+        with self._changed:
+            for link in links:
+                state = self.book.links[link.number]
+                if state.doubtful:
+                    state.doubtful = False
+                    counters[link.number] = 0
+
+    def _trusted(self, source: str) -> bool:
+        """False when a task could not reach the source although we are connected: then connect anew, as the probe."""
+        with self._changed:
+            return self.book.breakers[source].closed
+
+    # --------------------------------------------------------------------------------------------------------- teller
+
+    def _tell(self, source: str) -> None:
+        channel: wire.Channel | None = None
+        request = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._stopping or (self.book.breakers[source].closed and bool(self.book.owed(source))),
+                )
+                if self._stopping:
+                    break
+                owed = self.book.owed(source)
+            try:
+                channel = channel or wire.Channel(self.pipeline.addresses[source], self.pipeline.token)
+                for link, commits, learned in owed:
+                    request += 1
+                    command = pb.BaseCommand(type=wire.GEO_COMMIT)
+                    commit = command.geo_commit
+                    commit.request_id, commit.to, commit.pipeline = request, link.target, self.pipeline.name
+                    commit.commits.extend(commits)
+                    commit.learned.extend(learned)
+                    answer = wire.call(channel, command, CALL_MS / 1000).command.geo_commit_response
+                    if answer.HasField("error"):
+                        raise wire.LinkDown(answer.message)
+                    with self._changed:
+                        self.book.told(link, commits, learned, answer.ignored)
+                        self._changed.notify_all()
+            except wire.LinkDown as down:
+                if channel is not None:
+                    stale, channel = not channel.fresh, None
+                    if stale:
+                        continue  # an idle connection may have been closed: once more on a new one
+                self._failed(source, str(down))
+            else:
+                channel.fresh = False
+
+    # -------------------------------------------------------------------------------------------------------- greeter
+
+    def _greet(self, target: str) -> None:
+        channel: wire.Channel | None = None
+        request = 0
+        while not self._stopping:
+            if not self._may_try(target):
+                self._sleep(TICK_MS)
+                continue
+            with self._changed:
+                broken = not self.book.breakers[target].closed
+                asked = self.book.handshakes(target, self._clock())
+                if broken and not asked:
+                    asked = self.book.probes(target)
+                if not asked and not broken:
+                    self._changed.wait(TICK_MS / 1000)
+                    continue
+            try:
+                channel = channel or wire.Channel(self.pipeline.addresses[target], self.pipeline.token)
+                if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
+                    self._reach(channel)
+                for handshake in asked:
+                    request += 1
+                    command = self._watermarks(request, handshake)
+                    patience = PROBE_MS if broken else CALL_MS
+                    answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
+                    self._handshaken(handshake, answer)
+                    broken = False
+                channel.fresh = False
+                self._worked(target)
+            except wire.LinkDown as down:
+                # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
+                stale = channel is not None and not channel.fresh and not broken
+                if channel is not None:
+                    channel.close()
+                channel = None
+                if not stale:
+                    self._failed(target, str(down))
+
+    @staticmethod
+    def _reach(channel: wire.Channel) -> None:
+        """Wait for CONNECTED."""
+        until = time.monotonic() + PROBE_MS / 1000
+        while channel.hello is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise wire.LinkDown(f"{channel.address}: no answer within {PROBE_MS} ms")
+            for _, readable, writable in wire.wait([channel], left):
+                channel.pump(readable, writable)
+
+    @staticmethod
+    def _watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
+        asked = command.geo_watermarks
+        asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
+        asked.counter = handshake.counter
+        asked.topics.extend(handshake.topics)
+        return command
+
+    def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
+        with self._changed:
+            before = self._troubles()
+            self.book.handshake_answered(handshake, answer, self._clock())
+            self._announce(before)
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------------------------------- for a run that ends
+
+    def ends(self, known: Container[int]) -> dict[int, dict[str, Position]]:
+        """The newest positions of all topics, for each link that has reported and is not in `known`."""
+        with self._changed:
+            return {
+                number: {name: topic.last for name, topic in state.topics.items()}
+                for number, state in self.book.links.items()
+                if state.reported and number not in known
+            }
+
+    def behind(self, targets: dict[tuple[int, str], Position]) -> tuple[set[tuple[int, str]], list[str]]:
+        """Which topics have not reached their target: those that may still, and lines about those that cannot."""
+        waiting: set[tuple[int, str]] = set()
+        stuck = []
+        with self._changed:
+            for (number, name), last in targets.items():
+                state = self.book.links[number]
+                topic = state.topics.get(name)
+                if topic is None or (topic.cursor.c >= last and topic.last >= last):
+                    continue
+                what = f"{state.link}, {name}"
+                if topic.blocked:
+                    stuck.append(f"{what}: blocked: {topic.blocked}: {topic.reason}")
+                elif topic.paused or state.paused:
+                    stuck.append(f"{what}: paused")
+                elif state.blocked:
+                    stuck.append(f"{what}: blocked: {state.blocked}: {state.reason}")
+                else:
+                    waiting.add((number, name))
+        return waiting, stuck
+
+    def quiet(self, waiting: Iterable[tuple[int, str]]) -> bool:
+        """Whether none of these topics can move, because a cluster is down or another pipeline has the link."""
+        with self._changed:
+            return not any(self.book.open(self.book.links[number]) for number, _ in waiting)
+
+    # --------------------------------------------------------------------------------------------------------- status
+
+    def status(self) -> dict[str, Any]:
+        """The pipeline in figures: plain values, for `status`, metrics and tests."""
+        now = self._clock()
+        with self._changed:
+            return {
+                "pipeline": self.pipeline.name,
+                "batches": dict(self.batches),
+                "clusters": {
+                    name: {"state": breaker.state.value, "reason": breaker.reason, "since_ms": breaker.since_ms}
+                    for name, breaker in self.book.breakers.items()
+                },
+                "links": {str(state.link): self.book.figures(state, now) for state in self.book.links.values()},
+                "troubles": self._troubles(),
+            }

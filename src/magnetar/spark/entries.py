@@ -1,0 +1,175 @@
+"""The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
+
+Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
+conductor's, moving bytes is `reading`'s and `writing`'s. Batch read lists a topic's entries as they lie in one cluster, for
+`verify`.
+
+Options of the streaming ends: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that
+filters name). Options of batch read: `token_file`, `topics` (JSON: a list of `[cluster, address, topic]`), `data` ("true":
+with the entries' bytes).
+"""
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from magnetar.spark import messages as m
+from magnetar.spark import offsets, rpc
+from magnetar.spark.book import ALL
+from magnetar.spark.listing import LISTED_SCHEMA, list_topic
+from magnetar.spark.reading import read_task
+from magnetar.spark.rows import spark_schema
+from magnetar.spark.writing import write_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = "pulsar-entries"
+
+WAIT_MS = 5_000
+"""How long `latestOffset` waits for work before Spark gets its turn; `stop` does not wait for it."""
+
+
+def register(spark: "SparkSession") -> None:
+    """Make Magnetar's formats known to a session."""
+    spark.dataSource.register(PulsarEntries)
+
+
+class TaskPartition(InputPartition):
+    """The packed `messages.Task` of one Spark task."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.value = packed
+
+    def __repr__(self) -> str:
+        return f"TaskPartition({len(self.value)} bytes)"
+
+
+class Committed(WriterCommitMessage):
+    """The packed `messages.TaskReport` of one sink task."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+
+class PulsarEntries(DataSource):
+    """The format; see the module's text for its options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._columns = tuple(name for name in options.get("columns", "").split(",") if name)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is given."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Of the rows; `topics` makes it the listing of a batch read."""
+        if "topics" in self.options:
+            return LISTED_SCHEMA
+        return spark_schema(self._columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The source of the replication query."""
+        return EntriesReader(self._conductor(), self.options.get("lane", ALL), self._columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The sink of the replication query."""
+        return EntriesWriter(self._conductor(), self.options.get("lane", ALL))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The listing of topics."""
+        return ListingReader(self.options)
+
+    def _conductor(self) -> str:
+        path = self.options.get("conductor")
+        if not path:
+            raise ValueError(f"{FORMAT}: option 'conductor' is missing; streams are made by magnetar.spark.replicate")
+        return path
+
+
+class EntriesReader(DataSourceStreamReader):
+    """Plans on the driver's machine by asking the conductor; reads in tasks.
+
+    The token goes to the tasks within this object, which Spark pickles: not in options, arguments or settings.
+    """
+
+    def __init__(self, conductor: str, lane: str, columns: Sequence[str]) -> None:
+        self._conductor, self._lane, self._columns = conductor, lane, tuple(columns)
+        self._token: str = rpc.request(conductor, "token")
+
+    def initialOffset(self) -> offsets.Offset:
+        """Nothing was read yet."""
+        return offsets.offset(0)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> offsets.Offset:
+        """The same offset, or the next one if there is something to do; waits for it for a while."""
+        if rpc.request(self._conductor, "wait", self._lane, WAIT_MS):
+            return offsets.following(start)
+        return offsets.offset(offsets.counter(start))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One partition a task, planned from the cursors as they are now."""
+        if offsets.counter(start) == offsets.counter(end):
+            return []
+        return [TaskPartition(task) for task in rpc.request(self._conductor, "plan", self._lane)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return read_task(m.decode_task(partition.value), self._token, self._columns)
+
+
+class EntriesWriter(DataSourceStreamArrowWriter):
+    """Sends in tasks; tells the conductor how far the destinations confirmed."""
+
+    def __init__(self, conductor: str, lane: str) -> None:
+        self._conductor, self._lane = conductor, lane
+        self._token: str = rpc.request(conductor, "token")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return Committed(m.encode(write_task(iterator, self._token)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Hand over what the tasks reported; the conductor tells the sources."""
+        self._tell(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Some task failed for good; what the others had confirmed is confirmed all the same."""
+        self._tell(messages)
+
+    def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
+        packed = [message.packed for message in messages if isinstance(message, Committed)]
+        rpc.request(self._conductor, "committed", self._lane, packed)
+
+
+class ListingReader(DataSourceReader):
+    """Lists topics of clusters, one task a topic, in the order of its log."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._topics = msgspec.json.decode(options["topics"], type=list[tuple[str, str, str]])
+        self._token = Path(options["token_file"]).read_text().strip()
+        self._data = options.get("data", "false").lower() == "true"
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each topic."""
+        return [InputPartition(topic) for topic in self._topics]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one topic of one cluster."""
+        cluster, address, topic = partition.value
+        return list_topic(cluster, address, topic, self._token, with_data=self._data)

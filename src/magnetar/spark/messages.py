@@ -1,0 +1,165 @@
+"""What travels between the parts of the pipeline: planner, tasks, sink, planner again.
+
+Everything is a msgspec struct, encoded as MessagePack arrays: into Spark's input partitions, into the bytes of control
+rows, into the commit messages of tasks, and over the conductor's socket. Positions travel as pairs `(ledger, entry)`.
+"""
+
+from typing import Final
+
+import msgspec
+
+from magnetar.core.ids import Position
+
+Pair = tuple[int, int]
+"""A position on its way through MessagePack."""
+
+
+class Route(msgspec.Struct, frozen=True, array_like=True):
+    """Where a link's entries come from and go to.
+
+    Attributes:
+        link: number of the link in this process.
+        source: name of the source cluster.
+        target: name of the destination cluster.
+        source_address: `host:port` that tasks connect to.
+        target_address: likewise.
+        uuid: of the source cluster, as its broker told it.
+    """
+
+    link: int
+    source: str
+    target: str
+    source_address: str
+    target_address: str
+    uuid: str
+
+
+class Range(msgspec.Struct, frozen=True, array_like=True):
+    """One topic's part of one batch: what one task reads and sends, in order.
+
+    Attributes:
+        number: of the range in its plan; the rows' `range` column.
+        link: number of the link.
+        topic: full name.
+        incarnation: of the topic in its source.
+        gen: generation of the cursor that was planned from.
+        after: C of that cursor; the first entry read is the next one.
+        s: S of that cursor; the p of the first entry sent (FINDINGS A1).
+        up_to: the newest position known when it was planned; reading may go past it, and ends once it is reached.
+        bytes_max: reading ends once this many bytes were read. A bound for the length of a batch, not a ceiling: the
+            read in which it is reached is used whole.
+    """
+
+    number: int
+    link: int
+    topic: str
+    incarnation: int
+    gen: int
+    after: Pair
+    s: Pair
+    up_to: Pair
+    bytes_max: int
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """The ranges of one Spark task and the routes of their links."""
+
+    routes: tuple[Route, ...]
+    ranges: tuple[Range, ...]
+
+
+class Opening(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes of the control row before a range's first entry."""
+
+    route: Route
+    range: Range
+
+
+class Closing(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes of the control row behind a range's last entry.
+
+    Attributes:
+        up_to: everything up to here was looked at; C may go there once everything sent is confirmed.
+        trouble: "" or one of `SOURCE_DOWN`, `BLOCKED`, `RETRY`: why reading ended early.
+        kind: of a `BLOCKED` topic, e.g. "corrupt".
+        reason: one line for the operator.
+    """
+
+    up_to: Pair
+    trouble: str = ""
+    kind: str = ""
+    reason: str = ""
+
+
+SOURCE_DOWN: Final = "source down"
+TARGET_DOWN: Final = "target down"
+BLOCKED: Final = "blocked"
+REFUSED: Final = "refused"
+RETRY: Final = "retry"
+
+
+class RangeReport(msgspec.Struct, frozen=True, array_like=True):
+    """How a range ended.
+
+    Attributes:
+        link: number of the link.
+        topic: full name.
+        incarnation: as planned.
+        gen: as planned.
+        c: everything at or below is settled now, or None when nothing moved.
+        s: the last confirmed position at or below `c`.
+        entries: confirmed by the destination, duplicates included.
+        messages: in those entries.
+        bytes: of those entries.
+        duplicates: entries that the destination had already.
+        done: everything of the range is settled.
+        trouble: "" or one of SOURCE_DOWN, TARGET_DOWN, BLOCKED, REFUSED, RETRY.
+        kind: of a blocked topic.
+        reason: one line for the operator.
+        throttle_ms: how long the destination asks to be left alone.
+        oldest_publish_ms: publish time of the oldest confirmed entry; 0: none.
+        confirmed_ms: clock when the last confirmation came; 0: none.
+    """
+
+    link: int
+    topic: str
+    incarnation: int
+    gen: int
+    c: Pair | None
+    s: Pair
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    done: bool = False
+    trouble: str = ""
+    kind: str = ""
+    reason: str = ""
+    throttle_ms: int = 0
+    oldest_publish_ms: int = 0
+    confirmed_ms: int = 0
+
+
+class TaskReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one sink task tells the driver."""
+
+    ranges: tuple[RangeReport, ...]
+    ms: int
+
+
+def pair(position: Position) -> Pair:
+    """A position as it travels."""
+    return (position.ledger, position.entry)
+
+
+def position(value: Pair) -> Position:
+    """A travelled position as itself."""
+    return Position(value[0], value[1])
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_task: Final = msgspec.msgpack.Decoder(Task).decode
+decode_opening: Final = msgspec.msgpack.Decoder(Opening).decode
+decode_closing: Final = msgspec.msgpack.Decoder(Closing).decode
+decode_report: Final = msgspec.msgpack.Decoder(TaskReport).decode

@@ -1,0 +1,244 @@
+"""Entries as rows: one row an entry, as few and as cheap columns as the sink and filters need.
+
+A range opens with a control row (`kind` 1) whose bytes tell the sink where it goes and which position was sent before it,
+and closes with one (`kind` 2) that tells how far was looked at. No filter may drop them (`keep`). Rows of a range are in
+the order of the log; ranges may be interleaved.
+
+Nothing here loops over entries, except where a filter names a column that must be decoded from the metadata.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from magnetar.spark import messages as m
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire import pulsar_pb2 as pb
+
+ENTRY: Final = 0
+OPEN: Final = 1
+CLOSE: Final = 2
+
+Int = np.ndarray[Any, Any]
+
+COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("kind", "tinyint", pa.int8()),
+    ("link", "int", pa.int32()),
+    ("range", "int", pa.int32()),
+    ("ledger", "bigint", pa.int64()),
+    ("entry", "bigint", pa.int64()),
+    ("first_index", "bigint", pa.int64()),
+    ("message_count", "int", pa.int32()),
+    ("flags", "int", pa.int32()),
+    ("publish_time", "bigint", pa.int64()),
+    ("data", "binary", pa.binary()),
+)
+"""What every row has: name, Spark type, Arrow type. None is ever null."""
+
+DTYPES: Final[tuple[Any, ...]] = tuple(arrow.to_pandas_dtype() for _, _, arrow in COLUMNS[:-1])
+
+DECODED: Final = {
+    "topic": ("string", pa.string()),
+    "key": ("string", pa.string()),
+    "producer_name": ("string", pa.string()),
+    "sequence_id": ("bigint", pa.int64()),
+    "event_time": ("bigint", pa.int64()),
+    "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+}
+"""What rows have only where a link's filter names it: all but the topic is decoded from each entry's metadata."""
+
+FLUSH_BYTES: Final = 256 << 10
+"""A read this large becomes a batch of its own, whose data column *is* the received buffer; smaller ones are gathered."""
+
+FLUSH_ROWS: Final = 4096
+
+
+def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
+    """The columns of `DECODED` that are named in any of these SQL filters (a word in a string literal counts: harmless)."""
+    words = {word.lower() for text in filters for word in re.findall(r"\w+", text)}
+    return tuple(name for name in DECODED if name in words)
+
+
+def spark_schema(decoded: Sequence[str] = ()) -> str:
+    """The schema as Spark's DDL."""
+    fixed = [f"{name} {kind} not null" for name, kind, _ in COLUMNS]
+    return ", ".join([*fixed, *(f"{name} {DECODED[name][0]}" for name in decoded)])
+
+
+def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
+    """The schema of the batches."""
+    fixed = [pa.field(name, kind, nullable=False) for name, _, kind in COLUMNS]
+    return pa.schema([*fixed, *(pa.field(name, DECODED[name][1]) for name in decoded)])
+
+
+def keep(filters: dict[int, str]) -> str:
+    """The SQL condition under which rows go on: control rows always, entries if their link's filter is true.
+
+    A filter that is null for an entry drops it, as SQL's WHERE does.
+    """
+    cases = " ".join(f"when link = {link} then ({text})" for link, text in sorted(filters.items()) if text)
+    return f"kind <> {ENTRY} or coalesce(case {cases} else true end, false)" if cases else ""
+
+
+class Assembler:
+    """Builds record batches of rows from the answers of GEO_READ.
+
+    Args:
+        decoded: names of `DECODED` columns to fill.
+    """
+
+    def __init__(self, decoded: Sequence[str] = ()) -> None:
+        self._decoded = tuple(decoded)
+        self._schema = arrow_schema(decoded)
+        self._columns: list[list[Int]] = [[] for _ in COLUMNS[:-1]]
+        self._sizes: list[Int] = []
+        self._data: list[memoryview | bytes] = []
+        self._extra: dict[str, list[Any]] = {name: [] for name in decoded}
+        self._bytes = self._rows = 0
+
+    def control(self, kind: int, part: m.Range, body: bytes) -> None:
+        """Add a control row."""
+        head = (kind, part.link, part.number, -1, -1, -1, 0, 0, 0)
+        for index, value in enumerate(head):
+            self._columns[index].append(np.array([value], DTYPES[index]))
+        self._sizes.append(np.array([len(body)], np.int64))
+        self._data.append(body)
+        for values in self._extra.values():
+            values.append(None)
+        self._bytes += len(body)
+        self._rows += 1
+
+    def entries(self, part: m.Range, read: pb.CommandGeoReadResponse, payload: memoryview) -> list[pa.RecordBatch]:
+        """Add the entries of one answer, whose lists fit its payload; returns the batches that are complete now."""
+        rows = len(read.sizes)
+        sizes = np.array(read.sizes, np.int64)
+        columns = [read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times]
+        if rows == 0:
+            return []
+        done = self.flush() if self._rows and len(payload) >= FLUSH_BYTES else []
+        fixed = [np.full(rows, ENTRY, np.int8), np.full(rows, part.link, np.int32), np.full(rows, part.number, np.int32)]
+        values = [
+            np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)
+        ]
+        for column, added in zip(self._columns, [*fixed, *values], strict=True):
+            column.append(added)
+        self._sizes.append(sizes)
+        self._data.append(payload)
+        if self._decoded:
+            self._decode(part, sizes, payload)
+        self._bytes += len(payload)
+        self._rows += rows
+        if self._bytes >= FLUSH_BYTES or self._rows >= FLUSH_ROWS:
+            done += self.flush()
+        return done
+
+    def _decode(self, part: m.Range, sizes: Int, payload: memoryview) -> None:
+        at = 0
+        for size in sizes.tolist():
+            values = decode(payload[at : at + size]) if set(self._decoded) - {"topic"} else {}
+            values["topic"] = part.topic
+            for name in self._decoded:
+                self._extra[name].append(values[name])
+            at += size
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """The batch of what was gathered, if anything was."""
+        if not self._rows:
+            return []
+        rows = self._rows
+        arrays: list[pa.Array] = [
+            pa.Array.from_buffers(spec[2], rows, [None, pa.py_buffer(_joined(column))])
+            for column, spec in zip(self._columns, COLUMNS[:-1], strict=True)
+        ]
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(_joined(self._sizes), out=offsets[1:])
+        data = self._data[0] if len(self._data) == 1 else b"".join(self._data)
+        arrays.append(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]))
+        arrays += [pa.array(self._extra[name], DECODED[name][1]) for name in self._decoded]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._columns = [[] for _ in COLUMNS[:-1]]
+        self._sizes, self._data, self._bytes, self._rows = [], [], 0, 0
+        self._extra = {name: [] for name in self._decoded}
+        return [batch]
+
+
+def _joined(pieces: list[Int]) -> Int:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def decode(data: memoryview) -> dict[str, Any]:
+    """The columns of one entry that are in its metadata: what is set for the entry, or for all messages of a batch.
+
+    The key of a message *inside* a batch is not here (the payload is never opened): it is null unless the batch has one.
+    Layout: magic 0x0e01, CRC32C (4 bytes), size of the metadata (4 bytes), metadata, payload (PIP-33 keeps it so).
+    """
+    size = int.from_bytes(data[6:10], "big")
+    metadata = pb.MessageMetadata.FromString(bytes(data[10 : 10 + size]))
+    return {
+        "key": metadata.partition_key if metadata.HasField("partition_key") else None,
+        "producer_name": metadata.producer_name,
+        "sequence_id": metadata.sequence_id,
+        "event_time": metadata.event_time if metadata.HasField("event_time") else None,
+        "properties": [(pair.key, pair.value) for pair in metadata.properties],
+    }
+
+
+class Slices:
+    """Read access to the rows of one batch, as arrays and as views into its data."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.rows = batch.num_rows
+        names = {name: index for index, name in enumerate(batch.schema.names)}
+        for name in ("kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time"):
+            setattr(self, name, batch.column(names[name]).to_numpy(zero_copy_only=False))
+        data = batch.column(names["data"])
+        _, offsets, values = data.buffers()
+        wide = np.int64 if pa.types.is_large_binary(data.type) else np.int32
+        self.offsets: Int = np.frombuffer(offsets, wide)[data.offset : data.offset + self.rows + 1]
+        self._data = memoryview(values) if values is not None else memoryview(b"")
+
+    kind: Int
+    range: Int
+    ledger: Int
+    entry: Int
+    first_index: Int
+    message_count: Int
+    publish_time: Int
+
+    def data(self, begin: int, end: int) -> memoryview:
+        """The bytes of rows `begin` up to, not including, `end`."""
+        return self._data[int(self.offsets[begin]) : int(self.offsets[end])]
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(begin, end) of the longest runs of entries of one range, and of single control rows, in order."""
+        if not self.rows:
+            return []
+        same = (self.range[1:] == self.range[:-1]) & (self.kind[1:] == ENTRY) & (self.kind[:-1] == ENTRY)
+        cuts = np.flatnonzero(~same) + 1
+        edges = [0, *cuts.tolist(), self.rows]
+        return list(pairwise(edges))
+
+    def sizes(self, begin: int, end: int) -> list[int]:
+        """Bytes of each row of a run."""
+        sizes: list[int] = np.diff(self.offsets[begin : end + 1]).tolist()
+        return sizes
+
+    def pieces(self, begin: int, end: int, bytes_max: int, entries_max: int) -> list[tuple[int, int]]:
+        """Cut a run into pieces of at most `bytes_max` (a larger single entry is a piece of its own)."""
+        cuts = []
+        while begin < end:
+            limit = int(self.offsets[begin]) + bytes_max
+            cut = int(np.searchsorted(self.offsets[begin : end + 1], limit, side="right")) - 1 + begin
+            cut = min(end, begin + entries_max, max(cut, begin + 1))
+            cuts.append((begin, cut))
+            begin = cut
+        return cuts
+
+
+def entry_flags_text() -> str:
+    """The values of the `flags` column, for the documentation of filters."""
+    return ", ".join(f"{flag.value} {flag.name.lower()}" for flag in EntryFlags if flag.name)

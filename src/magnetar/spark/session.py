@@ -1,0 +1,180 @@
+"""The Spark session of the pipeline: found Java, quiet logs, the settings that measured best.
+
+Everything Spark has to say goes to a log file. That needs care in two places: log4j is configured by our own file, and
+the JVM and its Python workers inherit a standard error that is that file, because some of their warnings come before or
+beside log4j.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+"""What Spark 4 needs."""
+
+PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
+"""The folder that holds the package `magnetar`: executors on this machine import it from there."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # Measured (docs: spark.md): write-ahead log 26 -> 8 ms, offset commit 32 -> 17 ms a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.pollingDelay": "1ms",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "8",
+    # By size rather than by rows: rows are of 100 bytes or of 5 MB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    "spark.buffer.size": "65536",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.killEnabled": "false",
+}
+"""Defaults of the pipeline's session; `[replication.spark]` overrides them."""
+
+
+def java_version(text: str) -> int:
+    """The major version in what `java -version` prints; 0 if it is not there. `1.8.0` is 8."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else 0
+
+
+def find_java() -> Path:
+    """The Java that Spark will run on.
+
+    Raises:
+        ConfigError: there is none of version 17 or newer; says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    where = f"JAVA_HOME={home}" if home else "the PATH"
+    right = (
+        f"Spark needs Java {JAVA_MIN} or newer: install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; "
+        "macOS: brew install openjdk@17), or set JAVA_HOME"
+    )
+    if not found or not Path(found).exists():
+        raise ConfigError(f"no Java in {where}. {right}")
+    try:
+        # Java prints its version to standard error.
+        shown = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{found} does not run: {error}. {right}") from None
+    version = java_version(shown.stderr + shown.stdout)
+    if version < JAVA_MIN:
+        raise ConfigError(f"{found} is Java {version or 'of an unknown version'}. {right}")
+    return Path(found)
+
+
+def cores_of(master: str, default: int = 4) -> int:
+    """How many tasks a master runs at once, as far as its URL tells."""
+    local = re.fullmatch(r"local\[(\d+|\*)(?:,\d+)?\]", master)
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
+    cluster = re.fullmatch(r"local-cluster\[(\d+),(\d+),\d+\]", master)
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    return 1 if master == "local" else default
+
+
+@contextmanager
+def standard_error_to(path: Path) -> Iterator[None]:
+    """Child processes started meanwhile write their standard error to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def build(
+    *, app: str, master: str, log: Path, settings: Mapping[str, str] | None = None, cores: int | None = None
+) -> "SparkSession":
+    """Start (or get) the session.
+
+    Args:
+        app: name shown in the Spark UI.
+        master: Spark master URL.
+        log: file for everything that Spark says.
+        settings: the operator's own, over ours.
+        cores: unused tasks' bound; None: by the master.
+
+    Raises:
+        ConfigError: no Java, or Spark does not start; one line.
+    """
+    find_java()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ConfigError('PySpark is not installed: pip install "magnetar[spark]"') from None
+    log.parent.mkdir(parents=True, exist_ok=True)
+    merged = {**_environment(master, log), **SETTINGS, **(settings or {})}
+    builder = SparkSession.builder.appName(app).master(master)
+    for key, value in merged.items():
+        builder = builder.config(key, value)
+    try:
+        with standard_error_to(log):
+            session = builder.getOrCreate()
+    except Exception as error:  # noqa: BLE001 - py4j and the JVM raise what they like; the user gets one line
+        raise ConfigError(f"Spark does not start with master {master}: {first_line(error)} (see {log})") from None
+    return session
+
+
+def _environment(master: str, log: Path) -> dict[str, str]:
+    """Settings that depend on this machine and process."""
+    python_path = os.pathsep.join(
+        dict.fromkeys([str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    )
+    # The workers beside the driver inherit the environment; those of executors get it by setting.
+    os.environ["PYTHONPATH"] = python_path
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # pyspark reads this one, not the setting
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
+    options = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Dmagnetar.log={log}"
+    settings = {
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.extraJavaOptions": options,
+    }
+    if master.startswith("local"):
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if not master.startswith("local["):
+        settings["spark.executorEnv.PYTHONPATH"] = python_path
+        settings["spark.executorEnv.PYTHONWARNINGS"] = "ignore::FutureWarning"
+        settings["spark.executorEnv.PYSPARK_PYTHON"] = sys.executable
+        settings["spark.executor.extraJavaOptions"] = options.replace(str(log), f"{log}.executor")
+    return settings
+
+
+def first_line(error: BaseException) -> str:
+    """The one line of an error that says what is wrong: a Java cause, if there is one, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Exception|Error)\b", line)]
+    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
