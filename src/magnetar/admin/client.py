@@ -123,9 +123,7 @@ class AdminClient:
         except ValueError:
             raise MagnetarError(f"{self.base_url}{path} answered with JSON that cannot be read") from None
 
-    def raw(
-        self, method: str, path: str, body: Any = None, query: Query | None = None
-    ) -> tuple[int, str, bytes]:
+    def raw(self, method: str, path: str, body: Any = None, query: Query | None = None) -> tuple[int, str, bytes]:
         """One request as it is: status, content type, bytes of the answer. Refusals are not raised.
 
         Raises:

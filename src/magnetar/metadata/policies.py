@@ -175,5 +175,5 @@ def check_properties(properties: dict[str, str]) -> dict[str, str]:
         raise BadRequest(f"{len(properties)} properties are too many: at most {PROPERTIES_MAX}")
     for key, value in properties.items():
         if len(key) + len(value) > PROPERTY_CHARACTERS_MAX:
-            raise BadRequest(f"property {key[:40]!a} is longer than {PROPERTY_CHARACTERS_MAX} characters with its value")
+            raise BadRequest(f"property {key[:40]!a} exceeds {PROPERTY_CHARACTERS_MAX} characters with its value")
     return properties

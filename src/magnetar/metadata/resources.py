@@ -170,9 +170,7 @@ class Resources:
         Raises:
             NotFound, PreconditionFailed: unknown peers, or the cluster itself.
         """
-        return self._cluster_change(
-            name, replace(self.cluster_data(name), peer_cluster_names=sorted(set(peers)))
-        )
+        return self._cluster_change(name, replace(self.cluster_data(name), peer_cluster_names=sorted(set(peers))))
 
     def _cluster_change(self, name: str, data: ClusterData) -> Change:
         for peer in data.peer_cluster_names:

@@ -66,7 +66,7 @@ def check_retention(policies: Policies) -> None:
         return
     stored = policies.backlog_quota_map.get("destination_storage")
     if stored is not None and megabytes != -1 and stored.limit_size >= retention.size_bytes:
-        raise PreconditionFailed(f"retention of {megabytes} MB must exceed the backlog quota, {stored.limit_size} bytes")
+        raise PreconditionFailed(f"retention of {megabytes} MB must exceed the backlog quota {stored.limit_size} bytes")
     age = policies.backlog_quota_map.get("message_age")
     if age is not None and minutes != -1 and age.limit_time >= minutes * 60:
         raise PreconditionFailed(f"retention of {minutes} min must exceed the backlog quota, {age.limit_time} s")
