@@ -1,6 +1,6 @@
 """What a broker stores of clusters.toml before it serves anybody."""
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -8,21 +8,22 @@ from magnetar.core.config import Config
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
-from magnetar.metadata.resources import (
+from magnetar.metadata.keys import (
     CLUSTER_PREFIX,
     NAMESPACE_PREFIX,
+    PUBLIC,
     SYSTEM,
-    TENANT_PREFIX,
-    Resources,
+    cluster_key,
     namespace_key,
+    tenant_key,
 )
+from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
 
-PUBLIC: Final = NamespaceName("public", "default")
-"""Where a short topic name belongs; exists out of the box, in every cluster of the file."""
+if TYPE_CHECKING:
+    from magnetar.metadata.resources import Resources
 
 
-def bootstrap(resources: Resources, config: Config, uuid: str = "") -> Change:
+def bootstrap(resources: "Resources", config: Config, uuid: str = "") -> Change:
     """What a start has to store and `Resources.apply` before anybody is served; often nothing (no `change.keys`).
 
     Every start: the clusters of the file get entries with the file's addresses (addresses are the file's matter,
@@ -44,7 +45,7 @@ def bootstrap(resources: Resources, config: Config, uuid: str = "") -> Change:
             uuid=uuid if name == resources.cluster else old.uuid if old else "",
         )
         if new != old:
-            puts[CLUSTER_PREFIX + name] = msgspec.json.encode(new)
+            puts[cluster_key(name)] = msgspec.json.encode(new)
     if SYSTEM.tenant in resources.tenants():
         puts |= _admit(resources, set(config.clusters) - set(resources.clusters()))
     else:
@@ -56,20 +57,20 @@ def bootstrap(resources: Resources, config: Config, uuid: str = "") -> Change:
     )
 
 
-def _known(resources: Resources, name: str) -> ClusterData | None:
+def _known(resources: "Resources", name: str) -> ClusterData | None:
     try:
         return resources.cluster_data(name)
     except NotFound:
         return None
 
 
-def _admit(resources: Resources, fresh: set[str]) -> dict[str, bytes]:
+def _admit(resources: "Resources", fresh: set[str]) -> dict[str, bytes]:
     puts = {}
     for tenant in {PUBLIC.tenant, SYSTEM.tenant} & set(resources.tenants()):
         info = resources.tenant(tenant)
         if not fresh <= set(info.allowed_clusters):
             admitted = msgspec.structs.replace(info, allowed_clusters=sorted({*info.allowed_clusters, *fresh}))
-            puts[TENANT_PREFIX + tenant] = msgspec.json.encode(admitted)
+            puts[tenant_key(tenant)] = msgspec.json.encode(admitted)
     return puts
 
 
@@ -85,6 +86,6 @@ def _first_start(local: str, config: Config) -> dict[str, bytes]:
         )
     puts = {}
     for name, policies in spaces.items():
-        puts[TENANT_PREFIX + name.tenant] = msgspec.json.encode(TenantInfo(allowed_clusters=everywhere))
+        puts[tenant_key(name.tenant)] = msgspec.json.encode(TenantInfo(allowed_clusters=everywhere))
         puts[namespace_key(name)] = msgspec.json.encode(policies)
     return puts

@@ -1,7 +1,6 @@
 """How many partitions the partitioned topics have: part of `Resources`, under `partitioned/<full name>`."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
@@ -9,14 +8,8 @@ from magnetar.core.errors import StorageError
 from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotAcceptable, NotFound, PreconditionFailed, Unprocessable
+from magnetar.metadata.keys import PARTITIONED_PREFIX, partitioned_key
 from magnetar.metadata.policies import PartitionedTopic, check_properties
-
-PARTITIONED_PREFIX: Final = "partitioned/"
-
-
-def partitioned_key(topic: TopicName) -> str:
-    """Where a partitioned topic's metadata is stored."""
-    return f"{PARTITIONED_PREFIX}{topic}"
 
 
 def check_partitions(number: int) -> int:

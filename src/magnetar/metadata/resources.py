@@ -19,11 +19,21 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from magnetar.core.config import CLUSTERS_MAX
+from magnetar.core.config import CLUSTERS_MAX, Config
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_tenant
+from magnetar.metadata.bootstrap import bootstrap
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.keys import (
+    CLUSTER_PREFIX,
+    NAMESPACE_PREFIX,
+    SYSTEM,
+    TENANT_PREFIX,
+    cluster_key,
+    namespace_key,
+    tenant_key,
+)
 from magnetar.metadata.partitions import Partitions
 from magnetar.metadata.policies import (
     BacklogQuota,
@@ -36,18 +46,11 @@ from magnetar.metadata.policies import (
 )
 from magnetar.metadata.rules import check_clusters, check_retention
 
-CLUSTER_PREFIX: Final = "clusters/"
-TENANT_PREFIX: Final = "tenants/"
-NAMESPACE_PREFIX: Final = "namespaces/"
-
 TENANTS_MAX: Final = 10_000
 """A ceiling: all tenants are in memory and in one answer of `GET /tenants`."""
 
 NAMESPACES_PER_TENANT_MAX: Final = 10_000
 """A ceiling: all namespaces of a tenant are in one answer."""
-
-SYSTEM: Final = NamespaceName("pulsar", "system")
-"""For the broker's own topics; cannot be deleted."""
 
 NO_RETENTION: Final = RetentionPolicies()
 
@@ -58,10 +61,10 @@ class Resources:
     """What administration manages in one cluster.
 
     Args:
-        cluster: the name of this cluster.
+        cluster: the name of this cluster; may be left to `first_start`.
     """
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str = "") -> None:
         self.cluster = cluster
         self._clusters: dict[str, ClusterData] = {}
         self._tenants: dict[str, TenantInfo] = {}
@@ -71,14 +74,22 @@ class Resources:
 
     # ------------------------------------------------------------------------------------------------ load and apply
 
-    def load(self, entries: Mapping[str, bytes]) -> None:
-        """Take what the store holds; keys of other parts are passed over.
+    @classmethod
+    def load(cls, entries: Mapping[str, bytes], cluster: str = "") -> "Resources":
+        """What the store holds; keys of other parts are passed over.
 
         Raises:
             StorageError: a value is damaged; names its key.
         """
+        resources = cls(cluster)
         for key, value in entries.items():
-            self._put(key, value)
+            resources._put(key, value)
+        return resources
+
+    def first_start(self, config: Config, cluster: str, uuid: str) -> Change:
+        """What has to be stored and applied at each start before anybody is served; see `bootstrap`."""
+        self.cluster = cluster
+        return bootstrap(self, config, uuid)
 
     def begin(self, change: Change) -> None:
         """Announce a change that is now being stored; `apply` or `abort` must follow.
@@ -179,8 +190,8 @@ class Resources:
             if peer not in self._clusters:
                 raise PreconditionFailed(f"peer cluster {peer!a} does not exist")
         return Change(
-            puts={CLUSTER_PREFIX + name: msgspec.json.encode(data)},
-            depends=frozenset(CLUSTER_PREFIX + peer for peer in data.peer_cluster_names),
+            puts={cluster_key(name): msgspec.json.encode(data)},
+            depends=frozenset(cluster_key(peer) for peer in data.peer_cluster_names),
             clusters=(name,),
         )
 
@@ -202,7 +213,7 @@ class Resources:
         for other, data in sorted(self._clusters.items()):
             if name in data.peer_cluster_names:
                 raise PreconditionFailed(f"cluster {name} is a peer of cluster {other}; take it out there first")
-        return Change(deletes=(CLUSTER_PREFIX + name,), clusters=(name,))
+        return Change(deletes=(cluster_key(name),), clusters=(name,))
 
     # ------------------------------------------------------------------------------------------------------- tenants
 
@@ -259,8 +270,8 @@ class Resources:
                 raise PreconditionFailed(f"admin role {role!a} is empty, or has blanks around it or control characters")
         checked = TenantInfo(sorted(set(info.admin_roles)), sorted(set(info.allowed_clusters)))
         return Change(
-            puts={TENANT_PREFIX + name: msgspec.json.encode(checked)},
-            depends=frozenset(CLUSTER_PREFIX + cluster for cluster in checked.allowed_clusters)
+            puts={tenant_key(name): msgspec.json.encode(checked)},
+            depends=frozenset(cluster_key(cluster) for cluster in checked.allowed_clusters)
             | frozenset(namespace_key(namespace) for namespace in self._namespaces_of(name)),
         )
 
@@ -276,7 +287,7 @@ class Resources:
         spaces = self._namespaces_of(name)
         if spaces:
             raise Conflict(f"tenant {name} still has {len(spaces)} namespaces, such as {spaces[0]}")
-        return Change(deletes=(TENANT_PREFIX + name,))
+        return Change(deletes=(tenant_key(name),))
 
     # ---------------------------------------------------------------------------------------------------- namespaces
 
@@ -345,7 +356,7 @@ class Resources:
             raise Conflict(f"namespace {namespace} still has {len(left)} topics, such as {left[0]}; delete them first")
         return Change(
             deletes=(namespace_key(namespace),),
-            depends=frozenset({TENANT_PREFIX + namespace.tenant}),
+            depends=frozenset({tenant_key(namespace.tenant)}),
             namespaces=(str(namespace),),
         )
 
@@ -413,7 +424,7 @@ class Resources:
         named = {*policies.replication_clusters, *policies.allowed_clusters}
         return Change(
             puts={namespace_key(namespace): msgspec.json.encode(policies)},
-            depends=frozenset(CLUSTER_PREFIX + name for name in named) | {TENANT_PREFIX + namespace.tenant},
+            depends=frozenset(cluster_key(name) for name in named) | {tenant_key(namespace.tenant)},
             namespaces=(str(namespace),),
         )
 
@@ -469,18 +480,13 @@ class Resources:
         change = self._partitions.create(topic, partitions, properties)
         return change.merged(Change(depends=frozenset({namespace_key(topic.namespace_name)})))
 
-    def grow_partitioned(self, topic: TopicName, partitions: int) -> Change:
+    def update_partitioned(self, topic: TopicName, partitions: int) -> Change:
         """More partitions. Raises NotFound, Unprocessable (not more), NotAcceptable (too many)."""
         return self._partitions.grow(topic, partitions)
 
     def delete_partitioned(self, topic: TopicName) -> Change:
         """The topic is no longer partitioned metadata; merge it with what deletes its partitions. Raises NotFound."""
         return self._partitions.remove(topic)
-
-
-def namespace_key(namespace: NamespaceName) -> str:
-    """Where a namespace's policies are stored."""
-    return f"{NAMESPACE_PREFIX}{namespace}"
 
 
 def _decode(key: str, value: bytes, kind: type[_T]) -> _T:
