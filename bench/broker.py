@@ -40,7 +40,10 @@ def disk(folder: Path, block: int, total: int) -> dict[str, float]:
     seconds = time.perf_counter() - started
     os.close(descriptor)
     path.unlink()
-    return {"mb_s": written / seconds / 1e6, "sync_p50_ms": sorted(syncs)[len(syncs) // 2] * 1000}
+    return {
+        "mb_s": written / seconds / 1e6,
+        "sync_p50_ms": sorted(syncs)[len(syncs) // 2] * 1000,
+    }
 
 
 def small_sync(folder: Path, count: int = 300) -> dict[str, float]:
@@ -63,21 +66,33 @@ def small_sync(folder: Path, count: int = 300) -> dict[str, float]:
 
 def load(url: str, topic: str, *arguments: str) -> dict[str, Any]:
     """Run the load generator; its JSON."""
-    command = [sys.executable, str(Path(__file__).with_name("loadgen.py")), "--url", url, "--topic", topic, *arguments]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("loadgen.py")),
+        "--url",
+        url,
+        "--topic",
+        topic,
+        *arguments,
+    ]
     done = subprocess.run(command, check=True, capture_output=True, timeout=300)
     return dict(json.loads(done.stdout))
 
 
 def main() -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        world = World(folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n')
+        world = World(
+            folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n'
+        )
         broker = world["bench"]
         try:
             started = time.perf_counter()
@@ -85,27 +100,73 @@ def main() -> None:
             address = f"127.0.0.1:{broker.pulsar_port}"
             load(address, "first", "--messages", "1", "--size", "16")
             # The generator's own start is in it; the figure is an upper bound.
-            figures.append(Figure("broker start to first publish", (time.perf_counter() - started), "s", "< 1"))
+            figures.append(
+                Figure(
+                    "broker start to first publish",
+                    (time.perf_counter() - started),
+                    "s",
+                    "< 1",
+                )
+            )
             assert broker.process is not None
             memory = psutil.Process(broker.process.pid).memory_info().rss / 1e6
             figures.append(Figure("memory of an idle broker", memory, "MB", "< 100"))
 
             beside = disk(folder, 128 * KIB, (400 << 20) // scale)
-            small = load(address, "small", "--messages", str(300_000 // scale), "--size", "1024", "--window", "2000")
+            small = load(
+                address,
+                "small",
+                "--messages",
+                str(300_000 // scale),
+                "--size",
+                "1024",
+                "--window",
+                "2000",
+            )
             figures.append(
-                Figure("1 KB unbatched, one connection, durable", small["messages_per_s"], "messages/s", ">= 50000", small)
+                Figure(
+                    "1 KB unbatched, one connection, durable",
+                    small["messages_per_s"],
+                    "messages/s",
+                    ">= 50000",
+                    small,
+                )
             )
             large = load(
-                address, "large", "--messages", str(4000 // scale), "--size", str(128 * KIB), "--window", "64"
+                address,
+                "large",
+                "--messages",
+                str(4000 // scale),
+                "--size",
+                str(128 * KIB),
+                "--window",
+                "64",
             )
             again = disk(folder, 128 * KIB, (400 << 20) // scale)
             bare = (beside["mb_s"] + again["mb_s"]) / 2
-            figures.append(Figure("128 KB entries, durable", large["mb_per_s"], "MB/s", "", large))
             figures.append(
-                Figure("128 KB entries / the disk", large["mb_per_s"] / bare, "ratio", ">= 0.7", {"disk_mb_s": bare})
+                Figure("128 KB entries, durable", large["mb_per_s"], "MB/s", "", large)
+            )
+            figures.append(
+                Figure(
+                    "128 KB entries / the disk",
+                    large["mb_per_s"] / bare,
+                    "ratio",
+                    ">= 0.7",
+                    {"disk_mb_s": bare},
+                )
             )
             sync = small_sync(folder)
-            light = load(address, "light", "--messages", str(5000 // scale), "--size", "1024", "--rate", "500")
+            light = load(
+                address,
+                "light",
+                "--messages",
+                str(5000 // scale),
+                "--size",
+                "1024",
+                "--rate",
+                "500",
+            )
             latency = light["latency_ms"]
             figures.append(
                 Figure(

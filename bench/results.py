@@ -39,16 +39,32 @@ def store(suite: str, figures: list[Figure], command: list[str]) -> None:
     for column in ("figure", "value", "unit", "aim"):
         table.add_column(column, justify="right" if column == "value" else "left")
     for figure in figures:
-        table.add_row(figure.name, f"{figure.value:,.3g}" if figure.value < 1000 else f"{figure.value:,.0f}", figure.unit, figure.aim)
+        table.add_row(
+            figure.name,
+            f"{figure.value:,.3g}" if figure.value < 1000 else f"{figure.value:,.0f}",
+            figure.unit,
+            figure.aim,
+        )
     Console().print(table)
     RESULTS.mkdir(exist_ok=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     content = {
         "suite": suite,
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join(["python", "-m", f"bench.{suite}", *command[1:]]),
         "commit": commit.stdout.strip(),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+        },
         "figures": [asdict(figure) for figure in figures],
     }
-    (RESULTS / f"{suite}.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    (RESULTS / f"{suite}.json").write_text(
+        json.dumps(content, indent=2, sort_keys=True) + "\n"
+    )

@@ -55,10 +55,14 @@ def read_link_token(path: Path) -> bytes:
         except FileExistsError:
             pass
         if path.stat().st_mode & 0o077:
-            raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
+            raise StorageError(
+                f"{path} can be read by others; it is the links' secret: chmod 600 {path}"
+            )
         token = path.read_text().strip().encode()
     except OSError as error:
-        raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
+        raise StorageError(
+            f"cannot use the link token file {path}: {error.strerror}"
+        ) from error
     if not token:
         raise StorageError(f"{path} is empty; delete it to have a new link token made")
     return token
@@ -126,8 +130,12 @@ class BrokerApp:
             recovered=recovered.topics,
             ledger_ids=LedgerIds(recovered.last_ledger),
             cache=EntryCache(config.cache_bytes_max),
-            link_targets=tuple(link.target for link in self.config.links if link.source == name),
-            link_sources=tuple(link.source for link in self.config.links if link.target == name),
+            link_targets=tuple(
+                link.target for link in self.config.links if link.source == name
+            ),
+            link_sources=tuple(
+                link.source for link in self.config.links if link.target == name
+            ),
             boot=clock.now_ms(),
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
@@ -147,8 +155,12 @@ class BrokerApp:
         gc.collect()
         gc.freeze()
 
-    async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
-        self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)
+    async def _listen(
+        self, resources: Resources, uuid: str, clock: SystemClock
+    ) -> None:
+        self.pulsar_port = await self.server.start(
+            self.cluster.pulsar.host, self.cluster.pulsar.port
+        )
         if self.cluster.pulsar.port == 0:
             host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
@@ -161,7 +173,9 @@ class BrokerApp:
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,
         )
-        application = make_app(Controller(self.broker, self.driver.run), resources, info)
+        application = make_app(
+            Controller(self.broker, self.driver.run), resources, info
+        )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         host, port = self.cluster.http
@@ -169,7 +183,9 @@ class BrokerApp:
             site = web.TCPSite(self._runner, host, port)
             await site.start()
         except OSError as error:
-            raise MagnetarError(f"cannot listen on {host}:{port} (http): {error.strerror or error}") from error
+            raise MagnetarError(
+                f"cannot listen on {host}:{port} (http): {error.strerror or error}"
+            ) from error
         self.http_port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
@@ -238,7 +254,10 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
 
     check_exposure(config.cluster(cluster), insecure=insecure)
     logging.basicConfig(
-        level=logging.INFO, format=f"%(asctime)s %(levelname)s {cluster}: %(message)s", stream=sys.stderr, force=True
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s {cluster}: %(message)s",
+        stream=sys.stderr,
+        force=True,
     )
     # One thread of three does nearly all the work: a longer slice keeps the log thread from stealing it mid-event.
     return uvloop.run(_serve(config, cluster))

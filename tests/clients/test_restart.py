@@ -32,11 +32,15 @@ def test_consumer_and_producer_go_on_after_a_kill(own_broker: BrokerProcess) -> 
     client.close()
 
 
-def test_every_acknowledged_message_survives_ten_kills(own_broker: BrokerProcess) -> None:
+def test_every_acknowledged_message_survives_ten_kills(
+    own_broker: BrokerProcess,
+) -> None:
     client = connect(own_broker)
     topic = "ten-kills"
     acknowledged: list[int] = []
-    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    producer = client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True
+    )
     number = 0
 
     def sent(n: int) -> object:

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_cluster_publishes_and_all_have_all(mesh: Mesh, topic: str) -> None:
-    producers = {name: mesh.client(name).create_producer(topic, batching_enabled=False) for name in "abc"}
+    producers = {
+        name: mesh.client(name).create_producer(topic, batching_enabled=False)
+        for name in "abc"
+    }
     for n in range(100):
         for name, producer in producers.items():
             producer.send_async(f"{name}{n}".encode(), lambda _r, _i: None)
@@ -23,25 +26,44 @@ def test_every_cluster_publishes_and_all_have_all(mesh: Mesh, topic: str) -> Non
     for reading in "abc":
         messages = [m.data().decode() for m in mesh.read_all(reading, topic, 300)]
         for origin in "abc":
-            assert [m for m in messages if m[0] == origin] == [f"{origin}{n}" for n in range(100)]
+            assert [m for m in messages if m[0] == origin] == [
+                f"{origin}{n}" for n in range(100)
+            ]
         assert not mesh.extra(reading, topic, 300)
 
 
 def test_everything_of_a_message_arrives(mesh: Mesh, topic: str) -> None:
     client = mesh.client("a")
     plain = client.create_producer(topic, batching_enabled=False, producer_name="plain")
-    plain.send(b"x", properties={"p": "1"}, partition_key="key", ordering_key="o", event_timestamp=77, sequence_id=5)
+    plain.send(
+        b"x",
+        properties={"p": "1"},
+        partition_key="key",
+        ordering_key="o",
+        event_timestamp=77,
+        sequence_id=5,
+    )
     batched = client.create_producer(
-        topic, batching_max_publish_delay_ms=100, compression_type=pulsar.CompressionType.ZSTD, producer_name="batched"
+        topic,
+        batching_max_publish_delay_ms=100,
+        compression_type=pulsar.CompressionType.ZSTD,
+        producer_name="batched",
     )
     for n in range(50):
         batched.send_async(b"%d" % n, lambda _r, _i: None, properties={"n": str(n)})
     batched.flush()
-    chunked = client.create_producer(topic, chunking_enabled=True, batching_enabled=False, producer_name="chunked")
+    chunked = client.create_producer(
+        topic, chunking_enabled=True, batching_enabled=False, producer_name="chunked"
+    )
     big = bytes(range(256)) * (11 * 4096)
     chunked.send(big)
     first, *rest = mesh.read_all("b", topic, 52)
-    assert (first.data(), first.properties(), first.partition_key(), first.event_timestamp()) == (
+    assert (
+        first.data(),
+        first.properties(),
+        first.partition_key(),
+        first.event_timestamp(),
+    ) == (
         b"x",
         {"p": "1"},
         "key",
@@ -57,7 +79,11 @@ def test_replicate_to_and_local_only(mesh: Mesh, topic: str) -> None:
     producer.send(b"to b", replication_clusters=["b"])
     producer.send(b"nowhere", disable_replication=True)
     producer.send(b"everywhere")
-    assert [m.data() for m in mesh.read_all("a", topic, 3)] == [b"to b", b"nowhere", b"everywhere"]
+    assert [m.data() for m in mesh.read_all("a", topic, 3)] == [
+        b"to b",
+        b"nowhere",
+        b"everywhere",
+    ]
     assert [m.data() for m in mesh.read_all("b", topic, 2)] == [b"to b", b"everywhere"]
     assert [m.data() for m in mesh.read_all("c", topic, 1)] == [b"everywhere"]
     assert not mesh.extra("b", topic, 2)
@@ -67,13 +93,19 @@ def test_replicate_to_and_local_only(mesh: Mesh, topic: str) -> None:
 def test_partitioned_topics_travel_with_their_count(mesh: Mesh, topic: str) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
     mesh["a"].rest("PUT", path, 3)
-    eventually(lambda: _partitions(mesh, "b", path) == 3 and _partitions(mesh, "c", path) == 3)
+    eventually(
+        lambda: _partitions(mesh, "b", path) == 3 and _partitions(mesh, "c", path) == 3
+    )
     producer = mesh.client("a").create_producer(
-        topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False
+        topic,
+        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+        batching_enabled=False,
     )
     for n in range(30):
         producer.send(b"%d" % n)
-    assert sorted(int(m.data()) for m in mesh.read_all("b", topic, 30)) == list(range(30))
+    assert sorted(int(m.data()) for m in mesh.read_all("b", topic, 30)) == list(
+        range(30)
+    )
     mesh["a"].rest("POST", path, 5)
     eventually(lambda: _partitions(mesh, "b", path) == 5)
 
@@ -85,7 +117,9 @@ def _partitions(mesh: Mesh, cluster: str, path: str) -> int:
         return 0
 
 
-def test_partition_counts_that_conflict_block_this_topic_only(mesh: Mesh, topic: str) -> None:
+def test_partition_counts_that_conflict_block_this_topic_only(
+    mesh: Mesh, topic: str
+) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
     # Both at once, before the link can carry either: more at the destination than at the source.
     mesh["b"].rest("PUT", f"/admin/v2/{topic.replace('://', '/')}")
@@ -107,11 +141,19 @@ def _blocked(mesh: Mesh, source: str, target: str, topic: str) -> str:
 
 def test_missing_namespace_blocks_until_it_is_there(mesh: Mesh) -> None:
     name = f"ns{time.time_ns()}"
-    mesh["a"].rest("PUT", f"/admin/v2/namespaces/public/{name}", {"replication_clusters": ["a", "b"]})
+    mesh["a"].rest(
+        "PUT",
+        f"/admin/v2/namespaces/public/{name}",
+        {"replication_clusters": ["a", "b"]},
+    )
     topic = f"persistent://public/{name}/t"
     mesh.client("a").create_producer(topic).send(b"wait for me")
     eventually(lambda: _blocked(mesh, "a", "b", topic) == "policy")
-    mesh["b"].rest("PUT", f"/admin/v2/namespaces/public/{name}", {"replication_clusters": ["a", "b"]})
+    mesh["b"].rest(
+        "PUT",
+        f"/admin/v2/namespaces/public/{name}",
+        {"replication_clusters": ["a", "b"]},
+    )
     assert mesh.read_all("b", topic, 1, 60_000)[0].data() == b"wait for me"
 
 
@@ -122,10 +164,20 @@ def test_pause_skip_and_resume(mesh: Mesh, topic: str) -> None:
     mesh["a"].rest("POST", f"/geo/v1/links/b/pause?topic={topic}")
     for n in range(5):
         producer.send(b"skipped %d" % n)
-    assert [m.data() for m in mesh.read_all("c", topic, 6)][1:] == [b"skipped %d" % n for n in range(5)]
+    assert [m.data() for m in mesh.read_all("c", topic, 6)][1:] == [
+        b"skipped %d" % n for n in range(5)
+    ]
     assert not mesh.extra("b", topic, 1)
-    preview = mesh["a"].rest("POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest&preview=true")
-    assert sum(item["messages"] for item in (preview if isinstance(preview, list) else preview["topics"])) == 5
+    preview = mesh["a"].rest(
+        "POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest&preview=true"
+    )
+    assert (
+        sum(
+            item["messages"]
+            for item in (preview if isinstance(preview, list) else preview["topics"])
+        )
+        == 5
+    )
     mesh["a"].rest("POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest")
     mesh["a"].rest("POST", f"/geo/v1/links/b/resume?topic={topic}")
     producer.send(b"after")

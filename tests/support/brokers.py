@@ -24,7 +24,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def eventually(check: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.02, what: str = "") -> Any:
+def eventually(
+    check: Callable[[], Any],
+    *,
+    within_s: float = 20,
+    every_s: float = 0.02,
+    what: str = "",
+) -> Any:
     """Ask until the answer is true; the answer. Fails with the last answer when the deadline passes."""
     deadline = time.monotonic() + within_s
     while True:
@@ -32,7 +38,9 @@ def eventually(check: Callable[[], Any], *, within_s: float = 20, every_s: float
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s} s: {what or check}; last answer {answer!r}")
+            raise AssertionError(
+                f"not within {within_s} s: {what or check}; last answer {answer!r}"
+            )
         time.sleep(every_s)
 
 
@@ -45,7 +53,9 @@ class BrokerProcess:
         pulsar_port, http_port: as in the file.
     """
 
-    def __init__(self, config: Path, cluster: str, pulsar_port: int, http_port: int) -> None:
+    def __init__(
+        self, config: Path, cluster: str, pulsar_port: int, http_port: int
+    ) -> None:
         self.config = config
         self.cluster = cluster
         self.pulsar_port = pulsar_port
@@ -68,7 +78,15 @@ class BrokerProcess:
         """Start and wait for the ready line."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "magnetar", "broker", self.cluster, "-c", str(self.config)],
+                [
+                    sys.executable,
+                    "-m",
+                    "magnetar",
+                    "broker",
+                    self.cluster,
+                    "-c",
+                    str(self.config),
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=os.environ | self.environment,
@@ -78,7 +96,9 @@ class BrokerProcess:
         line = self.process.stdout.readline() if ready else b""
         if b" ready " not in line:
             self.kill()
-            raise AssertionError(f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}")
+            raise AssertionError(
+                f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}"
+            )
         return self
 
     def kill(self) -> None:
@@ -130,7 +150,9 @@ class World:
         lines = ['[magnetar]\ndata_dir = "data"\n']
         for name in clusters:
             pulsar, http = free_port(), free_port()
-            lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
+            lines.append(
+                f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n'
+            )
             self.brokers[name] = BrokerProcess(self.config, name, pulsar, http)
         self.config.write_text("\n".join(lines) + "\n" + extra)
 

@@ -33,7 +33,15 @@ class Pipeline:
         self._out.write_bytes(b"")
         with self.log.open("ab") as log, self._out.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "magnetar", "replicate", "-c", str(self.config), *self.arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    "magnetar",
+                    "replicate",
+                    "-c",
+                    str(self.config),
+                    *self.arguments,
+                ],
                 stdout=out,
                 stderr=log,
                 env=os.environ,
@@ -42,7 +50,9 @@ class Pipeline:
         deadline = time.monotonic() + START_S
         while wait and b"replicating" not in self._out.read_bytes():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the pipeline did not start:\n{self.output()}\n{self.log.read_text()[-3000:]}")
+                raise AssertionError(
+                    f"the pipeline did not start:\n{self.output()}\n{self.log.read_text()[-3000:]}"
+                )
             select.select([], [], [], 0.05)
         return self
 

@@ -80,7 +80,11 @@ class Broker:
         self.boot = boot
         self.service_url = service_url
         self.link_token = link_token
-        self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
+        self.link_frame_bytes_max = (
+            config.link_read_bytes_max
+            + config.message_bytes_max
+            + LINK_FRAME_EXTRA_BYTES
+        )
         self.resources = resources
         self.ledger_ids = ledger_ids
         self.cache = cache
@@ -94,7 +98,14 @@ class Broker:
         self._pending_bytes = 0
         self._holders: dict[int, int] = {}
         self._names = 0
-        self.catalog = Catalog(self, {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)})
+        self.catalog = Catalog(
+            self,
+            {
+                key.removeprefix(DELETED_PREFIX)
+                for key in stored
+                if key.startswith(DELETED_PREFIX)
+            },
+        )
         self.links = Links(self, link_targets, link_sources, stored)
         self._load(stored, recovered)
         self._trimming: set[str] = set()
@@ -102,7 +113,11 @@ class Broker:
 
     # ------------------------------------------------------------------------------------------------------ starting
 
-    def _load(self, stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]) -> None:
+    def _load(
+        self,
+        stored: Mapping[str, bytes],
+        recovered: Mapping[tuple[str, int], RecoveredTopic],
+    ) -> None:
         dead = [
             ledger
             for (text, incarnation), found in recovered.items()
@@ -115,17 +130,28 @@ class Broker:
             if key.startswith(TOPIC_PREFIX):
                 text = key.removeprefix(TOPIC_PREFIX)
                 record = TopicRecord.decode(text, data)
-                self.add_topic(TopicName.parse(text), record, recovered.get((text, record.incarnation)))
+                self.add_topic(
+                    TopicName.parse(text),
+                    record,
+                    recovered.get((text, record.incarnation)),
+                )
         for key, data in stored.items():
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)
                 topic = self.topics.get(text)
                 if topic is not None and not name.startswith("pulsar.repl."):
                     cursor = Cursor.decode(data)
-                    topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
+                    topic.subscriptions[name] = self.make_subscription(
+                        topic, name, cursor, durable=True
+                    )
         self.links.load(stored)
 
-    def add_topic(self, name: TopicName, record: TopicRecord, recovered: RecoveredTopic | None = None) -> Topic:
+    def add_topic(
+        self,
+        name: TopicName,
+        record: TopicRecord,
+        recovered: RecoveredTopic | None = None,
+    ) -> Topic:
         """A topic exists from now on (its record is durable)."""
         text = str(name)
         log = TopicLog(
@@ -163,7 +189,9 @@ class Broker:
         self._fenced.discard(topic.text)
         self.links.removed(topic)
 
-    def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
+    def make_subscription(
+        self, topic: Topic, name: str, cursor: Cursor, *, durable: bool
+    ) -> Subscription:
         """A subscription of a topic over a cursor."""
         subscription = Subscription(
             self.outbox,
@@ -184,11 +212,18 @@ class Broker:
     def connected(self, connection: int, address: str) -> None:
         """A client came."""
         self.sessions[connection] = Session(self, connection, address)
-        self.timer(self.outbox.now_ms + self.config.handshake_ms_max, lambda _now: self._handshake_due(connection))
+        self.timer(
+            self.outbox.now_ms + self.config.handshake_ms_max,
+            lambda _now: self._handshake_due(connection),
+        )
 
     def _handshake_due(self, connection: int) -> None:
         session = self.sessions.get(connection)
-        if session is not None and not session.handshake.connected and not session.closed:
+        if (
+            session is not None
+            and not session.handshake.connected
+            and not session.closed
+        ):
             session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
@@ -247,7 +282,9 @@ class Broker:
                 self._settle(append)
                 append.token(append, error)
         if topics:
-            self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
+            self.outbox.put(
+                Note("error", f"cannot store messages of {len(topics)} topics: {error}")
+            )
         for topic in topics.values():
             self.links.failed(topic)
             for producer in list(topic.producers.live.values()):
@@ -257,7 +294,9 @@ class Broker:
     def healed(self) -> None:
         """The storage takes writes again."""
         self.healthy = True
-        self.outbox.put(Note("info", f"storage works again; {len(self._fenced)} topics go on"))
+        self.outbox.put(
+            Note("info", f"storage works again; {len(self._fenced)} topics go on")
+        )
         for text in self._fenced:
             topic = self.topics.get(text)
             if topic is not None:
@@ -296,7 +335,10 @@ class Broker:
         append.extra["bytes"] = size
         session.pending_bytes += size
         self._pending_bytes += size
-        if self._pending_bytes > self.config.pending_publish_bytes_max and not session.held:
+        if (
+            self._pending_bytes > self.config.pending_publish_bytes_max
+            and not session.held
+        ):
             session.hold(True)
 
     def _settle(self, append: Append) -> None:
@@ -341,15 +383,24 @@ class Broker:
         if subscription.durable or subscription.consumers:
             return
         topic = self.topics.get(subscription.topic)
-        if topic is not None and topic.subscriptions.get(subscription.name) is subscription:
+        if (
+            topic is not None
+            and topic.subscriptions.get(subscription.name) is subscription
+        ):
             del topic.subscriptions[subscription.name]
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
-        self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
+        self.keeper.dirty(
+            cursor_key(subscription.topic, subscription.name), subscription
+        )
 
-    def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+    def when_cursor_durable(
+        self, subscription: Subscription, then: Callable[[str], None]
+    ) -> None:
         """Call `then` when a subscription's cursor as it is now is durable."""
-        self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
+        self.keeper.when_durable(
+            cursor_key(subscription.topic, subscription.name), subscription, then
+        )
 
     # -------------------------------------------------------------------------------------------------------- retention
 
@@ -362,7 +413,10 @@ class Broker:
 
     def keep_from(self, topic: Topic) -> Position | None:
         """The lowest durable position that somebody still needs after, or None when nobody holds anything."""
-        marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
+        marks = [
+            subscription.durable_mark_delete
+            for subscription in topic.durable_subscriptions()
+        ]
         link = self.links.durable_low(topic)
         if link is not None:
             marks.append(link)
@@ -407,7 +461,9 @@ class Broker:
 
 def _is_current(stored: Mapping[str, bytes], text: str, incarnation: int) -> bool:
     data = stored.get(TOPIC_PREFIX + text)
-    return data is not None and TopicRecord.decode(text, data).incarnation == incarnation
+    return (
+        data is not None and TopicRecord.decode(text, data).incarnation == incarnation
+    )
 
 
 def _ignore(subscription: Subscription) -> None:

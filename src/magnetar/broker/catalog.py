@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
-from magnetar.broker.records import DELETED_PREFIX, TOPIC_PREFIX, DeletedMark, TopicRecord, cursor_key
+from magnetar.broker.records import (
+    DELETED_PREFIX,
+    TOPIC_PREFIX,
+    DeletedMark,
+    TopicRecord,
+    cursor_key,
+)
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -30,7 +36,11 @@ Opened = Callable[[Topic | None, BrokerError | None], None]
 
 
 def _problem(error: str) -> BrokerError | None:
-    return BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}") if error else None
+    return (
+        BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}")
+        if error
+        else None
+    )
 
 
 class Catalog:
@@ -57,7 +67,8 @@ class Catalog:
         """
         if not name.persistent:
             raise BrokerError(
-                ErrorCode.NOT_ALLOWED, f"{name}: this broker serves persistent:// topics only, for the time being"
+                ErrorCode.NOT_ALLOWED,
+                f"{name}: this broker serves persistent:// topics only, for the time being",
             )
         namespace = name.namespace_name
         if not self._broker.resources.has_namespace(namespace):
@@ -76,7 +87,9 @@ class Catalog:
         count = self._broker.resources.partitions(name)
         if count is not None:
             return count
-        if str(name) in self._broker.topics or (create and self._broker.config.auto_create_topics):
+        if str(name) in self._broker.topics or (
+            create and self._broker.config.auto_create_topics
+        ):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
@@ -95,7 +108,9 @@ class Catalog:
             return
         try:
             self.check_namespace(name)
-            self._check_creatable(name, create and self._broker.config.auto_create_topics)
+            self._check_creatable(
+                name, create and self._broker.config.auto_create_topics
+            )
         except BrokerError as error:
             then(None, error)
             return
@@ -108,22 +123,37 @@ class Catalog:
             # Partitions of a partitioned topic come with it (or by a late growth), never one by one beyond its count.
             if name.partition >= count:
                 raise BrokerError(
-                    ErrorCode.TOPIC_NOT_FOUND, f"topic {base} has {count} partitions; there is no partition {name.partition}"
+                    ErrorCode.TOPIC_NOT_FOUND,
+                    f"topic {base} has {count} partitions; there is no partition {name.partition}",
                 )
             return
         if base == name and count is not None:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"topic {name} is partitioned; use its partitions")
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"topic {name} is partitioned; use its partitions",
+            )
         if not create:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
-    def create(self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None) -> None:
+    def create(
+        self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None
+    ) -> None:
         """Create one topic (or one partition), durably."""
         text = str(name)
         if text in self._creating:
             self._creating[text].append(then)
             return
-        if len(self._broker.topics) + len(self._creating) >= self._broker.config.topics_max:
-            then(None, BrokerError(ErrorCode.NOT_ALLOWED, f"{self._broker.config.topics_max} topics exist, the most allowed (topics_max)"))
+        if (
+            len(self._broker.topics) + len(self._creating)
+            >= self._broker.config.topics_max
+        ):
+            then(
+                None,
+                BrokerError(
+                    ErrorCode.NOT_ALLOWED,
+                    f"{self._broker.config.topics_max} topics exist, the most allowed (topics_max)",
+                ),
+            )
             return
         self._creating[text] = [then]
         puts, record = self.creation(name, properties)
@@ -149,11 +179,22 @@ class Catalog:
         puts |= self._broker.links.creation(name, record.incarnation)
         return puts, record
 
-    def create_many(self, topics: Sequence[TopicName], puts: dict[str, bytes], done: Done) -> None:
+    def create_many(
+        self, topics: Sequence[TopicName], puts: dict[str, bytes], done: Done
+    ) -> None:
         """Create the missing ones of several topics and store `puts`, all or nothing (a partitioned topic)."""
-        missing = [name for name in topics if str(name) not in self._broker.topics and str(name) not in self._creating]
+        missing = [
+            name
+            for name in topics
+            if str(name) not in self._broker.topics and str(name) not in self._creating
+        ]
         if len(self._broker.topics) + len(missing) > self._broker.config.topics_max:
-            done(BrokerError(ErrorCode.NOT_ALLOWED, f"more than {self._broker.config.topics_max} topics (topics_max)"))
+            done(
+                BrokerError(
+                    ErrorCode.NOT_ALLOWED,
+                    f"more than {self._broker.config.topics_max} topics (topics_max)",
+                )
+            )
             return
         records = {}
         puts = dict(puts)
@@ -180,9 +221,18 @@ class Catalog:
         A replicated topic leaves a mark that refuses links until someone creates it here again.
         """
         if topic.deleting:
-            done(BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is already being deleted"))
+            done(
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY,
+                    f"topic {topic.text} is already being deleted",
+                )
+            )
             return
-        busy = [name for name, subscription in topic.subscriptions.items() if subscription.consumers]
+        busy = [
+            name
+            for name, subscription in topic.subscriptions.items()
+            if subscription.consumers
+        ]
         if not force and (topic.producers.live or busy):
             done(
                 BrokerError(
@@ -206,7 +256,9 @@ class Catalog:
         deletes += self._broker.links.deletion(topic.name)
         puts = {}
         if self._broker.links.replicated(topic.name):
-            puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
+            puts[DELETED_PREFIX + topic.text] = DeletedMark(
+                self._outbox.now_ms
+            ).encode()
 
         def stored(error: str) -> None:
             if error:
@@ -224,7 +276,15 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------------- subscriptions
 
-    def create_subscription(self, topic: Topic, name: str, position: Position, done: Done, *, replicated: bool = False) -> None:
+    def create_subscription(
+        self,
+        topic: Topic,
+        name: str,
+        position: Position,
+        done: Done,
+        *,
+        replicated: bool = False,
+    ) -> None:
         """Create a durable subscription without a consumer, at `position` (EARLIEST, LATEST, or the first to deliver)."""
         if name in topic.subscriptions:
             done(None)
@@ -238,7 +298,9 @@ class Catalog:
                 )
             )
             return
-        subscription = self._broker.make_subscription(topic, name, self._cursor_at(topic, position), durable=True)
+        subscription = self._broker.make_subscription(
+            topic, name, self._cursor_at(topic, position), durable=True
+        )
         if replicated:
             subscription.cursor.properties["pulsar.replicated.subscription"] = 1
         topic.subscriptions[name] = subscription
@@ -248,17 +310,27 @@ class Catalog:
                 topic.subscriptions.pop(name, None)
             done(_problem(error))
 
-        self._outbox.put(Store({cursor_key(topic.text, name): subscription.cursor.encode()}, (), stored))
+        self._outbox.put(
+            Store(
+                {cursor_key(topic.text, name): subscription.cursor.encode()}, (), stored
+            )
+        )
 
     @staticmethod
     def _cursor_at(topic: Topic, position: Position) -> Cursor:
         if position == LATEST:
             return Cursor(topic.log.last)
         if position == EARLIEST:
-            return Cursor(topic.log.position_before(topic.log.first) if topic.log.first != NONE else topic.log.last)
+            return Cursor(
+                topic.log.position_before(topic.log.first)
+                if topic.log.first != NONE
+                else topic.log.last
+            )
         return Cursor(topic.log.position_before(position))
 
-    def attach_consumer(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
+    def attach_consumer(
+        self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done
+    ) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.
 
         `done` is told of a refusal only; success goes through `session.consumer_attached`.
@@ -272,14 +344,25 @@ class Catalog:
         existing = topic.subscriptions.get(name)
         if existing is not None:
             if existing.durable != command.durable:
-                done(BrokerError(ErrorCode.NOT_ALLOWED, f"subscription {name} is {'durable' if existing.durable else 'not durable'}"))
+                done(
+                    BrokerError(
+                        ErrorCode.NOT_ALLOWED,
+                        f"subscription {name} is {'durable' if existing.durable else 'not durable'}",
+                    )
+                )
                 return
             self._attach(session, existing, command, done)
             return
         if not command.durable:
             start = command.start_message_id
-            position = Position(_signed(start.ledgerId), _signed(start.entryId)) if command.HasField("start_message_id") else LATEST
-            subscription = self._broker.make_subscription(topic, name, self._cursor_at(topic, position), durable=False)
+            position = (
+                Position(_signed(start.ledgerId), _signed(start.entryId))
+                if command.HasField("start_message_id")
+                else LATEST
+            )
+            subscription = self._broker.make_subscription(
+                topic, name, self._cursor_at(topic, position), durable=False
+            )
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)
@@ -289,38 +372,68 @@ class Catalog:
         def created(error: BrokerError | None) -> None:
             subscription = topic.subscriptions.get(name)
             if error is not None or subscription is None:
-                done(error or BrokerError(ErrorCode.SERVICE_NOT_READY, f"subscription {name} was deleted meanwhile"))
+                done(
+                    error
+                    or BrokerError(
+                        ErrorCode.SERVICE_NOT_READY,
+                        f"subscription {name} was deleted meanwhile",
+                    )
+                )
                 return
             if not session.closed:
                 self._rollback(topic, subscription, command)
                 self._attach(session, subscription, command, done)
 
-        self.create_subscription(topic, name, position, created, replicated=command.replicate_subscription_state)
+        self.create_subscription(
+            topic,
+            name,
+            position,
+            created,
+            replicated=command.replicate_subscription_state,
+        )
 
-    def _rollback(self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe) -> None:
+    def _rollback(
+        self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe
+    ) -> None:
         """`start_message_rollback_duration_sec`: a new subscription starts so long ago."""
         if command.start_message_rollback_duration_sec:
-            since_ms = self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
+            since_ms = (
+                self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
+            )
             subscription.reset_to(topic.log.seek_time(since_ms))
 
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
         if topic.deleting:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted")
+            raise BrokerError(
+                ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted"
+            )
         if topic.consumer_count() >= topic.consumers_max:
             raise BrokerError(
-                ErrorCode.CONSUMER_BUSY, f"topic {topic.text} has {topic.consumers_max} consumers (consumers_per_topic_max)"
+                ErrorCode.CONSUMER_BUSY,
+                f"topic {topic.text} has {topic.consumers_max} consumers (consumers_per_topic_max)",
             )
         if command.subType not in set(SubType):
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"subscription type {command.subType} is not known")
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"subscription type {command.subType} is not known",
+            )
 
-    def _attach(self, session: "Session", subscription: Subscription, command: pb.CommandSubscribe, done: Done) -> None:
+    def _attach(
+        self,
+        session: "Session",
+        subscription: Subscription,
+        command: pb.CommandSubscribe,
+        done: Done,
+    ) -> None:
         consumer = Consumer(
             connection=session.number,
             consumer_id=command.consumer_id,
             name=command.consumer_name or self._broker.consumer_name(),
             sub_type=SubType(command.subType),
             priority=command.priority_level,
-            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
+            epoch=command.consumer_epoch
+            if command.HasField("consumer_epoch")
+            else None,
             protocol_version=session.handshake.protocol_version,
             address=session.address,
             connected_ms=self._outbox.now_ms,
@@ -330,7 +443,10 @@ class Catalog:
             subscription.set_replicated(True)
         at = len(self._outbox.effects)
         try:
-            subscription.add_consumer(consumer, command.keySharedMeta if command.HasField("keySharedMeta") else None)
+            subscription.add_consumer(
+                consumer,
+                command.keySharedMeta if command.HasField("keySharedMeta") else None,
+            )
         except BrokerError as error:
             done(error)
             return
@@ -344,15 +460,28 @@ class Catalog:
         """Delete the consumer's subscription, if it is alone on it (or `force`)."""
         subscription = consumer.subscription
         if len(subscription.consumers) > 1 and not force:
-            done(BrokerError(ErrorCode.METADATA, f"subscription {subscription.name} has other consumers"))
+            done(
+                BrokerError(
+                    ErrorCode.METADATA,
+                    f"subscription {subscription.name} has other consumers",
+                )
+            )
             return
         self.delete_subscription(subscription, done)
 
     def delete_subscription(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription with its cursor; its consumers are closed."""
         topic = self._broker.topics.get(subscription.topic)
-        if topic is None or topic.subscriptions.get(subscription.name) is not subscription:
-            done(BrokerError(ErrorCode.SUBSCRIPTION_NOT_FOUND, f"subscription {subscription.name} does not exist"))
+        if (
+            topic is None
+            or topic.subscriptions.get(subscription.name) is not subscription
+        ):
+            done(
+                BrokerError(
+                    ErrorCode.SUBSCRIPTION_NOT_FOUND,
+                    f"subscription {subscription.name} does not exist",
+                )
+            )
             return
         del topic.subscriptions[subscription.name]
         subscription.close("unsubscribed")
@@ -363,20 +492,35 @@ class Catalog:
         self._broker.keeper.forget(key)
         self._outbox.put(Store({}, (key,), lambda error: done(_problem(error))))
 
-    def seek(self, subscription: Subscription, message_id: pb.MessageIdData | None, time_ms: int | None, done: Done) -> None:
+    def seek(
+        self,
+        subscription: Subscription,
+        message_id: pb.MessageIdData | None,
+        time_ms: int | None,
+        done: Done,
+    ) -> None:
         """Move a subscription; its consumers are disconnected first and come back, the answer waits for the disk."""
         topic = self._broker.topics.get(subscription.topic)
         if topic is None:
-            done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
+            done(
+                BrokerError(
+                    ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"
+                )
+            )
             return
         if message_id is not None:
-            subscription.seek_to(Position(_signed(message_id.ledgerId), _signed(message_id.entryId)), list(message_id.ack_set))
+            subscription.seek_to(
+                Position(_signed(message_id.ledgerId), _signed(message_id.entryId)),
+                list(message_id.ack_set),
+            )
         else:
             subscription.seek_time(time_ms or 0)
         if not subscription.durable:
             done(None)
             return
-        self._broker.when_cursor_durable(subscription, lambda error: done(_problem(error)))
+        self._broker.when_cursor_durable(
+            subscription, lambda error: done(_problem(error))
+        )
 
     def check_schema(self, topic: Topic, schema: pb.Schema | None) -> None:
         """Schemas are not registered yet: a producer's schema is taken for documentation, its bytes go through."""

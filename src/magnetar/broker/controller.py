@@ -18,7 +18,12 @@ from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import LATEST, NONE, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Unprocessable
+from magnetar.metadata.errors import (
+    Conflict,
+    NotFound,
+    PreconditionFailed,
+    Unprocessable,
+)
 from magnetar.storage.entries import StoredEntry
 
 PEEK_MAX: Final = 10_000
@@ -112,11 +117,19 @@ class Controller:
 
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
-        return self._broker.links.status() | {"deleted": sorted(self._broker.catalog.deleted)}
+        return self._broker.links.status() | {
+            "deleted": sorted(self._broker.catalog.deleted)
+        }
 
     # ------------------------------------------------------------------------------------------------------- topics
 
-    def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int | None,
+        properties: Mapping[str, str],
+        done: Done,
+    ) -> None:
         """Create a topic, or a partitioned one with all its partitions."""
         name = TopicName.parse(topic)
 
@@ -128,9 +141,15 @@ class Controller:
             if topic in broker.topics or broker.resources.partitions(name) is not None:
                 raise Conflict(f"topic {topic} exists already")
             if partitions is None:
-                broker.catalog.create(name, properties=dict(properties), then=lambda _topic, error: done(error))
+                broker.catalog.create(
+                    name,
+                    properties=dict(properties),
+                    then=lambda _topic, error: done(error),
+                )
                 return
-            change = broker.resources.create_partitioned(name, partitions, dict(properties))
+            change = broker.resources.create_partitioned(
+                name, partitions, dict(properties)
+            )
             self._create_partitions(name, range(partitions), change, done)
 
         self._enter(create)
@@ -144,20 +163,26 @@ class Controller:
             if present is None:
                 raise NotFound(f"topic {topic} does not exist or is not partitioned")
             if not present < partitions <= PARTITIONS_MAX:
-                raise Unprocessable(f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}")
+                raise Unprocessable(
+                    f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}"
+                )
             change = self._broker.resources.update_partitioned(name, partitions)
             self._create_partitions(name, range(partitions), change, done)
 
         self._enter(grow)
 
-    def _create_partitions(self, name: TopicName, numbers: range, change: Change, done: Done) -> None:
+    def _create_partitions(
+        self, name: TopicName, numbers: range, change: Change, done: Done
+    ) -> None:
         def stored(error: BrokerError | None) -> None:
             if error is None:
                 self._broker.resources.apply(change)
                 self._broker.links.partitions_changed(name)
             done(error)
 
-        self._broker.catalog.create_many([name.with_partition(n) for n in numbers], dict(change.puts), stored)
+        self._broker.catalog.create_many(
+            [name.with_partition(n) for n in numbers], dict(change.puts), stored
+        )
 
     def delete_topic(self, topic: str, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned topic with all partitions."""
@@ -171,11 +196,27 @@ class Controller:
                     raise NotFound(f"topic {topic} does not exist")
             else:
                 texts = [str(name.with_partition(n)) for n in range(count)]
-                found = [self._broker.topics[text] for text in texts if text in self._broker.topics]
+                found = [
+                    self._broker.topics[text]
+                    for text in texts
+                    if text in self._broker.topics
+                ]
             for one in found:
                 self._check_deletable(one, force)
-            finish = done if count is None else lambda error: self._drop_partitioned(name, error, done)
-            self._each([lambda then, one=one: self._broker.catalog.delete(one, force=True, done=then) for one in found], finish)
+            finish = (
+                done
+                if count is None
+                else lambda error: self._drop_partitioned(name, error, done)
+            )
+            self._each(
+                [
+                    lambda then, one=one: self._broker.catalog.delete(
+                        one, force=True, done=then
+                    )
+                    for one in found
+                ],
+                finish,
+            )
 
         self._enter(delete)
 
@@ -184,11 +225,17 @@ class Controller:
         if force:
             return
         if topic.producers.live or topic.producers.waiting:
-            raise PreconditionFailed(f"topic {topic.text} has producers; close them or use force")
+            raise PreconditionFailed(
+                f"topic {topic.text} has producers; close them or use force"
+            )
         if topic.subscriptions:
-            raise PreconditionFailed(f"topic {topic.text} has subscriptions; delete them or use force")
+            raise PreconditionFailed(
+                f"topic {topic.text} has subscriptions; delete them or use force"
+            )
 
-    def _drop_partitioned(self, name: TopicName, error: MagnetarError | None, done: Done) -> None:
+    def _drop_partitioned(
+        self, name: TopicName, error: MagnetarError | None, done: Done
+    ) -> None:
         if error is not None:
             done(error)
             return
@@ -233,7 +280,8 @@ class Controller:
                 subscription.skip_all()
             found.log.roll(self._broker.outbox.now_ms)
             steps: list[Callable[[Done], None]] = [
-                lambda then, one=one: self._when_durable(one, then) for one in found.durable_subscriptions()
+                lambda then, one=one: self._when_durable(one, then)
+                for one in found.durable_subscriptions()
             ]
 
             def acknowledged(error: MagnetarError | None) -> None:
@@ -257,9 +305,13 @@ class Controller:
                     found.record.terminated = False
                     done(None, BrokerError(ErrorCode.METADATA, error))
                 else:
-                    found.when_drained(lambda: done(found.last_message_position(), None))
+                    found.when_drained(
+                        lambda: done(found.last_message_position(), None)
+                    )
 
-            self._broker.outbox.put(Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored))
+            self._broker.outbox.put(
+                Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored)
+            )
 
         self._enter(end)
 
@@ -280,14 +332,20 @@ class Controller:
             raise Conflict(f"subscription {subscription} of {topic} exists already")
         start = LATEST if position is None else position
         self._enter(
-            lambda: self._broker.catalog.create_subscription(found, subscription, start, done, replicated=replicated)
+            lambda: self._broker.catalog.create_subscription(
+                found, subscription, start, done, replicated=replicated
+            )
         )
 
-    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+    def delete_subscription(
+        self, topic: str, subscription: str, force: bool, done: Done
+    ) -> None:
         """Delete a subscription."""
         _, found = self._subscription(topic, subscription)
         if found.consumers and not force:
-            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
+            raise PreconditionFailed(
+                f"subscription {subscription} of {topic} has consumers; close them or use force"
+            )
         self._enter(lambda: self._broker.catalog.delete_subscription(found, done))
 
     def _when_durable(self, subscription: Subscription, done: Done) -> None:
@@ -299,7 +357,13 @@ class Controller:
         else:
             done(None)
 
-    def _change(self, topic: str, subscription: str, change: Callable[[Subscription], object], done: Done) -> None:
+    def _change(
+        self,
+        topic: str,
+        subscription: str,
+        change: Callable[[Subscription], object],
+        done: Done,
+    ) -> None:
         _, found = self._subscription(topic, subscription)
 
         def act() -> None:
@@ -316,7 +380,14 @@ class Controller:
         """Acknowledge everything there is now."""
         self._change(topic, subscription, lambda found: found.skip_all(), done)
 
-    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+    def reset_cursor(
+        self,
+        topic: str,
+        subscription: str,
+        target: Position | int,
+        exclusive: bool,
+        done: Done,
+    ) -> None:
         """Move a subscription."""
         found_topic, _ = self._subscription(topic, subscription)
 
@@ -331,7 +402,9 @@ class Controller:
 
         self._change(topic, subscription, move, done)
 
-    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+    def expire(
+        self, topic: str, subscription: str, older_than_s: int, done: Done
+    ) -> None:
         """Acknowledge what is old."""
         before_ms = self._broker.outbox.now_ms - older_than_s * 1000
         self._change(topic, subscription, lambda found: found.expire(before_ms), done)
@@ -340,18 +413,29 @@ class Controller:
         """The `number`-th unacknowledged entry."""
         found_topic, found = self._subscription(topic, subscription)
         if not 1 <= number <= PEEK_MAX:
-            raise PreconditionFailed(f"peek looks at message 1 to {PEEK_MAX}, not {number}")
+            raise PreconditionFailed(
+                f"peek looks at message 1 to {PEEK_MAX}, not {number}"
+            )
         position = found.nth_unacknowledged(number)
         if position is None:
-            raise NotFound(f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages")
+            raise NotFound(
+                f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages"
+            )
 
         def read(entries: list[StoredEntry], error: str) -> None:
             if entries:
                 done(entries[0], None)
             else:
-                done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"))
+                done(
+                    None,
+                    BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"),
+                )
 
-        self._enter(lambda: self._broker.outbox.put(Read(found_topic.text, position, 1, 1, read)))
+        self._enter(
+            lambda: self._broker.outbox.put(
+                Read(found_topic.text, position, 1, 1, read)
+            )
+        )
 
     # -------------------------------------------------------------------------------------------------------- links
 
@@ -367,11 +451,15 @@ class Controller:
         """Limit a link's rate."""
         self._enter(lambda: self._broker.links.throttle(target, bytes_per_s, done))
 
-    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+    def link_skip_preview(
+        self, target: str, topic: str | None, through: Position | None
+    ) -> list[SkipPreview]:
         """What a skip would lose."""
         return self._broker.links.skip_preview(target, topic, through)
 
-    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+    def link_skip(
+        self, target: str, topic: str | None, through: Position | None, done: Done
+    ) -> None:
         """Settle entries without sending them."""
         self._enter(lambda: self._broker.links.skip(target, topic, through, done))
 
@@ -388,14 +476,20 @@ class Controller:
     def _store_change(self, change: Change, done: Done) -> None:
         keys = change.keys | change.depends
         if keys & self._changing:
-            raise Conflict("something that this change concerns is just being changed; try again")
+            raise Conflict(
+                "something that this change concerns is just being changed; try again"
+            )
         self._changing |= keys
         puts = dict(change.puts) | self._broker.links.policy_puts(change)
 
         def stored(error: str) -> None:
             self._changing.difference_update(keys)
             if error:
-                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
+                done(
+                    BrokerError(
+                        ErrorCode.METADATA, f"the metadata store refused: {error}"
+                    )
+                )
                 return
             self._broker.resources.apply(change)
             self._broker.policies_changed(change)

@@ -93,10 +93,14 @@ class Producers:
         evicted: list[Producer] = []
         rival = self.live.get(producer.name)
         if rival is not None and producer.mode is not AccessMode.EXCLUSIVE_WITH_FENCING:
-            same = rival.connection == producer.connection and rival.producer_id == producer.producer_id
+            same = (
+                rival.connection == producer.connection
+                and rival.producer_id == producer.producer_id
+            )
             if not (same and producer.epoch > rival.epoch):
                 raise BrokerError(
-                    ErrorCode.PRODUCER_BUSY, f"producer name {producer.name!r} is in use by {rival.address or 'another'}"
+                    ErrorCode.PRODUCER_BUSY,
+                    f"producer name {producer.name!r} is in use by {rival.address or 'another'}",
                 )
             evicted.append(rival)
         others = [other for other in self.live.values() if other not in evicted]
@@ -104,19 +108,27 @@ class Producers:
             evicted = list(self.live.values()) + self.waiting
             self.waiting = []
         elif producer.mode is AccessMode.EXCLUSIVE and others:
-            raise BrokerError(ErrorCode.PRODUCER_FENCED, "exclusive access refused: the topic has other producers")
+            raise BrokerError(
+                ErrorCode.PRODUCER_FENCED,
+                "exclusive access refused: the topic has other producers",
+            )
         elif producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and others:
             if len(self.waiting) >= PRODUCERS_WAITING_MAX:
                 raise BrokerError(
-                    ErrorCode.PRODUCER_BUSY, f"{PRODUCERS_WAITING_MAX} producers already wait for exclusive access"
+                    ErrorCode.PRODUCER_BUSY,
+                    f"{PRODUCERS_WAITING_MAX} producers already wait for exclusive access",
                 )
             self.waiting.append(producer)
             return []
         elif any(other.exclusive for other in others):
-            raise BrokerError(ErrorCode.PRODUCER_BUSY, "another producer has exclusive access to the topic")
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                "another producer has exclusive access to the topic",
+            )
         if len(others) >= self._max:
             raise BrokerError(
-                ErrorCode.PRODUCER_BUSY, f"the topic has {len(others)} producers, the most allowed (producers_per_topic_max)"
+                ErrorCode.PRODUCER_BUSY,
+                f"the topic has {len(others)} producers, the most allowed (producers_per_topic_max)",
             )
         for loser in evicted:
             self.live.pop(loser.name, None)
@@ -147,7 +159,11 @@ class Producers:
     def validate(self) -> None:
         """Check what must hold after every step."""
         exclusive = [producer for producer in self.live.values() if producer.exclusive]
-        assert not exclusive or len(self.live) == 1, "an exclusive producer is not alone"
-        assert all(producer.ready and not producer.closed for producer in self.live.values())
+        assert not exclusive or len(self.live) == 1, (
+            "an exclusive producer is not alone"
+        )
+        assert all(
+            producer.ready and not producer.closed for producer in self.live.values()
+        )
         assert not any(producer.ready for producer in self.waiting)
         assert not self.waiting or self.live, "somebody waits for an empty topic"

@@ -47,7 +47,9 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
-            raise StorageError(f"the stored record of topic {name} is damaged: {error}") from error
+            raise StorageError(
+                f"the stored record of topic {name} is damaged: {error}"
+            ) from error
 
     def watermark_positions(self) -> dict[str, Position]:
         """The saved watermarks as positions."""

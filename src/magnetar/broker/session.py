@@ -110,8 +110,10 @@ class Session:
             if kind == _SEND and self.handshake.connected:
                 run = at + 1
                 producer_id = frame.command.send.producer_id
-                while run < total and frames[run].command.type == _SEND and (
-                    frames[run].command.send.producer_id == producer_id
+                while (
+                    run < total
+                    and frames[run].command.type == _SEND
+                    and (frames[run].command.send.producer_id == producer_id)
                 ):
                     run += 1
                 self._publish(producer_id, frames[at:run])
@@ -144,10 +146,16 @@ class Session:
             return
         hello = None
         if accepted.link:
-            hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
+            hello = pb.GeoHello(
+                version=1, cluster=self.broker.cluster, uuid=self.broker.uuid
+            )
             self.geo = GeoSession(self)
             self.outbox.put(FrameLimit(self.number, self.broker.link_frame_bytes_max))
-        self.send(commands.connected(accepted.protocol_version, self.broker.config.message_bytes_max, hello))
+        self.send(
+            commands.connected(
+                accepted.protocol_version, self.broker.config.message_bytes_max, hello
+            )
+        )
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
@@ -164,7 +172,9 @@ class Session:
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
         self.writable = writable
-        for subscription in {consumer.subscription for consumer in self.consumers.values()}:
+        for subscription in {
+            consumer.subscription for consumer in self.consumers.values()
+        }:
             if writable:
                 subscription.resume(self.number)
             else:
@@ -186,9 +196,15 @@ class Session:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = self._topic_name(command.topic)
-            count = self.broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
+            count = self.broker.catalog.partitions_for_client(
+                name, command.metadata_auto_creation_enabled
+            )
         except BrokerError as error:
-            self.send(commands.partitions_failed(command.request_id, error.code, error.message))
+            self.send(
+                commands.partitions_failed(
+                    command.request_id, error.code, error.message
+                )
+            )
             return
         self.send(commands.partitions_response(command.request_id, count))
 
@@ -196,7 +212,9 @@ class Session:
         try:
             self.broker.catalog.check_namespace(self._topic_name(command.topic))
         except BrokerError as error:
-            self.send(commands.lookup_failed(command.request_id, error.code, error.message))
+            self.send(
+                commands.lookup_failed(command.request_id, error.code, error.message)
+            )
             return
         self.send(commands.lookup_response(command.request_id, self.broker.service_url))
 
@@ -204,7 +222,10 @@ class Session:
         try:
             namespace = names.NamespaceName.parse(command.namespace)
         except NameNotValid as error:
-            self._refuse(command.request_id, BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)))
+            self._refuse(
+                command.request_id,
+                BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)),
+            )
             return
         # Mode: 0 persistent, 1 non-persistent (of which there are none), 2 all.
         found = [] if command.mode == 1 else self.broker.catalog.topics_of(namespace)
@@ -213,14 +234,18 @@ class Session:
     def _get_schema(self, command: pb.CommandGetSchema) -> None:
         self.send(
             commands.get_schema_failed(
-                command.request_id, ErrorCode.TOPIC_NOT_FOUND, f"no schema is registered for {command.topic}"
+                command.request_id,
+                ErrorCode.TOPIC_NOT_FOUND,
+                f"no schema is registered for {command.topic}",
             )
         )
 
     def _get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
         self.send(
             commands.get_or_create_schema_failed(
-                command.request_id, ErrorCode.NOT_ALLOWED, "this broker does not register schemas yet"
+                command.request_id,
+                ErrorCode.NOT_ALLOWED,
+                "this broker does not register schemas yet",
             )
         )
 
@@ -234,7 +259,11 @@ class Session:
             return
         if producer_id in self._opening_producers:
             self._refuse(
-                request_id, BrokerError(ErrorCode.SERVICE_NOT_READY, f"producer {producer_id} is already being opened")
+                request_id,
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY,
+                    f"producer {producer_id} is already being opened",
+                ),
             )
             return
         try:
@@ -244,7 +273,8 @@ class Session:
                 names.check_producer(command.producer_name)
             if len(self.producers) >= self.broker.config.handles_per_connection_max:
                 raise BrokerError(
-                    ErrorCode.PRODUCER_BUSY, f"{len(self.producers)} producers are the most on one connection"
+                    ErrorCode.PRODUCER_BUSY,
+                    f"{len(self.producers)} producers are the most on one connection",
                 )
         except (BrokerError, NameNotValid) as error:
             self._refuse(request_id, _as_broker_error(error))
@@ -256,7 +286,11 @@ class Session:
             if self.closed:
                 return
             if topic is None:
-                self._refuse(request_id, error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
+                self._refuse(
+                    request_id,
+                    error
+                    or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
+                )
                 return
             self._attach_producer(topic, command, mode, probed=False)
 
@@ -267,9 +301,18 @@ class Session:
         try:
             return AccessMode(value)
         except ValueError as error:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known"
+            ) from error
 
-    def _attach_producer(self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, *, probed: bool) -> None:
+    def _attach_producer(
+        self,
+        topic: Topic,
+        command: pb.CommandProducer,
+        mode: AccessMode,
+        *,
+        probed: bool,
+    ) -> None:
         producer = Producer(
             connection=self.number,
             producer_id=command.producer_id,
@@ -277,19 +320,29 @@ class Session:
             name=command.producer_name or self.broker.producer_name(),
             mode=mode,
             epoch=command.epoch,
-            user_named=bool(command.producer_name) and command.user_provided_producer_name,
+            user_named=bool(command.producer_name)
+            and command.user_provided_producer_name,
             address=self.address,
             connected_ms=self.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
         try:
             topic.check_writable()
-            self.broker.catalog.check_schema(topic, command.schema if command.HasField("schema") else None)
+            self.broker.catalog.check_schema(
+                topic, command.schema if command.HasField("schema") else None
+            )
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
-            if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
-                self._probe(rival, lambda: self._attach_producer(topic, command, mode, probed=True))
+            if (
+                error.code is ErrorCode.PRODUCER_BUSY
+                and rival is not None
+                and not probed
+            ):
+                self._probe(
+                    rival,
+                    lambda: self._attach_producer(topic, command, mode, probed=True),
+                )
                 return
             self._refuse(command.request_id, error)
             return
@@ -300,7 +353,10 @@ class Session:
         initial = command.initial_subscription_name
         if initial and initial not in topic.subscriptions:
             self.broker.catalog.create_subscription(
-                topic, initial, Position(*NONE), lambda _error: self._producer_ready(producer)
+                topic,
+                initial,
+                Position(*NONE),
+                lambda _error: self._producer_ready(producer),
             )
             return
         self._producer_ready(producer)
@@ -316,7 +372,9 @@ class Session:
 
         def judge(_now_ms: int) -> None:
             if holder.heard_ms <= asked_ms and not holder.closed and not holder.held:
-                holder.close("did not answer a ping while another client wants its producer's name")
+                holder.close(
+                    "did not answer a ping while another client wants its producer's name"
+                )
                 self.broker.disconnected(holder.number)
             if not self.closed:
                 then()
@@ -332,7 +390,9 @@ class Session:
                 producer.request_id,
                 producer.name,
                 ready=producer.ready,
-                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
+                topic_epoch=topic.producers.topic_epoch
+                if producer.exclusive and producer.ready
+                else None,
             )
         )
 
@@ -345,9 +405,13 @@ class Session:
         if producer is None:
             if producer_id in self._recently_closed:
                 return
-            raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
+            raise ProtocolError(
+                f"SEND for producer {producer_id}, which is not open on this connection"
+            )
         if not producer.ready:
-            raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
+            raise ProtocolError(
+                f"SEND for producer {producer_id}, which still waits for exclusive access"
+            )
         topic = self.producer_topics[producer_id]
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
@@ -362,23 +426,43 @@ class Session:
             except BrokerError as error:
                 self._append(producer, topic, entries, receipts, size)
                 entries, receipts, size = [], [], 0
-                self.outbox.put(Note("warning", f"refused a message of {self.address} on {topic.text}: {error.message}"))
-                self.send(commands.send_error(producer_id, send.sequence_id, error.code, error.message))
+                self.outbox.put(
+                    Note(
+                        "warning",
+                        f"refused a message of {self.address} on {topic.text}: {error.message}",
+                    )
+                )
+                self.send(
+                    commands.send_error(
+                        producer_id, send.sequence_id, error.code, error.message
+                    )
+                )
                 continue
-            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            entries.append(
+                NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time)
+            )
             receipts.append((send.sequence_id, send.highest_sequence_id))
             size += len(frame.payload)
         self._append(producer, topic, entries, receipts, size)
 
     def _append(
-        self, producer: Producer, topic: Topic, entries: list[NewEntry], receipts: list[tuple[int, int]], size: int
+        self,
+        producer: Producer,
+        topic: Topic,
+        entries: list[NewEntry],
+        receipts: list[tuple[int, int]],
+        size: int,
     ) -> None:
         if not entries:
             return
         try:
             append = topic.publish(producer, entries, receipts)
         except BrokerError as error:
-            self.send(commands.send_error(producer.producer_id, receipts[0][0], error.code, error.message))
+            self.send(
+                commands.send_error(
+                    producer.producer_id, receipts[0][0], error.code, error.message
+                )
+            )
             return
         self.broker.publishing(self, append, size)
 
@@ -417,7 +501,11 @@ class Session:
             return
         if consumer_id in self._opening_consumers:
             self._refuse(
-                request_id, BrokerError(ErrorCode.SERVICE_NOT_READY, f"consumer {consumer_id} is already being opened")
+                request_id,
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY,
+                    f"consumer {consumer_id} is already being opened",
+                ),
             )
             return
         try:
@@ -429,7 +517,8 @@ class Session:
                 raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
             if len(self.consumers) >= self.broker.config.handles_per_connection_max:
                 raise BrokerError(
-                    ErrorCode.CONSUMER_BUSY, f"{len(self.consumers)} consumers are the most on one connection"
+                    ErrorCode.CONSUMER_BUSY,
+                    f"{len(self.consumers)} consumers are the most on one connection",
                 )
         except BrokerError as error:
             self._refuse(request_id, error)
@@ -445,7 +534,10 @@ class Session:
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
             if topic is None or self.closed:
-                done(error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
+                done(
+                    error
+                    or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened")
+                )
                 return
             self.broker.catalog.attach_consumer(self, topic, command, done)
 
@@ -454,7 +546,9 @@ class Session:
     def consumer_attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""
         self.consumers[consumer.consumer_id] = consumer
-        self.outbox.effects.insert(at, Send(self.number, (commands.success(request_id),)))
+        self.outbox.effects.insert(
+            at, Send(self.number, (commands.success(request_id),))
+        )
 
     def consumer_detached(self, consumer_id: int) -> None:
         """The subscription let the consumer go by itself (seek, deletion): its id is free again."""
@@ -463,7 +557,10 @@ class Session:
     def _consumer(self, consumer_id: int, request_id: int) -> Consumer | None:
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
-            self._refuse(request_id, BrokerError(ErrorCode.METADATA, f"consumer {consumer_id} is not open"))
+            self._refuse(
+                request_id,
+                BrokerError(ErrorCode.METADATA, f"consumer {consumer_id} is not open"),
+            )
         return consumer
 
     def _flow(self, command: pb.CommandFlow) -> None:
@@ -478,14 +575,20 @@ class Session:
         subscription = consumer.subscription
         error: BrokerError | None = None
         try:
-            subscription.ack(consumer, command.message_id, cumulative=command.ack_type == 1)
+            subscription.ack(
+                consumer, command.message_id, cumulative=command.ack_type == 1
+            )
         except BrokerError as refused:
             error = refused
         if not command.HasField("request_id"):
             return
         consumer_id, request_id = command.consumer_id, command.request_id
         if error is not None:
-            self.send(commands.ack_response(consumer_id, request_id, error.code, error.message))
+            self.send(
+                commands.ack_response(
+                    consumer_id, request_id, error.code, error.message
+                )
+            )
             return
 
         def durable(problem: str) -> None:
@@ -501,7 +604,9 @@ class Session:
         consumer = self.consumers.get(command.consumer_id)
         if consumer is None:
             return
-        positions = [Position(item.ledgerId, item.entryId) for item in command.message_ids]
+        positions = [
+            Position(item.ledgerId, item.entryId) for item in command.message_ids
+        ]
         epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
         consumer.subscription.redeliver(consumer, positions or None, epoch)
 
@@ -539,11 +644,19 @@ class Session:
                 self._refuse(request_id, error)
 
         if command.HasField("message_id"):
-            self.broker.catalog.seek(consumer.subscription, command.message_id, None, done)
+            self.broker.catalog.seek(
+                consumer.subscription, command.message_id, None, done
+            )
         elif command.HasField("message_publish_time"):
-            self.broker.catalog.seek(consumer.subscription, None, command.message_publish_time, done)
+            self.broker.catalog.seek(
+                consumer.subscription, None, command.message_publish_time, done
+            )
         else:
-            done(BrokerError(ErrorCode.METADATA, "SEEK names neither a message id nor a time"))
+            done(
+                BrokerError(
+                    ErrorCode.METADATA, "SEEK names neither a message id nor a time"
+                )
+            )
 
     def _last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
         consumer = self._consumer(command.consumer_id, command.request_id)
@@ -567,12 +680,22 @@ class Session:
         if consumer is None:
             self.send(
                 commands.consumer_stats_failed(
-                    command.request_id, ErrorCode.CONSUMER_NOT_FOUND, f"consumer {command.consumer_id} is not open"
+                    command.request_id,
+                    ErrorCode.CONSUMER_NOT_FOUND,
+                    f"consumer {command.consumer_id} is not open",
                 )
             )
             return
-        self.send(commands.consumer_stats(command.request_id, consumer.subscription.consumer_stats(consumer)))
+        self.send(
+            commands.consumer_stats(
+                command.request_id, consumer.subscription.consumer_stats(consumer)
+            )
+        )
 
 
 def _as_broker_error(error: BrokerError | NameNotValid) -> BrokerError:
-    return error if isinstance(error, BrokerError) else BrokerError(ErrorCode.PRODUCER_BUSY, str(error))
+    return (
+        error
+        if isinstance(error, BrokerError)
+        else BrokerError(ErrorCode.PRODUCER_BUSY, str(error))
+    )

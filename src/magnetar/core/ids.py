@@ -43,7 +43,7 @@ class Identity(NamedTuple):
 
     cluster: str
     incarnation: int
-    index: int
+    index: int  # type: ignore[assignment]  # the field's name; tuple.index is never used on it
 
 
 class LinkCursor(NamedTuple):

@@ -174,10 +174,13 @@ def check_subscription(text: str, *, internal: bool = False) -> str:
     """
     if not text or text in {".", ".."} or _size(text) > SUBSCRIPTION_BYTES_MAX or _CONTROL.search(text):
         raise NameNotValid(
-            f"subscription name {_shown(text)} is not valid: 1 to {SUBSCRIPTION_BYTES_MAX} bytes without control characters"
+            f"subscription name {_shown(text)} is not valid: "
+            f"1 to {SUBSCRIPTION_BYTES_MAX} bytes without control characters"
         )
     if not internal and text.startswith(RESERVED_SUBSCRIPTIONS):
-        raise NameNotValid(f"subscription name {_shown(text)} is reserved: it starts like one of {RESERVED_SUBSCRIPTIONS}")
+        raise NameNotValid(
+            f"subscription name {_shown(text)} is reserved: it starts like one of {RESERVED_SUBSCRIPTIONS}"
+        )
     return text
 
 

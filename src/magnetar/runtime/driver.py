@@ -13,7 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.effects import (
+    Close,
+    Drop,
+    FrameLimit,
+    Hold,
+    Note,
+    Outbox,
+    Read,
+    Send,
+    Store,
+    Timer,
+    Write,
+)
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import Store as MetadataStore
 from magnetar.runtime.clock import Clock
@@ -101,8 +113,15 @@ class Driver:
                 if effects:
                     self._outbox.effects = []
                     self._perform(effects)
-        except Exception as error:  # a bug in a machine: its state can no longer be trusted
-            logger.critical("the broker stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
+        except (
+            Exception
+        ) as error:  # a bug in a machine: its state can no longer be trusted
+            logger.critical(
+                "the broker stops: unexpected %s: %s",
+                type(error).__name__,
+                error,
+                exc_info=error,
+            )
             self._failure = error
             self.stopped.set()
             raise
@@ -111,7 +130,11 @@ class Driver:
 
     def log_callbacks(
         self,
-    ) -> tuple[Callable[[list[tuple[Append, Location]]], None], Callable[[list[Append], str], None], Callable[[], None]]:
+    ) -> tuple[
+        Callable[[list[tuple[Append, Location]]], None],
+        Callable[[list[Append], str], None],
+        Callable[[], None],
+    ]:
         """What the log thread calls: appended, failed, healed; each hops to the loop."""
         call = self._call
 
@@ -167,7 +190,11 @@ class Driver:
         self._log.drop(effect.ledgers)
 
     def _note(self, effect: Note) -> None:
-        logger.log(logging.getLevelNamesMapping().get(effect.level.upper(), logging.INFO), "%s", effect.text)
+        logger.log(
+            logging.getLevelNamesMapping().get(effect.level.upper(), logging.INFO),
+            "%s",
+            effect.text,
+        )
 
     def _timer(self, effect: Timer) -> None:
         delay = max(0, effect.at_ms - self._clock.now_ms()) / 1000

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 FORMAT = "pulsar-entries"
 
-WAIT_MS = 5_000
+WAIT_MS = 20_000
 """How long `latestOffset` waits for work before Spark gets its turn; `stop` does not wait for it."""
 
 

@@ -73,7 +73,12 @@ def success(request_id: int) -> bytes:
 
 def error(request_id: int, code: ErrorCode, message: str) -> bytes:
     """ERROR."""
-    return encode(pb.BaseCommand(type=14, error=pb.CommandError(request_id=request_id, error=code, message=message)))
+    return encode(
+        pb.BaseCommand(
+            type=14,
+            error=pb.CommandError(request_id=request_id, error=code, message=message),
+        )
+    )
 
 
 _PING: Final = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
@@ -137,7 +142,17 @@ def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> by
         # BaseCommand: type = 7 (SEND_RECEIPT), field 7.
         size = varint(len(body))
         command = len(body) + len(size) + 3
-        out.append(b"".join(((command + 4).to_bytes(4, "big"), command.to_bytes(4, "big"), b"\x08\x07\x3a", size, body)))
+        out.append(
+            b"".join(
+                (
+                    (command + 4).to_bytes(4, "big"),
+                    command.to_bytes(4, "big"),
+                    b"\x08\x07\x3a",
+                    size,
+                    body,
+                )
+            )
+        )
     return b"".join(out)
 
 
@@ -147,7 +162,10 @@ def send_error(producer_id: int, sequence_id: int, code: ErrorCode, message: str
         pb.BaseCommand(
             type=8,
             send_error=pb.CommandSendError(
-                producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
+                producer_id=producer_id,
+                sequence_id=sequence_id,
+                error=code,
+                message=message,
             ),
         )
     )
@@ -188,7 +206,13 @@ def message_header(
     size = varint(len(body))
     command = len(body) + len(size) + 3
     return b"".join(
-        ((command + 4 + payload_size).to_bytes(4, "big"), command.to_bytes(4, "big"), b"\x08\x09\x4a", size, body)
+        (
+            (command + 4 + payload_size).to_bytes(4, "big"),
+            command.to_bytes(4, "big"),
+            b"\x08\x09\x4a",
+            size,
+            body,
+        )
     )
 
 
@@ -198,7 +222,10 @@ def lookup_response(request_id: int, url: str) -> bytes:
         pb.BaseCommand(
             type=24,
             lookupTopicResponse=pb.CommandLookupTopicResponse(
-                request_id=request_id, response=1, brokerServiceUrl=url, authoritative=True
+                request_id=request_id,
+                response=1,
+                brokerServiceUrl=url,
+                authoritative=True,
             ),
         )
     )
@@ -256,7 +283,8 @@ def close_producer(producer_id: int) -> bytes:
     """CLOSE_PRODUCER from the broker: look up again and come back."""
     return encode(
         pb.BaseCommand(
-            type=15, close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST)
+            type=15,
+            close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST),
         )
     )
 
@@ -265,7 +293,8 @@ def close_consumer(consumer_id: int) -> bytes:
     """CLOSE_CONSUMER from the broker: look up again and come back."""
     return encode(
         pb.BaseCommand(
-            type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST)
+            type=16,
+            close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST),
         )
     )
 
@@ -280,7 +309,12 @@ def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = Non
 
 
 def last_message_id(
-    request_id: int, last: Position, *, batch_index: int, partition: int, mark_delete: Position
+    request_id: int,
+    last: Position,
+    *,
+    batch_index: int,
+    partition: int,
+    mark_delete: Position,
 ) -> bytes:
     """GET_LAST_MESSAGE_ID_RESPONSE, always with the mark-delete position (clients compare with it)."""
     return encode(
@@ -311,7 +345,9 @@ def topic_migrated(resource_id: int, resource_type: int, url: str) -> bytes:
         pb.BaseCommand(
             type=68,
             topicMigrated=pb.CommandTopicMigrated(
-                resource_id=resource_id, resource_type=resource_type, brokerServiceUrl=url
+                resource_id=resource_id,
+                resource_type=resource_type,
+                brokerServiceUrl=url,
             ),
         )
     )
@@ -321,7 +357,8 @@ def consumer_stats(request_id: int, stats: dict[str, Any]) -> bytes:
     """CONSUMER_STATS_RESPONSE; `stats` has the field names of the command."""
     return encode(
         pb.BaseCommand(
-            type=26, consumerStatsResponse=pb.CommandConsumerStatsResponse(request_id=request_id, **stats)
+            type=26,
+            consumerStatsResponse=pb.CommandConsumerStatsResponse(request_id=request_id, **stats),
         )
     )
 

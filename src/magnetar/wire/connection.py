@@ -23,7 +23,32 @@ LINK_AUTH_METHOD: Final = "magnetar-link"
 GEO_COMMANDS_FROM: Final = 1000
 
 CLIENT_COMMANDS: Final = frozenset(
-    {4, 5, 6, 10, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 37, 39, *range(50, 62), 62, 64, 67}
+    {
+        4,
+        5,
+        6,
+        10,
+        11,
+        12,
+        15,
+        16,
+        18,
+        19,
+        20,
+        21,
+        23,
+        25,
+        28,
+        29,
+        32,
+        34,
+        37,
+        39,
+        *range(50, 62),
+        62,
+        64,
+        67,
+    }
 )
 """What a client may send after CONNECT (A.2); which of these are served is the broker's matter."""
 
@@ -79,7 +104,10 @@ class ServerHandshake:
             # Compared in constant time: how long a refusal takes tells nothing about the token.
             if not self._token or not hmac.compare_digest(bytes(connect.auth_data), self._token):
                 self.state = State.CLOSED
-                raise BrokerError(ErrorCode.AUTHENTICATION, "the link token is not this cluster's; see [replication] token_file")
+                raise BrokerError(
+                    ErrorCode.AUTHENTICATION,
+                    "the link token is not this cluster's; see [replication] token_file",
+                )
             self.link = True
         self.protocol_version = max(0, connect.protocol_version)
         self.state = State.CONNECTED

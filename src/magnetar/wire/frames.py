@@ -147,8 +147,8 @@ class FrameDecoder:
             self._start = self._end = 0
             if len(self._buffer) > BUFFER_BYTES_BUSY:
                 self._resize(BUFFER_BYTES_BUSY)  # a large frame is through: give its room back
-            elif filled and len(self._buffer) < BUFFER_BYTES_BUSY:
-                self._resize(2 * len(self._buffer))
+        if filled and len(self._buffer) < BUFFER_BYTES_BUSY:
+            self._resize(2 * len(self._buffer))
         return frames
 
     def _take(self, frames: list[Frame]) -> None:
@@ -227,8 +227,8 @@ class FrameDecoder:
 
 _TOTAL: Final = struct.Struct(">I")
 
-_FRAME_BYTES_LEAST: Final = 6
-"""A command size and the two bytes of the shortest command's type."""
+_FRAME_BYTES_LEAST: Final = 5
+"""A command size, and a command that is not empty."""
 
 
 def _missing(command: pb.BaseCommand) -> str:

@@ -83,7 +83,9 @@ def split(payload: bytes) -> int:
         raise ProtocolError(f"an entry of {len(payload)} bytes does not start with a checksum and metadata")
     end = _HEADER_BYTES + int.from_bytes(payload[6:10], "big")
     if end > len(payload):
-        raise ProtocolError(f"metadata of {end - _HEADER_BYTES} bytes does not fit into an entry of {len(payload)} bytes")
+        raise ProtocolError(
+            f"metadata of {end - _HEADER_BYTES} bytes does not fit into an entry of {len(payload)} bytes"
+        )
     return end
 
 
@@ -138,7 +140,10 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
         flags = _FLAGS_BATCH
         count = seen.num_messages_in_batch
         if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible")
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible",
+            )
     if has("replicated_from"):
         flags |= _FLAGS_REPLICATED
     if seen.replicate_to:
@@ -202,7 +207,16 @@ def with_appended(payload: bytes, suffix: bytes) -> bytes:
     view = memoryview(payload)
     size = (end - _HEADER_BYTES + len(suffix)).to_bytes(4, "big")
     checksum = crc32c(view[end:], crc32c(suffix, crc32c(view[_HEADER_BYTES:end], crc32c(size))))
-    return b"".join((MAGIC, checksum.to_bytes(4, "big"), size, view[_HEADER_BYTES:end], suffix, view[end:]))
+    return b"".join(
+        (
+            MAGIC,
+            checksum.to_bytes(4, "big"),
+            size,
+            view[_HEADER_BYTES:end],
+            suffix,
+            view[end:],
+        )
+    )
 
 
 def with_replicated_from(payload: bytes, cluster: str) -> bytes:

@@ -1,0 +1,1 @@
+"""What is kept about tenants, namespaces, topics and cursors: the store, and the resources over it."""

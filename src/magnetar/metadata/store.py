@@ -1,0 +1,52 @@
+"""The versioned key-value store behind cursors, topics, tenants and namespaces: the interface of its implementations.
+
+Keys are texts with slashes (`topics/...`, `cursors/...`), values bytes. Every key has a version that grows with each
+write of it and is never used again, also after a deletion; 0 stands for "is not there". One `apply` is one transaction: all of it is durable, or none.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from magnetar.core.errors import MagnetarError
+
+Watcher = Callable[[str, bytes | None, int], None]
+"""Told of a key, its new value (None: deleted) and its version, after it is durable."""
+
+
+class VersionConflict(MagnetarError):
+    """A key does not have the version that the writer expected."""
+
+
+class Store(Protocol):
+    """A metadata store. `magnetar.metadata.testing.check_store` is what every implementation must pass."""
+
+    def load(self) -> dict[str, tuple[bytes, int]]:
+        """Everything: key -> (value, version).
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+
+    def apply(
+        self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
+    ) -> None:
+        """Write and delete, all or nothing, durably; returns when it is done.
+
+        Args:
+            puts: key -> new value.
+            deletes: keys to delete; no error if one is not there.
+            expected: key -> version that it must have now (0: must not be there).
+
+        Raises:
+            VersionConflict: nothing was written.
+            StorageError: nothing was written.
+        """
+
+    def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
+        """As `apply`, but at once; `done` is called later, on a thread of the store, with "" or one line of error."""
+
+    def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
+        """Have `watcher` told of every change of keys that start with `prefix`; the result ends it."""
+
+    def close(self) -> None:
+        """Finish what was submitted, then let go."""

@@ -1,0 +1,90 @@
+"""The real file system behind `storage.files`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+IOV_MAX = 1024
+"""Buffers per call that every Linux and macOS takes."""
+
+
+class OsFile:
+    """An open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writev(self, buffers: Sequence[bytes]) -> int:
+        """Append all buffers, also when the system takes only a part at a time."""
+        total = 0
+        for at in range(0, len(buffers), IOV_MAX):
+            part = list(buffers[at : at + IOV_MAX])
+            size = sum(map(len, part))
+            written = os.writev(self._descriptor, part)
+            total += size
+            if written < size:
+                rest = memoryview(b"".join(part))[written:]
+                while rest:
+                    count = os.write(self._descriptor, rest)
+                    if not count:
+                        raise OSError("the disk took nothing")
+                    rest = rest[count:]
+        return total
+
+    def sync(self) -> None:
+        """fdatasync where there is one."""
+        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read at an offset."""
+        return os.pread(self._descriptor, size, offset)
+
+    def truncate(self, size: int) -> None:
+        """Cut the end off, durably."""
+        os.ftruncate(self._descriptor, size)
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go."""
+        os.close(self._descriptor)
+
+
+class OsFiles:
+    """The operating system's files."""
+
+    def create(self, path: Path) -> OsFile:
+        """A new file."""
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600))
+
+    def open(self, path: Path) -> OsFile:
+        """An existing file."""
+        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def size(self, path: Path) -> int:
+        """Bytes."""
+        return path.stat().st_size
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder."""
+        return os.listdir(folder)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder with its parents."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def unlink(self, path: Path) -> None:
+        """Delete a file."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """fsync of the folder."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, folder: Path) -> int:
+        """Room left."""
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize

@@ -1,0 +1,102 @@
+"""A cluster's data folder: whose it is, which version wrote it, and that only one broker uses it.
+
+    VERSION     format of the folder
+    LOCK        held with flock while a broker runs; holds its pid
+    uuid        made with the folder; the cluster's identity towards its peers
+    meta.sqlite, log/
+"""
+
+import fcntl
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from magnetar.core.errors import StorageError
+
+FOLDER_VERSION: Final = "1"
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """Write a small file so that it is whole or not there."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@dataclass
+class DataFolder:
+    """An opened data folder.
+
+    Attributes:
+        path: of the folder.
+        uuid: the cluster's.
+    """
+
+    path: Path
+    uuid: str
+    _lock: IO[str]
+
+    @classmethod
+    def open(cls, path: Path, *, cluster: str) -> "DataFolder":
+        """Open a cluster's folder, making it if it is not there.
+
+        Raises:
+            StorageError: in use, of another version, of another cluster, or not writable.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (path / "LOCK").open("a+")
+        except OSError as error:
+            raise StorageError(f"cannot use the data folder {path}: {error.strerror}") from error
+        try:
+            return cls._open_locked(path, cluster, lock)
+        except OSError as error:
+            lock.close()
+            raise StorageError(f"cannot use the data folder {path}: {error.strerror}") from error
+        except StorageError:
+            lock.close()
+            raise
+
+    @classmethod
+    def _open_locked(cls, path: Path, cluster: str, lock: IO[str]) -> "DataFolder":
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            holder = lock.read().strip() or "?"
+            raise StorageError(f"the data folder {path} is in use by another broker (pid {holder})") from error
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        version = path / "VERSION"
+        if not version.exists():
+            if (path / "meta.sqlite").exists() or (path / "log").exists():
+                raise StorageError(f"the data folder {path} has no VERSION file; it is not one of Magnetar's, or damaged")
+            _write_durably(path / "uuid", f"{uuid.uuid4()}\n")
+            _write_durably(path / "cluster", f"{cluster}\n")
+            _write_durably(version, f"{FOLDER_VERSION}\n")
+        found = version.read_text().strip()
+        if found != FOLDER_VERSION:
+            raise StorageError(
+                f"the data folder {path} has format {found[:20]!r}, this version of Magnetar uses {FOLDER_VERSION}; "
+                "start the version that wrote it"
+            )
+        owner = (path / "cluster").read_text().strip()
+        if owner != cluster:
+            raise StorageError(f"the data folder {path} belongs to cluster {owner}, not {cluster}")
+        return cls(path, (path / "uuid").read_text().strip(), lock)
+
+    def close(self) -> None:
+        """Let another broker use it."""
+        self._lock.close()

@@ -1,0 +1,221 @@
+"""The metadata store in one SQLite file: WAL, every commit synced, one thread that groups what waits into one commit."""
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.metadata.store import VersionConflict, Watcher
+
+SCHEMA_VERSION = 1
+GROUP_MAX = 1000
+"""Back-pressure: so many submitted writes at most share a commit, so that the first of them does not wait too long."""
+
+BUSY_S = 5
+
+
+class _Write:
+    """One transaction that waits."""
+
+    __slots__ = ("deletes", "done", "expected", "puts")
+
+    def __init__(
+        self,
+        puts: Mapping[str, bytes],
+        deletes: tuple[str, ...],
+        expected: Mapping[str, int] | None,
+        done: Callable[[str], None],
+    ) -> None:
+        self.puts = puts
+        self.deletes = deletes
+        self.expected = expected
+        self.done = done
+
+
+class SqliteStore:
+    """A metadata store in a file.
+
+    Args:
+        path: of the file; made if it is missing.
+
+    Raises:
+        StorageError: it is no such file, of another version, damaged, or in use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._watchers: list[tuple[str, Watcher]] = []
+        self._loaded: dict[str, tuple[bytes, int]] = {}
+        started = threading.Event()
+        failure: list[StorageError] = []
+        self._thread = threading.Thread(target=self._run, args=(started, failure), name="store", daemon=True)
+        self._thread.start()
+        started.wait()
+        if failure:
+            raise failure[0]
+
+    # -------------------------------------------------------------------------------------------------------- callers
+
+    def load(self) -> dict[str, tuple[bytes, int]]:
+        """Everything, as it was when the store was opened or is now."""
+        found: list[dict[str, tuple[bytes, int]]] = []
+        connection = self._connect()
+        try:
+            rows = connection.execute("SELECT key, value, version FROM entries")
+            found.append({key: (value, version) for key, value, version in rows})
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        finally:
+            connection.close()
+        return found[0]
+
+    def apply(
+        self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
+    ) -> None:
+        """Write and delete, all or nothing, durably."""
+        finished = threading.Event()
+        problem: list[str] = []
+
+        def done(error: str) -> None:
+            problem.append(error)
+            finished.set()
+
+        self._queue.put(_Write(dict(puts), deletes, expected, done))
+        finished.wait()
+        if problem[0]:
+            if problem[0].startswith(_CONFLICT):
+                raise VersionConflict(problem[0].removeprefix(_CONFLICT))
+            raise StorageError(problem[0])
+
+    def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
+        """Write and delete later, in the order of submission."""
+        self._queue.put(_Write(puts, deletes, None, done))
+
+    def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
+        """Tell of changes, on the store's thread."""
+        item = (prefix, watcher)
+        self._watchers.append(item)
+        return lambda: self._watchers.remove(item) if item in self._watchers else None
+
+    def close(self) -> None:
+        """Finish what was submitted, then let go."""
+        self._queue.put(None)
+        self._thread.join()
+
+    # ------------------------------------------------------------------------------------------------------ the thread
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_S)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    def _open(self) -> sqlite3.Connection:
+        connection = self._connect()
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            connection.close()
+            raise StorageError(
+                f"{self._path} has format {version}, this version of Magnetar reads {SCHEMA_VERSION}; use the one that wrote it"
+            )
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS entries "
+            "(key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID"
+        )
+        # One counter for all keys: a key that is deleted and made again never gets a version that it had before.
+        connection.execute("CREATE TABLE IF NOT EXISTS counter (version INTEGER NOT NULL)")
+        connection.execute("INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT * FROM counter)")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        return connection
+
+    def _explain(self, error: sqlite3.Error) -> StorageError:
+        return StorageError(f"the metadata store {self._path} cannot be used: {error}")
+
+    def _run(self, started: threading.Event, failure: list[StorageError]) -> None:
+        try:
+            connection = self._open()
+        except StorageError as error:
+            failure.append(error)
+            return
+        except sqlite3.Error as error:
+            failure.append(self._explain(error))
+            return
+        finally:
+            if failure:
+                started.set()
+        started.set()
+        closing = False
+        while not closing:
+            write = self._queue.get()
+            group: list[_Write] = []
+            while True:
+                if write is None:
+                    closing = True
+                    break
+                group.append(write)
+                if len(group) >= GROUP_MAX or write.expected is not None or self._queue.empty():
+                    break
+                write = self._queue.get()
+            if group:
+                self._commit(connection, group)
+        connection.close()
+
+    def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
+        """One transaction for the whole group; if it fails, each by itself, so that one bad write harms nobody else."""
+        changes: list[tuple[str, bytes | None, int]] = []
+        error = ""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for write in group:
+                self._check(connection, write)
+                changes += self._write(connection, write)
+            connection.execute("COMMIT")
+        except (sqlite3.Error, VersionConflict) as failure:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            error = f"{_CONFLICT}{failure}" if isinstance(failure, VersionConflict) else str(self._explain_any(failure))
+        if error and len(group) > 1:
+            for write in group:
+                self._commit(connection, [write])
+            return
+        for write in group:
+            write.done(error)
+        if not error:
+            for key, value, version in changes:
+                for prefix, watcher in list(self._watchers):
+                    if key.startswith(prefix):
+                        watcher(key, value, version)
+
+    def _explain_any(self, error: Exception) -> MagnetarError:
+        return self._explain(error) if isinstance(error, sqlite3.Error) else StorageError(str(error))
+
+    @staticmethod
+    def _check(connection: sqlite3.Connection, write: _Write) -> None:
+        for key, version in (write.expected or {}).items():
+            row = connection.execute(
+                "SELECT version FROM entries WHERE key=?", (key,)
+            ).fetchone()
+            present = row[0] if row else 0
+            if present != version:
+                raise VersionConflict(f"{key} has version {present}, not {version}")
+
+    @staticmethod
+    def _write(connection: sqlite3.Connection, write: _Write) -> list[tuple[str, bytes | None, int]]:
+        changes: list[tuple[str, bytes | None, int]] = []
+        version = connection.execute("UPDATE counter SET version=version+1 RETURNING version").fetchone()[0]
+        for key in write.deletes:
+            if connection.execute("DELETE FROM entries WHERE key=?", (key,)).rowcount:
+                changes.append((key, None, version))
+        connection.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?) "
+            "ON CONFLICT(key) DO UPDATE SET value=excluded.value, version=excluded.version",
+            [(key, value, version) for key, value in write.puts.items()],
+        )
+        changes += [(key, value, version) for key, value in write.puts.items()]
+        return changes
+
+
+_CONFLICT = "version conflict: "

@@ -1,0 +1,73 @@
+"""Recent entries in memory, bounded in bytes for the whole broker.
+
+Consumers and links at the tail are served from here without touching the disk. The oldest entries go first, whoever's
+they are: a topic that is read late is read from disk, which is what the disk is for.
+"""
+
+from collections import deque
+
+from magnetar.storage.entries import StoredEntry
+
+ENTRY_OVERHEAD_BYTES = 300
+"""What an entry costs in memory besides its bytes: the tuple, its numbers, its places in the tables."""
+
+
+class EntryCache:
+    """Entries by (ledger, entry), oldest out first.
+
+    Args:
+        bytes_max: a ceiling on all entries together with their overhead.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._max = bytes_max
+        self._bytes = 0
+        self._ledgers: dict[int, dict[int, StoredEntry]] = {}
+        self._order: deque[tuple[int, list[StoredEntry], int]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+    def add(self, ledger: int, entries: list[StoredEntry], size: int) -> None:
+        """Keep entries of one ledger that were just confirmed; `size` is the sum of their bytes."""
+        size += ENTRY_OVERHEAD_BYTES * len(entries)
+        kept = self._ledgers.get(ledger)
+        if kept is None:
+            kept = self._ledgers[ledger] = {}
+        for entry in entries:
+            kept[entry.entry] = entry
+        self._order.append((ledger, entries, size))
+        self._bytes += size
+        while self._bytes > self._max and self._order:
+            old_ledger, old, old_size = self._order.popleft()
+            self._bytes -= old_size
+            held = self._ledgers.get(old_ledger)
+            if held is not None:
+                for entry in old:
+                    held.pop(entry.entry, None)
+                if not held:
+                    del self._ledgers[old_ledger]
+
+    def run(self, ledger: int, entry: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        """Consecutive entries from one on, as far as they are here; at least one may exceed `bytes_max`."""
+        kept = self._ledgers.get(ledger)
+        found: list[StoredEntry] = []
+        if kept is None:
+            return found
+        size = 0
+        while len(found) < entries_max:
+            stored = kept.get(entry)
+            if stored is None:
+                break
+            size += len(stored.data)
+            if found and size > bytes_max:
+                break
+            found.append(stored)
+            entry += 1
+        return found
+
+    def drop(self, ledger: int) -> None:
+        """Forget a ledger."""
+        self._ledgers.pop(ledger, None)

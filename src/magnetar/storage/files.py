@@ -1,0 +1,60 @@
+"""The seam between the log and the disk: everything the log does to files goes through here, so tests can break it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class LogFile(Protocol):
+    """One open segment."""
+
+    def writev(self, buffers: Sequence[bytes]) -> int:
+        """Append all buffers, in order; the number of bytes.
+
+        Raises:
+            OSError: not all of it was written; how much is unknown.
+        """
+
+    def sync(self) -> None:
+        """Make everything written durable (fdatasync).
+
+        Raises:
+            OSError: nothing may be assumed of what was written since the last sync, and trying again proves nothing.
+        """
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read; fewer bytes only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the end off, durably."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def create(self, path: Path) -> LogFile:
+        """A new, empty file for appending and reading; it is an error if there is one."""
+
+    def open(self, path: Path) -> LogFile:
+        """An existing file for reading (and truncating)."""
+
+    def size(self, path: Path) -> int:
+        """Bytes."""
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder with its parents, if it is not there."""
+
+    def unlink(self, path: Path) -> None:
+        """Delete a file; no error if it is gone."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the folder's list of files durable."""
+
+    def free_bytes(self, folder: Path) -> int:
+        """Room left for this user."""

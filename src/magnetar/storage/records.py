@@ -1,0 +1,190 @@
+"""Records of the log: the format on disk.
+
+A segment starts with `SEGMENT_MAGIC` (format version inside) and goes on with records, one behind the other:
+
+    length (4) | crc32c (4) | type (1) | body (length - 1)
+
+little-endian; the checksum covers the length, the type and the body. Types:
+
+    1 entry published here      ledger 8, entry 4, flags 1, count 4, publish time 8, broker time 8, first index 8, data
+    2 entry from a link         as 1, then incarnation 8, source ledger 8, source entry 8, origin (1 + n), data
+    3 opening of a ledger       ledger 8, incarnation 8, created 8, topic (2 + n)
+    4 seal                      segment 8, good offset 8: what lies behind that offset in that segment never happened
+
+Times are ms. An entry's data are the client's bytes from the checksum magic on, verbatim.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import NONE, Position
+from magnetar.storage.entries import EntryFlags, StoredEntry
+
+SEGMENT_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x01"
+PREFIX_BYTES: Final = 8
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A ceiling far above any message: a length beyond it is damage."""
+
+LOCAL: Final = 1
+REPLICATED: Final = 2
+LEDGER: Final = 3
+SEAL: Final = 4
+
+_PREFIX: Final = struct.Struct("<II")
+_LOCAL: Final = struct.Struct("<BQIBIqqq")
+_SOURCE: Final = struct.Struct("<Qqq")
+_LEDGER: Final = struct.Struct("<BQQqH")
+_SEAL: Final = struct.Struct("<BQQ")
+LOCAL_HEADER_BYTES: Final = PREFIX_BYTES + _LOCAL.size
+
+
+class LedgerOpened(NamedTuple):
+    """Record 3."""
+
+    ledger: int
+    incarnation: int
+    created_ms: int
+    topic: str
+
+
+class Sealed(NamedTuple):
+    """Record 4."""
+
+    segment: int
+    offset: int
+
+
+class EntryHead(NamedTuple):
+    """What recovery needs of an entry without its data."""
+
+    ledger: int
+    entry: int
+    flags: int
+    count: int
+    publish_time: int
+    broker_time: int
+    origin: str
+    incarnation: int
+    first_index: int
+    source: Position
+    data_offset: int
+
+
+def _framed(head: bytes, data: bytes | memoryview = b"") -> bytes:
+    """Prefix and head of a record whose data follow it."""
+    length = (len(head) + len(data)).to_bytes(4, "little")
+    checksum = crc32c(data, crc32c(head, crc32c(length)))
+    return length + checksum.to_bytes(4, "little") + head
+
+
+def pack_entry_head(entry: StoredEntry) -> bytes:
+    """Everything of an entry's record but its data, which must follow it verbatim."""
+    if not entry.origin:
+        head = _LOCAL.pack(
+            LOCAL,
+            entry.ledger,
+            entry.entry,
+            entry.flags,
+            entry.count,
+            entry.publish_time,
+            entry.broker_time,
+            entry.first_index,
+        )
+    else:
+        origin = entry.origin.encode()
+        head = (
+            _LOCAL.pack(
+                REPLICATED,
+                entry.ledger,
+                entry.entry,
+                entry.flags,
+                entry.count,
+                entry.publish_time,
+                entry.broker_time,
+                entry.first_index,
+            )
+            + _SOURCE.pack(entry.incarnation, *entry.source)
+            + bytes([len(origin)])
+            + origin
+        )
+    return _framed(head, entry.data)
+
+
+def pack_ledger(ledger: int, incarnation: int, created_ms: int, topic: str) -> bytes:
+    """A ledger's opening."""
+    name = topic.encode()
+    return _framed(_LEDGER.pack(LEDGER, ledger, incarnation, created_ms, len(name)) + name)
+
+
+def pack_seal(segment: int, offset: int) -> bytes:
+    """A seal."""
+    return _framed(_SEAL.pack(SEAL, segment, offset))
+
+
+def whole(buffer: memoryview, at: int, *, check: bool) -> int:
+    """The size of the record that starts at `at`, prefix included; 0 when it is torn or damaged.
+
+    Args:
+        buffer: a segment, or the rest of one.
+        at: where the record starts.
+        check: also compare the checksum.
+    """
+    if at + PREFIX_BYTES > len(buffer):
+        return 0
+    length, checksum = _PREFIX.unpack_from(buffer, at)
+    end = at + PREFIX_BYTES + length
+    if not 1 <= length <= RECORD_BYTES_MAX or end > len(buffer):
+        return 0
+    if check and crc32c(buffer[at + PREFIX_BYTES : end], crc32c(buffer[at : at + 4])) != checksum:
+        return 0
+    return int(end - at)
+
+
+def read_head(buffer: memoryview, at: int) -> EntryHead | LedgerOpened | Sealed:
+    """The record that starts at `at` and is whole, without an entry's data.
+
+    Raises:
+        StorageError: a type that this version does not know.
+    """
+    body = at + PREFIX_BYTES
+    kind = buffer[body]
+    if kind in (LOCAL, REPLICATED):
+        _, ledger, entry, flags, count, publish, broker, first = _LOCAL.unpack_from(buffer, body)
+        offset = body + _LOCAL.size
+        if kind == LOCAL:
+            return EntryHead(ledger, entry, flags, count, publish, broker, "", 0, first, NONE, offset)
+        incarnation, source_ledger, source_entry = _SOURCE.unpack_from(buffer, offset)
+        offset += _SOURCE.size
+        size = buffer[offset]
+        origin = bytes(buffer[offset + 1 : offset + 1 + size]).decode()
+        source = Position(source_ledger, source_entry)
+        return EntryHead(
+            ledger, entry, flags, count, publish, broker, origin, incarnation, first, source, offset + 1 + size
+        )
+    if kind == LEDGER:
+        _, ledger, incarnation, created_ms, size = _LEDGER.unpack_from(buffer, body)
+        name = bytes(buffer[body + _LEDGER.size : body + _LEDGER.size + size]).decode()
+        return LedgerOpened(ledger, incarnation, created_ms, name)
+    if kind == SEAL:
+        _, segment, offset = _SEAL.unpack_from(buffer, body)
+        return Sealed(segment, offset)
+    raise StorageError(f"a record of unknown type {kind}: written by a newer version?")
+
+
+def read_entry(buffer: memoryview, at: int, size: int) -> StoredEntry | None:
+    """The entry in the record of `size` bytes at `at`; None when it is damaged or no entry."""
+    if whole(buffer[at : at + size], 0, check=True) != size:
+        return None
+    head = read_head(buffer, at)
+    if not isinstance(head, EntryHead):
+        return None
+    data = bytes(buffer[head.data_offset : at + size])
+    return StoredEntry(*head[:10], data)
+
+
+def is_marker(flags: int) -> bool:
+    """Whether an entry is internal."""
+    return bool(flags & EntryFlags.MARKER)

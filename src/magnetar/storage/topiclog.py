@@ -1,0 +1,559 @@
+r"""The log of one topic: which entries it has, where they lie, which positions and origin indexes come next.
+
+    stage -> (written and synced by the log thread) -> confirm      now readable
+                                                   \-> fail         never was
+
+Between stage and confirm an entry has a position that nobody is told of. After a failed write everything staged is
+forgotten, and the next entry goes to a *new* ledger: a position that may be half on disk is never given again. Origin
+indexes are given again, which is safe because the log seals the failed part off first (FINDINGS A2, A4).
+
+Every entry that this cluster publishes takes `count` origin indexes: 0, 1, 2, ... dense, per topic incarnation. Entries
+from links keep their origin's; their source position moves the watermark of that source, twice: staged ("pushed") and
+confirmed ("persisted").
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from magnetar.storage.cache import EntryCache
+from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
+from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT, Ledger, find, find_after
+from magnetar.storage.records import LOCAL_HEADER_BYTES, pack_entry_head, pack_ledger
+from magnetar.core.ids import LATEST, NONE, Position
+
+__all__ = ["EntryCache", "LedgerIds", "RecoveredTopic", "Retention", "Span", "TopicLog", "Trim"]
+
+_MARKER = int(EntryFlags.MARKER)
+_REPLICATED = int(EntryFlags.REPLICATED)
+
+
+class LedgerIds:
+    """Gives every ledger of a broker its id: never the same twice, also after deletions and after a lost disk.
+
+    Args:
+        last: the highest id known; -1 on an empty disk.
+    """
+
+    def __init__(self, last: int = -1) -> None:
+        self.last = last
+
+    def allocate(self, now_ms: int) -> int:
+        """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know (A8)."""
+        self.last = max(self.last + 1, now_ms)
+        return self.last
+
+    def raise_to(self, ledger: int) -> None:
+        """Ids up to here are taken."""
+        self.last = max(self.last, ledger)
+
+
+@dataclass
+class RecoveredTopic:
+    """What the log holds of one incarnation of a topic.
+
+    Attributes:
+        ledgers: by id, with their entries.
+        next_index: one above the highest origin index seen.
+        watermarks: source cluster -> highest source position seen.
+    """
+
+    ledgers: dict[int, Ledger] = field(default_factory=dict)
+    next_index: int = 0
+    watermarks: dict[str, Position] = field(default_factory=dict)
+
+    def ledger_ids(self) -> list[int]:
+        """Ascending."""
+        return sorted(self.ledgers)
+
+
+class SavedTopic(Protocol):
+    """What the metadata store knows of a topic (`broker.records.TopicRecord`)."""
+
+    first_ledger: int
+    next_index: int
+
+    def watermark_positions(self) -> dict[str, Position]:
+        """Per source cluster."""
+
+
+class Retention(NamedTuple):
+    """How long acknowledged messages stay: until *either* is exceeded; -1 is for ever, 0 at once (Pulsar's rule)."""
+
+    time_ms: int
+    size_bytes: int
+
+
+class Trim(NamedTuple):
+    """Ledgers that may go, and what must be durable elsewhere before they do."""
+
+    ledgers: list[int]
+    first_ledger: int
+    next_index: int
+    watermarks: dict[str, Position]
+
+
+class Span(NamedTuple):
+    """Where one record lies."""
+
+    segment: int
+    offset: int
+    size: int
+
+
+class TopicLog:
+    """One topic's part of the broker's log. It has no I/O of its own.
+
+    Args:
+        name: of the topic.
+        incarnation: its first ledger id.
+        ledger_ids: of the broker.
+        cache: of the broker.
+        ledger_entries_max, ledger_bytes_max, ledger_age_ms_max: when a ledger is closed.
+        recovered: what the log holds, after a restart.
+        saved: what the metadata store knows.
+        fresh: the topic was created just now, so its first ledger is its incarnation; after a restart even an empty
+            topic starts a new ledger, because nobody can tell what was half written to the first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        ledger_ids: LedgerIds,
+        cache: EntryCache,
+        *,
+        ledger_entries_max: int = 50_000,
+        ledger_bytes_max: int = 2 << 30,
+        ledger_age_ms_max: int = 4 * 3_600_000,
+        recovered: RecoveredTopic | None = None,
+        saved: SavedTopic | None = None,
+        fresh: bool = True,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._ledger_ids = ledger_ids
+        self._cache = cache
+        self._entries_max = ledger_entries_max
+        self._bytes_max = ledger_bytes_max
+        self._age_ms_max = ledger_age_ms_max
+        self._ledgers: dict[int, Ledger] = {}
+        self._ids: list[int] = []
+        self.next_index = 0
+        self._watermarks: dict[str, Position] = {}
+        self._load(recovered, saved)
+        self.bytes_retained = sum(ledger.bytes for ledger in self._ledgers.values())
+        self.last = self._find_last()
+        # What is staged and not confirmed. A topic that never had a ledger takes its incarnation as the first.
+        self._opening = 0
+        self._opening_ms = 0
+        self._staged_in: int | None = None
+        self._staged_entries = 0
+        self._staged_bytes = 0
+        self._staged_index = self.next_index
+        self._staged_marks: dict[str, Position] = dict(self._watermarks)
+        self._fresh = fresh
+        self.staged_last = self.last
+
+    def _load(self, recovered: RecoveredTopic | None, saved: SavedTopic | None) -> None:
+        first = saved.first_ledger if saved is not None else 0
+        if recovered is not None:
+            for ledger_id in recovered.ledger_ids():
+                ledger = recovered.ledgers[ledger_id]
+                self._ledger_ids.raise_to(ledger_id)
+                if ledger_id >= first and ledger.entries:
+                    ledger.closed = True
+                    self._ledgers[ledger_id] = ledger
+                    self._ids.append(ledger_id)
+            self.next_index = recovered.next_index
+            self._watermarks = dict(recovered.watermarks)
+        if saved is not None:
+            self.next_index = max(self.next_index, saved.next_index)
+            for source, position in saved.watermark_positions().items():
+                self._watermarks[source] = max(position, self._watermarks.get(source, NONE))
+        self._ledger_ids.raise_to(self.incarnation)
+
+    def _find_last(self) -> Position:
+        for ledger_id in reversed(self._ids):
+            ledger = self._ledgers[ledger_id]
+            if ledger.entries:
+                return Position(ledger_id, ledger.entries - 1)
+        return NONE
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def stage(self, entries: list[NewEntry], now_ms: int, *, durable: bool = True, token: Any = None) -> Append:
+        """Give entries their positions (and local ones their origin indexes) and pack them for the log.
+
+        Args:
+            entries: in order; not empty.
+            now_ms: the broker's clock, stored with each.
+            durable: the answer waits for the sync whatever the broker's `fsync` says.
+            token: kept for the caller.
+        """
+        records: list[bytes] = []
+        sizes: list[int] = []
+        preamble = 0
+        ledger_id = self._staged_in
+        if ledger_id is None or self._full(now_ms):
+            ledger_id = self._open(now_ms)
+            opening = pack_ledger(ledger_id, self.incarnation, now_ms, self.name)
+            records.append(opening)
+            sizes.append(len(opening))
+            preamble = 1
+        at = self._staged_entries
+        index = self._staged_index
+        incarnation = self.incarnation
+        stored: list[StoredEntry] = []
+        total = 0
+        for data, flags, count, publish_time, origin, origin_incarnation, first_index, source in entries:
+            if not origin:
+                if flags & _MARKER:
+                    first = -1
+                else:
+                    first = index
+                    index += count
+                entry = StoredEntry(
+                    ledger_id, at, flags, count, publish_time, now_ms, "", incarnation, first, NONE, data
+                )
+            else:
+                entry = StoredEntry(
+                    ledger_id,
+                    at,
+                    flags,
+                    count,
+                    publish_time,
+                    now_ms,
+                    origin,
+                    origin_incarnation,
+                    first_index,
+                    source,
+                    data,
+                )
+                self._staged_marks[origin] = max(source, self._staged_marks.get(origin, NONE))
+            head = pack_entry_head(entry)
+            size = len(head) + len(data)
+            records.append(head)
+            records.append(data)
+            sizes.append(size)
+            stored.append(entry)
+            total += size
+            at += 1
+        self._staged_entries = at
+        self._staged_bytes += total
+        self._staged_index = index
+        self.staged_last = Position(ledger_id, at - 1)
+        return Append(
+            topic=self.name,
+            records=records,
+            sizes=sizes,
+            entries=stored,
+            preamble=preamble,
+            durable=durable,
+            token=token,
+            bytes_total=total + (sizes[0] if preamble else 0),
+            extra={"opened_ms": now_ms} if preamble else {},
+        )
+
+    def _full(self, now_ms: int) -> bool:
+        return (
+            self._staged_entries >= self._entries_max
+            or self._staged_bytes >= self._bytes_max
+            or now_ms - self._opening_ms >= self._age_ms_max
+        )
+
+    def _open(self, now_ms: int) -> int:
+        """Start a new ledger; the topic's first one is its incarnation."""
+        if self._fresh:
+            self._staged_in = self.incarnation
+        else:
+            self._staged_in = self._ledger_ids.allocate(now_ms)
+        self._fresh = False
+        self._opening_ms = now_ms
+        self._staged_entries = 0
+        self._staged_bytes = 0
+        return self._staged_in
+
+    def confirm(self, append: Append, location: Location) -> None:
+        """The log holds an append durably; in the order of staging.
+
+        Args:
+            append: as staged.
+            location: of its first record; the others follow it.
+        """
+        segment = location.segment << SEGMENT_SHIFT
+        offset = location.offset
+        entries = append.entries
+        sizes = append.sizes
+        first = entries[0]
+        ledger = self._ledgers.get(first.ledger)
+        if ledger is None:
+            for ledger_id in self._ids:
+                self._ledgers[ledger_id].closed = True
+            ledger = self._ledgers[first.ledger] = Ledger(first.ledger, append.extra.get("opened_ms", first.broker_time))
+            self._ids.append(first.ledger)
+        assert first.entry == ledger.entries, f"{self.name}: {first.position} confirmed behind {ledger.entries} entries"
+        for number in range(append.preamble):
+            offset += sizes[number]
+        at = append.preamble
+        size_total = 0
+        for entry in entries:
+            size = sizes[at]
+            at += 1
+            ledger.add(
+                segment | offset,
+                size,
+                entry.flags,
+                entry.count,
+                entry.publish_time,
+                entry.broker_time,
+                marker=bool(entry.flags & _MARKER),
+            )
+            offset += size
+            size_total += size
+            if entry.origin:
+                self._watermarks[entry.origin] = max(entry.source, self._watermarks.get(entry.origin, NONE))
+            elif entry.first_index >= 0:
+                self.next_index = entry.first_index + entry.count
+        self.bytes_retained += size_total
+        self.last = Position(first.ledger, ledger.entries - 1)
+        self._cache.add(first.ledger, entries, size_total)
+
+    def fail(self) -> None:
+        """Everything staged and not confirmed never was; the next entry opens a new ledger."""
+        self._staged_in = None
+        self._staged_entries = 0
+        self._staged_bytes = 0
+        self._staged_index = self.next_index
+        self._staged_marks = dict(self._watermarks)
+        self._fresh = False
+        self.staged_last = self.last
+
+    def roll(self, now_ms: int, *, above: int = -1) -> None:
+        """Close the open ledger: the next entry starts a new one, with an id over `above`."""
+        self._ledger_ids.raise_to(above)
+        self._staged_in = None
+        self._fresh = False
+
+    # ---------------------------------------------------------------------------------------------------- where things are
+
+    @property
+    def first(self) -> Position:
+        """The first retained entry, or NONE."""
+        for ledger_id in self._ids:
+            if self._ledgers[ledger_id].entries:
+                return Position(ledger_id, 0)
+        return NONE
+
+    def ledger_ids(self) -> list[int]:
+        """Retained ledgers, ascending."""
+        return list(self._ids)
+
+    def ledger_infos(self) -> list[Ledger]:
+        """Retained ledgers, ascending; to be read only."""
+        return [self._ledgers[ledger_id] for ledger_id in self._ids]
+
+    def valid(self, position: Position) -> bool:
+        """Whether there is an entry at a position."""
+        ledger = self._ledgers.get(position[0])
+        return ledger is not None and 0 <= position[1] < ledger.entries
+
+    def next_after(self, position: Position) -> Position | None:
+        """The first entry behind a position (any position, also of a ledger that is gone), or None."""
+        ledger_id, entry = position
+        at = find(self._ids, ledger_id)
+        if at < len(self._ids) and self._ids[at] == ledger_id:
+            if entry + 1 < self._ledgers[ledger_id].entries:
+                return Position(ledger_id, max(entry + 1, 0))
+            at += 1
+        return Position(self._ids[at], 0) if at < len(self._ids) else None
+
+    def position_before(self, position: Position) -> Position:
+        """The entry in front of a position, or a position before everything retained."""
+        ledger_id, entry = position
+        at = find(self._ids, ledger_id)
+        if at < len(self._ids) and self._ids[at] == ledger_id and entry > 0:
+            return Position(ledger_id, min(entry, self._ledgers[ledger_id].entries) - 1)
+        if at > 0:
+            before = self._ids[at - 1]
+            return Position(before, self._ledgers[before].entries - 1)
+        if position == LATEST:
+            return self.last
+        return Position(self._ids[0], -1) if self._ids else self.last if position >= self.last else NONE
+
+    def _pieces(self, after: Position, up_to: Position) -> Iterable[tuple[Ledger, int, int]]:
+        """(ledger, first, end) of the entries with after < p <= up_to."""
+        if up_to <= after:
+            return
+        at = find(self._ids, after[0])
+        while at < len(self._ids) and self._ids[at] <= up_to[0]:
+            ledger = self._ledgers[self._ids[at]]
+            first = max(after[1] + 1, 0) if ledger.ledger == after[0] else 0
+            end = min(up_to[1] + 1, ledger.entries) if ledger.ledger == up_to[0] else ledger.entries
+            if first < end:
+                yield ledger, first, end
+            at += 1
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """Entries with after < p <= up_to."""
+        return sum(end - first for _, first, end in self._pieces(after, up_to))
+
+    def messages_between(self, after: Position, up_to: Position) -> int:
+        """Messages in those entries."""
+        return sum(ledger.messages_in(first, end) for ledger, first, end in self._pieces(after, up_to))
+
+    def markers_between(self, after: Position, up_to: Position) -> int:
+        """Markers among those entries."""
+        return sum(ledger.markers_in(first, end) for ledger, first, end in self._pieces(after, up_to))
+
+    def bytes_between(self, after: Position, up_to: Position) -> int:
+        """Bytes of those entries' records."""
+        return sum(ledger.bytes_in(first, end) for ledger, first, end in self._pieces(after, up_to))
+
+    def flags_at(self, position: Position) -> int:
+        """The flags of an entry that is here."""
+        return self._ledgers[position[0]].flags[position[1]]
+
+    def count_at(self, position: Position) -> int:
+        """Messages in an entry that is here."""
+        return self._ledgers[position[0]].count(position[1])
+
+    def size_at(self, position: Position) -> int:
+        """Bytes of the data of an entry that is here, as far as the index tells (a link's header counts as data)."""
+        return self._ledgers[position[0]].sizes[position[1]] - LOCAL_HEADER_BYTES
+
+    def time_at(self, position: Position) -> int:
+        """Publish time of an entry that is here, ms."""
+        return self._ledgers[position[0]].publish_times[position[1]]
+
+    def batch_last_index(self, position: Position) -> int:
+        """The last batch index of an entry that is here; -1 when it is no batch."""
+        ledger = self._ledgers.get(position[0])
+        if ledger is None or not ledger.flags[position[1]] & EntryFlags.BATCH:
+            return -1
+        return ledger.count(position[1]) - 1
+
+    def last_dispatchable(self) -> Position:
+        """The newest entry that a consumer can be given (markers are not), or NONE."""
+        for ledger_id in reversed(self._ids):
+            entry = self._ledgers[ledger_id].last_message()
+            if entry >= 0:
+                return Position(ledger_id, entry)
+        return NONE
+
+    def seek_time(self, publish_time_ms: int) -> Position:
+        """The first entry with a publish time at or after `publish_time_ms`; LATEST when there is none."""
+        for ledger_id in self._ids:
+            for entry, published in enumerate(self._ledgers[ledger_id].publish_times):
+                if published >= publish_time_ms:
+                    return Position(ledger_id, entry)
+        return LATEST
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        """Entries from `start` on that are in memory, in order; none if the first is not.
+
+        Args:
+            start: the first entry wanted; if there is none, the next one that is.
+            entries_max, bytes_max: how many; one entry is given even if it is larger.
+        """
+        position = start if self.valid(start) else self.next_after(Position(start[0], start[1] - 1))
+        found: list[StoredEntry] = []
+        size = 0
+        while position is not None and len(found) < entries_max and size < bytes_max:
+            run = self._cache.run(position[0], position[1], entries_max - len(found), bytes_max - size)
+            if not run:
+                break
+            found += run
+            size += sum(len(entry.data) for entry in run)
+            last = found[-1]
+            if last.entry + 1 < self._ledgers[last.ledger].entries:
+                break
+            position = self.next_after(Position(last.ledger, last.entry))
+        return found
+
+    def locations(self, start: Position, entries_max: int, bytes_max: int) -> list[Span]:
+        """Where the entries from `start` on lie, in order, for the reader."""
+        position = start if self.valid(start) else self.next_after(Position(start[0], start[1] - 1))
+        spans: list[Span] = []
+        size = 0
+        while position is not None and len(spans) < entries_max:
+            ledger = self._ledgers[position[0]]
+            for entry in range(position[1], ledger.entries):
+                size += ledger.sizes[entry]
+                if spans and (size > bytes_max or len(spans) >= entries_max):
+                    return spans
+                location = ledger.locations[entry]
+                spans.append(Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry]))
+            position = self.next_after(Position(ledger.ledger, ledger.entries - 1))
+        return spans
+
+    def relocate(self, moved: Mapping[Position, Location]) -> None:
+        """Records were copied to other segments."""
+        for position, location in moved.items():
+            ledger = self._ledgers.get(position.ledger)
+            if ledger is not None and position.entry < ledger.entries:
+                ledger.locations[position.entry] = location.segment << SEGMENT_SHIFT | location.offset
+
+    # ----------------------------------------------------------------------------------------------------------- links
+
+    def watermark(self, source: str) -> Position:
+        """The highest position of a source cluster that is durable here ("persisted"), or NONE."""
+        return self._watermarks.get(source, NONE)
+
+    def watermark_staged(self, source: str) -> Position:
+        """The highest position of a source cluster that is on its way or durable ("pushed"), or NONE."""
+        return self._staged_marks.get(source, NONE)
+
+    def watermarks(self) -> dict[str, Position]:
+        """All that are durable."""
+        return dict(self._watermarks)
+
+    # -------------------------------------------------------------------------------------------------------- retention
+
+    def trim(self, keep_after: Position | None, now_ms: int, retention: Retention) -> Trim | None:
+        """Which ledgers may go.
+
+        Args:
+            keep_after: somebody needs everything behind this *durable* position (A7); None: nobody needs anything.
+            now_ms: the clock.
+            retention: how long what nobody needs stays all the same.
+
+        Returns:
+            None when nothing may go. The open ledger and the topic's last one stay.
+        """
+        going: list[int] = []
+        size = self.bytes_retained
+        for ledger_id in self._ids[:-1]:
+            ledger = self._ledgers[ledger_id]
+            if keep_after is not None and Position(ledger_id, ledger.entries - 1) > keep_after:
+                break
+            too_old = retention.time_ms >= 0 and now_ms - ledger.newest_ms >= retention.time_ms
+            too_much = retention.size_bytes >= 0 and size > retention.size_bytes
+            if not (too_old or too_much):
+                break
+            going.append(ledger_id)
+            size -= ledger.bytes
+        if not going:
+            return None
+        at = find_after(self._ids, going[-1])
+        return Trim(going, self._ids[at], self.next_index, dict(self._watermarks))
+
+    def forget(self, trim: Trim) -> None:
+        """What `trim` named is durable elsewhere: its ledgers are gone."""
+        for ledger_id in trim.ledgers:
+            ledger = self._ledgers.pop(ledger_id, None)
+            if ledger is not None:
+                self._ids.remove(ledger_id)
+                self.bytes_retained -= ledger.bytes
+                self._cache.drop(ledger_id)
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self._ids == sorted(self._ledgers), "ledgers are out of order"
+        assert self.bytes_retained == sum(ledger.bytes for ledger in self._ledgers.values())
+        assert self.last == self._find_last() or not self._ids
+        assert self._staged_index >= self.next_index
+        for source, position in self._watermarks.items():
+            assert self._staged_marks.get(source, NONE) >= position, f"staged watermark of {source} below the durable one"
