@@ -1784,6 +1784,7 @@ class CommandGeoTopics(message.Message):
     WAIT_MS_FIELD_NUMBER: builtins.int
     PIPELINE_FIELD_NUMBER: builtins.int
     LEASE_MS_FIELD_NUMBER: builtins.int
+    BOOT_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     to: builtins.str
     counter: builtins.int
@@ -1793,6 +1794,8 @@ class CommandGeoTopics(message.Message):
     pipeline: builtins.str
     """who asks; holder of the advisory lease"""
     lease_ms: builtins.int
+    boot: builtins.int
+    """of the answer that `counter` came from; of another start: everything"""
     def __init__(
         self,
         *,
@@ -1802,10 +1805,11 @@ class CommandGeoTopics(message.Message):
         wait_ms: builtins.int | None = ...,
         pipeline: builtins.str | None = ...,
         lease_ms: builtins.int | None = ...,
+        boot: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "lease_ms", b"lease_ms", "pipeline", b"pipeline", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease_ms", b"lease_ms", "pipeline", b"pipeline", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "lease_ms", b"lease_ms", "pipeline", b"pipeline", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease_ms", b"lease_ms", "pipeline", b"pipeline", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2115,6 +2119,7 @@ class CommandGeoAppendResponse(message.Message):
     RETRY_FIELD_NUMBER: builtins.int
     THROTTLE_MS_FIELD_NUMBER: builtins.int
     DUPLICATES_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     refused: builtins.bool
     """the chain is broken: rewind to the watermark"""
@@ -2129,6 +2134,10 @@ class CommandGeoAppendResponse(message.Message):
     def persisted(self) -> GeoPosition:
         """the watermark"""
 
+    @builtins.property
+    def position(self) -> GeoPosition:
+        """of the entry that blocks; what came before it is stored, see `persisted`"""
+
     def __init__(
         self,
         *,
@@ -2140,10 +2149,11 @@ class CommandGeoAppendResponse(message.Message):
         retry: builtins.bool | None = ...,
         throttle_ms: builtins.int | None = ...,
         duplicates: builtins.int | None = ...,
+        position: GeoPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2156,6 +2166,7 @@ class GeoCommitTopic(message.Message):
     CURSOR_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     blocked: builtins.str
@@ -2165,6 +2176,10 @@ class GeoCommitTopic(message.Message):
     def cursor(self) -> GeoCursor:
         """gen must be the present one"""
 
+    @builtins.property
+    def position(self) -> GeoPosition:
+        """of the entry that blocks"""
+
     def __init__(
         self,
         *,
@@ -2173,10 +2188,11 @@ class GeoCommitTopic(message.Message):
         cursor: GeoCursor | None = ...,
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
+        position: GeoPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2192,12 +2208,15 @@ class GeoLearnTopic(message.Message):
     COUNTER_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    GEN_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     counter: builtins.int
     """of the destination, at the time of the answer"""
     blocked: builtins.str
     reason: builtins.str
+    gen: builtins.int
+    """of the cursor that was compared; another one: too late. 0: not said"""
     @builtins.property
     def watermark(self) -> GeoPosition: ...
     def __init__(
@@ -2209,10 +2228,11 @@ class GeoLearnTopic(message.Message):
         counter: builtins.int | None = ...,
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
+        gen: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2225,9 +2245,17 @@ class CommandGeoCommit(message.Message):
     COMMITS_FIELD_NUMBER: builtins.int
     LEARNED_FIELD_NUMBER: builtins.int
     PIPELINE_FIELD_NUMBER: builtins.int
+    TROUBLE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    THROTTLED_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     to: builtins.str
     pipeline: builtins.str
+    trouble: builtins.str
+    """of the whole link: "down", "identity", "" when it works again"""
+    reason: builtins.str
+    throttled: builtins.bool
+    """the destination asks for less"""
     @builtins.property
     def commits(self) -> containers.RepeatedCompositeFieldContainer[GeoCommitTopic]: ...
     @builtins.property
@@ -2240,10 +2268,13 @@ class CommandGeoCommit(message.Message):
         commits: abc.Iterable[GeoCommitTopic] | None = ...,
         learned: abc.Iterable[GeoLearnTopic] | None = ...,
         pipeline: builtins.str | None = ...,
+        trouble: builtins.str | None = ...,
+        reason: builtins.str | None = ...,
+        throttled: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["pipeline", b"pipeline", "request_id", b"request_id", "to", b"to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "throttled", b"throttled", "to", b"to", "trouble", b"trouble"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["commits", b"commits", "learned", b"learned", "pipeline", b"pipeline", "request_id", b"request_id", "to", b"to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["commits", b"commits", "learned", b"learned", "pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "throttled", b"throttled", "to", b"to", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2286,12 +2317,17 @@ class GeoWatermarkQuery(message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     partitions: builtins.int
     @builtins.property
     def last(self) -> GeoPosition:
-        """the source's own newest position: a watermark above it is told back (A8)"""
+        """the source's own newest position"""
+
+    @builtins.property
+    def start(self) -> GeoPosition:
+        """C: everything that this link will still send lies above (who a new uuid is)"""
 
     def __init__(
         self,
@@ -2300,10 +2336,11 @@ class GeoWatermarkQuery(message.Message):
         incarnation: builtins.int | None = ...,
         partitions: builtins.int | None = ...,
         last: GeoPosition | None = ...,
+        start: GeoPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

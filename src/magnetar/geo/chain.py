@@ -1,0 +1,90 @@
+"""The chain rule: exactly once and in order over a link, whatever the messenger does.
+
+A link A -> B carries the entries of a topic in the order of A's log. Between the two brokers stands a messenger (a Spark
+task) that may die half way, run twice, or wake up late. Three pure functions are the whole rule; both brokers and the
+property tests use these and nothing else.
+
+The source keeps, durably and as one, the cursor (C, S, gen):
+
+    C    everything at or below is settled: sent and confirmed, or filtered out, or skipped, or trimmed
+    S    the last position at or below C that was *sent* to this destination
+    gen  which attempt this is; raised by every rewind
+
+Every entry that is sent says after which *sent* position p it comes: the first of a range says S, each later one names
+the one sent before it. What is left out on the way moves C and never S or p, so that a hole made by a filter is no gap in
+the chain (FINDINGS A1).
+
+The destination keeps, per topic and source cluster, the watermark in two versions: *pushed* (given to storage) and
+*persisted* (durable). An entry at `position` that comes after p is
+
+    stored      if p <= pushed < position       the chain goes on
+    a duplicate if position <= pushed           not stored again; answered once *persisted* covers it (A4)
+    refused     if pushed < p                   something between was never seen here, or was lost
+
+A failed append takes pushed back to persisted. A refusal, and the handshake that starts every link, tells *persisted* (W):
+if W < S, the destination lost what it once had, and the source rewinds to it (A2). A messenger that was sent out before
+the rewind carries the old generation; its confirmation is worth nothing any more (A3).
+
+Why a task may run twice with two different filters (A10): the destination takes each position once, from whichever task
+sends it first, and refuses what does not continue what it has. Whichever task loses has sent duplicates or is refused.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from magnetar.core.ids import NONE, LinkCursor, Position
+
+
+class Verdict(NamedTuple):
+    """What a destination does with a run of entries.
+
+    Attributes:
+        first_new: index of the first entry to store, all behind it follow; None when there is none.
+        duplicates: how many, from the beginning, are here already or on their way to the disk.
+        refused: the chain is broken: nothing of this run may be stored.
+    """
+
+    first_new: int | None
+    duplicates: int
+    refused: bool
+
+
+def judge(pushed: Position, p: Position, positions: Sequence[Position]) -> Verdict:
+    """Judge a run of entries against the chain.
+
+    Args:
+        pushed: the watermark of what was given to storage.
+        p: the position sent before the first of the run.
+        positions: of the entries, strictly ascending, all above p, not empty; each is the p of the next.
+    """
+    duplicates = bisect_right(positions, pushed)
+    if duplicates == len(positions):
+        return Verdict(None, duplicates, False)
+    # With a duplicate in front, the p of the first new entry is that duplicate's position, which is at most `pushed`.
+    if duplicates == 0 and p > pushed:
+        return Verdict(None, 0, True)
+    return Verdict(duplicates, duplicates, False)
+
+
+def advance(cursor: LinkCursor, commit: LinkCursor) -> LinkCursor | None:
+    """The cursor after a confirmation, or None when the confirmation says nothing new or is of another generation.
+
+    S goes with C but never back: a skip moves C alone, and what a task had sent before it stays sent.
+    """
+    if commit.gen != cursor.gen or commit.c <= cursor.c or commit.s > commit.c:
+        return None
+    return LinkCursor(commit.c, max(commit.s, cursor.s), cursor.gen)
+
+
+def learn(cursor: LinkCursor, watermark: Position, start: Position = NONE) -> LinkCursor | None:
+    """The cursor after hearing the destination's *persisted* watermark, or None when the destination has all of S.
+
+    Args:
+        cursor: as it is.
+        watermark: W.
+        start: where the link began (a link may begin at the newest entry); nothing before is sent, also not again.
+    """
+    if watermark >= cursor.s:
+        return None
+    return LinkCursor(max(watermark, start), watermark, cursor.gen + 1)

@@ -1,0 +1,101 @@
+"""Which entries of which topics go to which clusters.
+
+    topic   its effective clusters are those of the topic's own policy, else those of its namespace
+    link    a cluster gets a topic when it is an effective cluster, is not this one, and a link leads there
+    entry   | published here, no `replicate_to`       | goes
+            | published here, `replicate_to` has names | goes to those; the name `__local__` is no cluster's
+            | has `replicated_from`                    | never: every message comes straight from its origin
+            | marker                                   | by its kind; none yet
+
+So two-way, one-way and no replication between two clusters are all said by who lists whom, and a mesh has no loops.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from magnetar.core.ids import Position
+from magnetar.storage.entries import EntryFlags
+from magnetar.storage.topiclog import TopicLog
+
+LOCAL_ONLY: Final = "__local__"
+"""What clients write into `replicate_to` for "do not replicate"; no cluster can have this name."""
+
+_STAYS: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER)
+_RESTRICTED: Final = int(EntryFlags.RESTRICTED)
+
+
+def effective_clusters(namespace: Iterable[str], topic: Iterable[str] | None = None) -> frozenset[str]:
+    """Clusters of a topic: its own policy if it has one (also an empty one), else its namespace's."""
+    return frozenset(namespace if topic is None else topic)
+
+
+def targets(local: str, effective: Collection[str], linked: Iterable[str]) -> frozenset[str]:
+    """Clusters that a topic's entries are sent to from here.
+
+    Args:
+        local: this cluster. If it is not among `effective`, messages published here all the same go out (Pulsar deletes
+            such topics; losing messages by a policy is not ours to choose).
+        effective: of the topic.
+        linked: clusters that a configured link leads to.
+    """
+    return (frozenset(linked) & frozenset(effective)) - {local}
+
+
+def unlinked(local: str, effective: Collection[str], linked: Iterable[str]) -> frozenset[str]:
+    """Clusters that a policy names but no link leads to: `status` warns of them."""
+    return frozenset(effective) - frozenset(linked) - {local}
+
+
+def two_way(
+    a: str, b: str, clusters_in_a: Collection[str], clusters_in_b: Collection[str], links: Collection[tuple[str, str]]
+) -> bool:
+    """Whether a topic's messages travel in both directions between two clusters."""
+    return b in clusters_in_a and (a, b) in links and a in clusters_in_b and (b, a) in links
+
+
+def may_go(flags: int) -> bool:
+    """Whether an entry can go over a link at all, by its flags alone. Restricted ones also need `names_allow`."""
+    return not flags & _STAYS
+
+
+def names_allow(flags: int, replicate_to: Collection[str], target: str) -> bool:
+    """Whether an entry's own list of clusters, if it has one, names the target."""
+    return not flags & _RESTRICTED or target in replicate_to
+
+
+MAY_GO: Final = bytes(int(may_go(flags)) for flags in range(256))
+"""`may_go` for every flags byte, for `bytes.translate`."""
+
+assert int(max(EntryFlags)) < 256, "entry flags no longer fit the index's byte"
+
+
+def local_messages(log: TopicLog, after: Position, up_to: Position) -> int:
+    """Messages that this cluster published in a topic with after < position <= up_to (markers and replicated ones not)."""
+    total = 0
+    if up_to <= after:
+        return 0
+    for ledger in log.ledger_infos():
+        if not after[0] <= ledger.ledger <= up_to[0]:
+            continue
+        first = max(after[1] + 1, 0) if ledger.ledger == after[0] else 0
+        end = min(up_to[1] + 1, ledger.entries) if ledger.ledger == up_to[0] else ledger.entries
+        while first < end:
+            # Runs of one kind are counted in one subtraction: a log is made of long runs.
+            segment = ledger.flags[first:end].translate(MAY_GO)
+            kind = segment[0]
+            run = segment.find(1 - kind)
+            run = len(segment) if run < 0 else run
+            if kind:
+                total += ledger.messages_in(first, first + run)
+            first += run
+            if run < 8 and first < end:  # short runs: one look each is cheaper than a new segment each
+                segment = segment[run:]
+                total += sum(ledger.count(first + at) for at, goes in enumerate(segment) if goes)
+                first = end
+    return total
+
+
+def index_after(log: TopicLog, position: Position) -> int:
+    """The origin index of the first message published here behind a position that is retained or below all that is."""
+    return log.next_index - local_messages(log, position, log.last)
+
