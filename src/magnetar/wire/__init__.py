@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol without I/O: frames, commands, message metadata, batches, markers, connection states."""

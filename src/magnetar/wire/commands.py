@@ -1,7 +1,7 @@
 """Framed bytes of what a broker says to a client; one small function a command.
 
-Rules that clients insist on (pulsar-facts J): `server_version`, the `response` of lookups and the `message` of errors are
-always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
+Rules that clients insist on (pulsar-facts J): `server_version`, the `response` of lookups and the `message` of errors
+are always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
 
 Receipts and message headers are on the hot path: their bytes are put together by hand (`tests` compare them with what
 protobuf makes).
@@ -13,17 +13,13 @@ from typing import Any, Final
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import Position
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import NO_REQUEST
 from magnetar.wire.frames import encode
-
-PROTOCOL_VERSION: Final = 21
-"""The newest version of the protocol that this broker speaks (A.5)."""
+from magnetar.wire.versions import agreed
 
 SERVER_VERSION: Final = "Magnetar"
 
 U64: Final = (1 << 64) - 1
-NO_REQUEST: Final = U64
-"""The request id of an error that answers no request."""
-
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(128))
 
 
@@ -57,7 +53,7 @@ def connected(protocol_version: int, message_bytes_max: int, hello: pb.GeoHello 
             type=3,
             connected=pb.CommandConnected(
                 server_version=SERVER_VERSION,
-                protocol_version=min(protocol_version, PROTOCOL_VERSION),
+                protocol_version=agreed(protocol_version),
                 max_message_size=message_bytes_max,
                 feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
                 geo=hello,

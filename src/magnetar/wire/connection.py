@@ -1,15 +1,28 @@
-"""The server's side of a connection's life (pulsar-facts A.6).
+"""The server's side of a connection's life, and who may say what in it (pulsar-facts A.6).
 
-    state       CONNECT                other known command        server's own command     unknown command
-    NEW         -> CONNECTED / refused protocol error             protocol error           protocol error
-    CONNECTED   protocol error         legal                      protocol error           protocol error
-    CLOSED      nothing is read any more
+A peer says CONNECT, once and first. From then on it may send what clients send. What only a server sends is never legal
+from a client, in no state: it is the sign of a peer that mixed up its roles, or of bytes that are no Pulsar at all.
 
-A link peer is a client that presented the links' shared secret: `auth_method_name = "magnetar-link"` and the token as
-`auth_data`. Only link peers may use commands from 1000 up, publish markers, or set `replicated_from`; anybody else gets
-`NotAllowedError`. A wrong token is refused at CONNECT, whoever presents it.
+    state      CONNECT              request of a client   request of a link            anything else
+    ---------  -------------------  --------------------  ---------------------------  --------------
+    NEW        -> CONNECTED         end                   end                          end
+               or -> CLOSED: refuse
+    CONNECTED  end                  ok                    ok to a link peer, else      end
+                                                          refuse
+    CLOSED     end                  end                   end                          end
 
-Blame: everything raised here is the peer's doing (`ProtocolError` ends the connection, `BrokerError` answers a request).
+"end" is a `ProtocolError`: the connection is closed without an answer. "refuse" is a `BrokerError`: the request is
+answered and the connection goes on (a refused CONNECT is answered, then closed). Both blame the peer; a mistake of this
+side is never reported through them.
+
+A **link peer** is a client that presented the links' shared secret: `auth_method_name = "magnetar-link"` and the token
+as `auth_data`. A wrong token is refused at CONNECT, whoever presents it. Only link peers may
+
+- send commands from 1000 up: `ServerHandshake.check` refuses the others, with NotAllowedError;
+- publish markers or entries with `replicated_from`: `ServerHandshake.check_entry` refuses the others, with
+  NotAllowedError; it is called with what `metadata.inspect` saw of each SEND.
+
+And only to them CONNECTED carries a `GeoHello`.
 """
 
 import hmac
@@ -17,42 +30,27 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.wire.metadata import Inspected, check_client_entry
 from magnetar.wire.pulsar_pb2 import BaseCommand
+from magnetar.wire.versions import agreed
 
 LINK_AUTH_METHOD: Final = "magnetar-link"
+"""How the link token is announced in CONNECT."""
+
+CONNECT: Final = 2
 GEO_COMMANDS_FROM: Final = 1000
 
 CLIENT_COMMANDS: Final = frozenset(
-    {
-        4,
-        5,
-        6,
-        10,
-        11,
-        12,
-        15,
-        16,
-        18,
-        19,
-        20,
-        21,
-        23,
-        25,
-        28,
-        29,
-        32,
-        34,
-        37,
-        39,
-        *range(50, 62),
-        62,
-        64,
-        67,
-    }
+    {4, 5, 6, 10, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 37, 39}
+    | {50, 52, 54, 56, 58, 60}  # requests of transactions; their answers have the odd numbers
+    | {62, 64, 67}
 )
 """What a client may send after CONNECT (A.2); which of these are served is the broker's matter."""
 
 GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010})
+
+NO_REQUEST: Final = 2**64 - 1
+"""The request id (-1 as unsigned) of an error that answers no request."""
 
 
 class State(Enum):
@@ -61,6 +59,13 @@ class State(Enum):
     NEW = "new"
     CONNECTED = "connected"
     CLOSED = "closed"
+
+
+_LEGAL: Final[dict[State, frozenset[int]]] = {
+    State.NEW: frozenset({CONNECT}),
+    State.CONNECTED: CLIENT_COMMANDS | GEO_REQUESTS,
+    State.CLOSED: frozenset(),
+}
 
 
 class Accepted(NamedTuple):
@@ -74,7 +79,12 @@ class ServerHandshake:
     """Who the peer is and what it may send.
 
     Args:
-        link_token: the links' shared secret.
+        link_token: the links' shared secret; empty: there are no links, every token is wrong.
+
+    Attributes:
+        state: see the table above.
+        protocol_version: the version both speak, once connected.
+        link: whether it is a link peer.
     """
 
     __slots__ = ("_token", "link", "protocol_version", "state")
@@ -87,29 +97,28 @@ class ServerHandshake:
 
     @property
     def connected(self) -> bool:
-        """Whether CONNECT was accepted."""
+        """Whether CONNECT was accepted and the connection not closed since."""
         return self.state is State.CONNECTED
 
     def connect(self, command: BaseCommand) -> Accepted:
         """The first command.
 
         Raises:
-            ProtocolError: it is not CONNECT.
-            BrokerError: it is refused: the link token is wrong.
+            ProtocolError: it is not CONNECT, or not the first.
+            BrokerError: it is refused (AuthenticationError): the link token is wrong.
         """
-        if self.state is not State.NEW or command.type != 2 or not command.HasField("connect"):
-            raise ProtocolError(f"command type {command.type} before CONNECT")
+        if self.state is not State.NEW or command.type != CONNECT:
+            raise self._illegal(command.type)
         connect = command.connect
         if connect.auth_method_name == LINK_AUTH_METHOD:
             # Compared in constant time: how long a refusal takes tells nothing about the token.
-            if not self._token or not hmac.compare_digest(bytes(connect.auth_data), self._token):
+            if not self._token or not hmac.compare_digest(connect.auth_data, self._token):
                 self.state = State.CLOSED
                 raise BrokerError(
-                    ErrorCode.AUTHENTICATION,
-                    "the link token is not this cluster's; see [replication] token_file",
+                    ErrorCode.AUTHENTICATION, "the link token is not this cluster's; see [replication] token_file"
                 )
             self.link = True
-        self.protocol_version = max(0, connect.protocol_version)
+        self.protocol_version = agreed(connect.protocol_version)
         self.state = State.CONNECTED
         return Accepted(self.protocol_version, self.link)
 
@@ -117,23 +126,40 @@ class ServerHandshake:
         """Whether a later command is legal.
 
         Raises:
-            ProtocolError: never legal from a client, or without its body.
-            BrokerError: legal only for link peers.
+            ProtocolError: not legal in this state.
+            BrokerError: legal only for link peers (NotAllowedError).
         """
         kind = command.type
-        if kind >= GEO_COMMANDS_FROM:
-            if kind not in GEO_REQUESTS:
-                raise ProtocolError(f"command type {kind} is not a request")
-            if not self.link:
-                raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} needs the link token")
-            return
-        if kind not in CLIENT_COMMANDS:
-            raise ProtocolError(f"command type {kind} is not one that a client sends")
+        if kind == CONNECT or kind not in _LEGAL[self.state]:
+            raise self._illegal(kind)
+        if kind >= GEO_COMMANDS_FROM and not self.link:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} is for links: it needs the link token")
+
+    def check_entry(self, seen: Inspected, *, marker: bool) -> None:
+        """Whether this peer may publish an entry; `marker` is what CommandSend says of it.
+
+        Raises:
+            BrokerError: a marker, or an origin, from somebody who is no link (NotAllowedError).
+        """
+        check_client_entry(seen, marker=marker, link=self.link)
+
+    def close(self) -> None:
+        """Nothing is legal any more."""
+        self.state = State.CLOSED
+
+    def _illegal(self, kind: int) -> ProtocolError:
+        if self.state is State.CLOSED:
+            return ProtocolError(f"command type {kind} on a connection that is closing")
+        if self.state is State.NEW:
+            return ProtocolError(f"command type {kind} before CONNECT")
+        if kind == CONNECT:
+            return ProtocolError("CONNECT a second time")
+        return ProtocolError(f"command type {kind} is not one that a client sends")
 
 
 def request_id_of(command: BaseCommand) -> int:
-    """The request id of any command that has one, else 2^64 - 1 (an error that answers no request)."""
+    """The request id of any command that has one, else `NO_REQUEST`."""
     for _field, body in command.ListFields():
         if hasattr(body, "request_id"):
             return int(body.request_id)
-    return 2**64 - 1
+    return NO_REQUEST

@@ -1,8 +1,8 @@
 """Frames of Pulsar's binary protocol: bytes in, commands out, for any split of the bytes.
 
 A frame is `total size (4) | command size (4) | BaseCommand | payload`, big-endian; the total does not count itself
-(pulsar-facts A.1). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`, for GEO_APPEND
-and the GEO_READ response it is entries one after the other. This file never looks into it.
+(pulsar-facts A.1). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`, for
+GEO_APPEND and the GEO_READ response it is entries one after the other. This file never looks into it.
 
 What the decoder promises:
 
@@ -10,8 +10,9 @@ What the decoder promises:
 - a payload is copied once, out of the receive buffer;
 - memory is taken for bytes that came, not for sizes that a peer declared;
 - the only exception is `FrameError` (a `ProtocolError`); whole frames in front of the fault are in its `frames`;
-- a command that comes out has every required field, and text where the protocol says text; if its type is one this file
-  knows, the sub-message of that type is there. An unknown type comes out too: whether to ignore it is the caller's matter.
+- a command that comes out has every required field, and text where the protocol says text; if its type is one this
+  file knows, the sub-message of that type is there. An unknown type comes out too: what to do with it is the caller's
+  matter.
 """
 
 import struct
@@ -22,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.text import text_is_valid
+from magnetar.wire.text import missing_fields, text_is_valid
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """Pulsar's default `maxMessageSize`: metadata and payload of one entry."""
@@ -108,7 +109,7 @@ class FrameDecoder:
         """
         frames: list[Frame] = []
         rest = memoryview(data)
-        while len(rest):
+        while rest:
             room = self.get_buffer(len(rest))
             count = min(len(room), len(rest))
             room[:count] = rest[:count]
@@ -172,7 +173,7 @@ class FrameDecoder:
                 if field is not None and not command.HasField(field):  # type: ignore[arg-type]
                     raise FrameError(f"command of type {kind} without its '{field}' part")
                 if not command.IsInitialized():
-                    raise FrameError(f"command of type {kind} lacks {_missing(command)}")
+                    raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
                 if kind not in no_text and not raw.isascii() and not text_is_valid(command):
                     raise FrameError(f"command of type {kind} holds text that is not UTF-8")
                 frames.append(Frame(command, view[behind:stop].tobytes() if behind != stop else b""))
@@ -229,11 +230,6 @@ _TOTAL: Final = struct.Struct(">I")
 
 _FRAME_BYTES_LEAST: Final = 5
 """A command size, and a command that is not empty."""
-
-
-def _missing(command: pb.BaseCommand) -> str:
-    missing = command.FindInitializationErrors()
-    return "the field " + ", ".join(missing[:3]) if missing else "a required field"
 
 
 def encode(command: pb.BaseCommand) -> bytes:

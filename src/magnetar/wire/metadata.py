@@ -7,6 +7,7 @@ destination rewrites metadata, by appending fields (in protobuf the last value o
 checksum.
 """
 
+import base64
 import struct
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.pulsar_pb2 import MessageMetadata
+from magnetar.wire.text import missing_fields
 
 MAGIC: Final = b"\x0e\x01"
 
@@ -24,6 +26,7 @@ MESSAGES_PER_BATCH_MAX: Final = 65_536
 
 _HEADER: Final = struct.Struct(">HII")
 _HEADER_BYTES: Final = 10
+_TIME_MAX: Final = 2**63 - 1
 _FLAGS_REPLICATED: Final = int(EntryFlags.REPLICATED)
 _FLAGS_RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 _FLAGS_MARKER: Final = int(EntryFlags.MARKER)
@@ -47,7 +50,7 @@ class Inspected(NamedTuple):
 
     payload: bytes
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
     publish_time: int
     metadata: MessageMetadata
     metadata_end: int
@@ -58,6 +61,13 @@ class ChecksumError(BrokerError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CHECKSUM, message)
+
+
+class MessageTooLargeError(BrokerError):
+    """Metadata and payload are over the limit of this cluster."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(ErrorCode.NOT_ALLOWED, f"a message of {size} bytes is over the limit of {limit} bytes")
 
 
 def normalise(payload: bytes) -> bytes:
@@ -89,20 +99,30 @@ def split(payload: bytes) -> int:
     return end
 
 
+def _decode(data: memoryview) -> MessageMetadata:
+    try:
+        seen = MessageMetadata.FromString(data)  # type: ignore[arg-type]  # any buffer will do
+    except DecodeError:
+        raise ProtocolError("message metadata cannot be decoded") from None
+    # The protobuf runtime checks required fields when it writes, not when it reads.
+    if not seen.IsInitialized():
+        raise ProtocolError(f"message metadata lacks {missing_fields(seen)}")
+    return seen
+
+
 def parse_metadata(payload: bytes) -> MessageMetadata:
     """The metadata of an entry that was inspected before.
 
     Raises:
-        ProtocolError: it cannot be decoded.
+        ProtocolError: it cannot be decoded, or lacks a required field.
     """
-    try:
-        return MessageMetadata.FromString(memoryview(payload)[_HEADER_BYTES : split(payload)])
-    except DecodeError as error:
-        raise ProtocolError("message metadata cannot be decoded") from error
+    return _decode(memoryview(payload)[_HEADER_BYTES : split(payload)])
 
 
 def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     """Check an entry and read what the broker needs.
+
+    Text in the metadata is not checked: the bytes are the client's, and are passed on as they came.
 
     Args:
         payload: as it came, from the magic (or, without a checksum, from the metadata size) on.
@@ -110,8 +130,9 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
 
     Raises:
         ChecksumError: the checksum does not fit.
-        BrokerError: too large, or a count out of range.
-        ProtocolError: no metadata where it should be.
+        MessageTooLargeError: over `message_bytes_max`.
+        BrokerError: a count out of range.
+        ProtocolError: no complete metadata where it should be.
     """
     if payload[:2] != MAGIC:
         payload = normalise(payload)
@@ -124,15 +145,9 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     end = _HEADER_BYTES + size
     if end > len(payload):
         raise ProtocolError(f"metadata of {size} bytes does not fit into a message of {len(payload)} bytes")
-    try:
-        seen = MessageMetadata.FromString(view[_HEADER_BYTES:end])
-    except DecodeError as error:
-        raise ProtocolError("message metadata cannot be decoded") from error
+    seen = _decode(view[_HEADER_BYTES:end])
     if len(payload) - _HEADER_BYTES > message_bytes_max:
-        raise BrokerError(
-            ErrorCode.NOT_ALLOWED,
-            f"a message of {len(payload) - _HEADER_BYTES} bytes is over the limit of {message_bytes_max} bytes",
-        )
+        raise MessageTooLargeError(len(payload) - _HEADER_BYTES, message_bytes_max)
     has = seen.HasField
     flags = 0
     count = 1
@@ -141,8 +156,7 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
         count = seen.num_messages_in_batch
         if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
             raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible",
+                ErrorCode.NOT_ALLOWED, f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible"
             )
     if has("replicated_from"):
         flags |= _FLAGS_REPLICATED
@@ -157,7 +171,8 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
         flags |= _FLAGS_KEYED
     if has("deliver_at_time"):
         flags |= _FLAGS_DELAYED
-    return Inspected(payload, flags, count, seen.publish_time, seen, end)
+    # Storage keeps the time in a signed word; a clock that runs wild must not break it.
+    return Inspected(payload, flags, count, min(seen.publish_time, _TIME_MAX), seen, end)
 
 
 def check_client_entry(seen: Inspected, *, marker: bool, link: bool) -> None:
@@ -241,14 +256,21 @@ def without_replication(payload: bytes) -> bytes:
 
 
 def sticky_key(payload: bytes) -> bytes | None:
-    """What Key_Shared sorts by: the ordering key, else the partition key, else nothing.
+    """What Key_Shared sorts by: the ordering key, else the partition key (decoded, if it travels as base64), else None.
 
     Raises:
         ProtocolError: the metadata cannot be decoded.
     """
     seen = parse_metadata(payload)
     if seen.HasField("ordering_key"):
-        return bytes(seen.ordering_key)
-    if seen.HasField("partition_key"):
-        return seen.partition_key.encode()
-    return None
+        return seen.ordering_key
+    if not seen.HasField("partition_key"):
+        return None
+    key: str | bytes = seen.partition_key
+    raw = key if isinstance(key, bytes) else key.encode()  # bytes where a client's key is not UTF-8
+    if seen.partition_key_b64_encoded:
+        try:
+            return base64.b64decode(raw, validate=True)
+        except ValueError:
+            return raw  # it claims to be base64 and is not: any stable answer will do
+    return raw

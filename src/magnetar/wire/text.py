@@ -15,13 +15,13 @@ _MESSAGE: Final = FieldDescriptor.TYPE_MESSAGE
 
 
 @cache
-def _holds_text(descriptor: Descriptor) -> bool:
+def _holds_text(descriptor: Descriptor | None) -> bool:
     """Whether a message of this kind can hold text, at any depth."""
     return _search(descriptor, set())
 
 
-def _search(descriptor: Descriptor, seen: set[str]) -> bool:
-    if descriptor.full_name in seen:
+def _search(descriptor: Descriptor | None, seen: set[str]) -> bool:
+    if descriptor is None or descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)
     return any(
@@ -43,3 +43,9 @@ def text_is_valid(message: Message) -> bool:
             if not all(text_is_valid(item) for item in items):
                 return False
     return True
+
+
+def missing_fields(message: Message) -> str:
+    """The required fields that a message lacks, for an error's text."""
+    names: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs do not know it
+    return "the required " + ", ".join(names[:3])

@@ -1,0 +1,70 @@
+"""Batches: many messages in the payload of one entry (pulsar-facts A.3).
+
+    repeated [ metadata size (4) | SingleMessageMetadata | payload_size bytes ]
+
+The broker never opens a batch; tools do (`verify`, the Spark source of messages, tests). A batch is compressed as a
+whole: these functions take and give the uncompressed bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.core.errors import ProtocolError
+from magnetar.wire.metadata import MESSAGES_PER_BATCH_MAX
+from magnetar.wire.pulsar_pb2 import SingleMessageMetadata
+
+_SIZE_BYTES: Final = 4
+
+
+def encode_batch(messages: Sequence[tuple[SingleMessageMetadata, bytes]]) -> bytes:
+    """The payload of a batch entry; `payload_size` is filled in (in a copy: what is passed in is not changed).
+
+    Raises:
+        ValueError: no messages, or more than `MESSAGES_PER_BATCH_MAX`.
+    """
+    if not 1 <= len(messages) <= MESSAGES_PER_BATCH_MAX:
+        raise ValueError(f"a batch of {len(messages)} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible")
+    parts: list[bytes] = []
+    for metadata, payload in messages:
+        own = SingleMessageMetadata()
+        own.CopyFrom(metadata)
+        own.payload_size = len(payload)
+        body = own.SerializeToString()
+        parts += (len(body).to_bytes(_SIZE_BYTES, "big"), body, payload)
+    return b"".join(parts)
+
+
+def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of a batch.
+
+    Args:
+        payload: uncompressed.
+        count: `num_messages_in_batch`.
+
+    Raises:
+        ProtocolError: not exactly `count` messages, or a size that does not fit.
+    """
+    if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
+        raise ProtocolError(f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible")
+    messages: list[tuple[SingleMessageMetadata, bytes]] = []
+    view, at = memoryview(payload), 0
+    for number in range(count):
+        size = int.from_bytes(view[at : at + _SIZE_BYTES], "big")
+        body = at + _SIZE_BYTES
+        end = body + size
+        if end > len(view):
+            raise ProtocolError(f"message {number} of a batch of {count} ends behind its {len(view)} bytes")
+        try:
+            metadata = SingleMessageMetadata.FromString(bytes(view[body:end]))
+        except DecodeError:
+            raise ProtocolError(f"message {number} of a batch of {count} has metadata that is no protobuf") from None
+        at = end + metadata.payload_size
+        # Also a negative size: reading on would go in circles.
+        if not metadata.IsInitialized() or metadata.payload_size < 0 or at > len(view):
+            raise ProtocolError(f"message {number} of a batch of {count} has no payload size that fits")
+        messages.append((metadata, bytes(view[end:at])))
+    if at != len(view):
+        raise ProtocolError(f"{len(view) - at} bytes are left behind a batch of {count} messages")
+    return messages
