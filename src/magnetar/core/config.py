@@ -1,0 +1,660 @@
+"""clusters.toml: which clusters there are, which links join them, and every limit with its default and its reason.
+
+`load` reads the file, `builtin` is what runs without one, `single` is one broker on its own. Whatever is wrong in a
+file ends in one `ConfigError` line that names the file, the key and what would be right. Tables are checked field by
+field rather than by one `msgspec.convert` of the whole file, because msgspec's path (`$.clusters[...].http`) does not
+say which cluster it means.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from magnetar.core.errors import ConfigError, NameNotValid
+from magnetar.core.names import NamespaceName, check_cluster
+
+FILE_NAME: Final = "clusters.toml"
+"""What the commands look for in the working folder when no `-c` is given."""
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""A ceiling: a configuration this long is a wrong path (a log, a data file), better refused than parsed."""
+
+CLUSTERS_MAX: Final = 64
+"""A ceiling: without `[[links]]` the mesh has n * (n - 1) links, each with a cursor in every replicated topic."""
+
+BUILTIN_CLUSTERS: Final = ("us-west", "us-east", "eu-central")
+"""The clusters that `magnetar up` starts without a file."""
+
+BUILTIN_PULSAR_PORT: Final = 6650
+BUILTIN_HTTP_PORT: Final = 8080
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+_S = TypeVar("_S", bound=Struct)
+
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+CountOrZero = Annotated[int, Meta(ge=0, le=10_000_000)]
+Milliseconds = Annotated[int, Meta(ge=1, le=366 * 24 * 3_600_000)]
+Bytes = Annotated[int, Meta(ge=1, le=1 << 50)]
+
+
+class Address(NamedTuple):
+    """Host and TCP port. An IPv6 host is kept without its brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read `host:port` or `[ipv6]:port`.
+
+        Raises:
+            ConfigError: it is neither, or the port is not 1..65535.
+        """
+        host, separator, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            separator = ""
+        spoiled = any(character.isspace() or not character.isprintable() or character in "/[]" for character in host)
+        if not separator or not host or spoiled:
+            raise ConfigError(f'{text!r} is not an address: write "host:port", such as "127.0.0.1:6650"')
+        if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+            raise ConfigError(f"{text!r} has no valid port: a port is a number from 1 to 65535")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def wildcard(self) -> bool:
+        """Whether it listens on every interface, so that nobody can be told to connect to it."""
+        return self.host in {"0.0.0.0", "::", "*"}  # noqa: S104 - recognised, not bound
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
+
+class ClusterConfig(Struct, frozen=True, kw_only=True):
+    """One cluster of the file.
+
+    Attributes:
+        name: as in `[clusters.NAME]`.
+        pulsar: listen address of the Pulsar protocol.
+        http: listen address of REST, metrics and the status page.
+        advertised: `host:port` that clients and Spark executors are told.
+        here: whether it runs on this machine (`magnetar up` starts it).
+    """
+
+    name: str
+    pulsar: Address
+    http: Address
+    advertised: str
+    here: bool = True
+
+    @property
+    def service_url(self) -> str:
+        """What a Pulsar client connects to."""
+        return f"pulsar://{self.advertised}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where its REST interface answers; with the advertised host when it listens on every interface."""
+        address = self.http
+        if address.wildcard:
+            address = Address(Address.parse(self.advertised).host, address.port)
+        return f"http://{address}"
+
+
+class LinkConfig(Struct, frozen=True, kw_only=True):
+    """One direction of replication.
+
+    Attributes:
+        source: cluster whose messages travel.
+        target: cluster they travel to.
+        filter: SQL over entry columns, "" for everything.
+    """
+
+    source: str
+    target: str
+    filter: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}"
+
+
+class NamespaceConfig(Struct, frozen=True, kw_only=True):
+    """What a namespace gets at a broker's first start.
+
+    Attributes:
+        clusters: its replication clusters; `"all"` of the file is already spelled out.
+        replication_start: whether a new link sends what is retained ("earliest") or only what is new ("latest").
+    """
+
+    clusters: tuple[str, ...]
+    replication_start: Literal["earliest", "latest"] = "earliest"
+
+
+class ReplicationConfig(Struct, frozen=True, kw_only=True):
+    """The pipeline between the clusters.
+
+    Attributes:
+        master: Spark master URL. `local[2,4]`: two threads, four attempts, for one failed task must not end a query.
+        token_file: shared secret of the links, mode 0600.
+        checkpoint_dir: Spark's offsets and commits. Losing it costs nothing: the brokers' cursors are the truth.
+        spark: further Spark settings, as Spark names them.
+    """
+
+    master: str
+    token_file: Path
+    checkpoint_dir: Path
+    spark: dict[str, str]
+
+
+class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replicated subscriptions (their defaults; acted on from the issue on that brings them)."""
+
+    mode: Literal["exact", "snapshot"] = "exact"
+    """`exact` carries acknowledged sets, `snapshot` is PIP-33."""
+    snapshot_interval_ms: Milliseconds = 1_000
+    snapshot_timeout_s: Count = 30
+    max_cached_snapshots: Count = 30
+    """A ceiling per subscription: a snapshot is a few positions, older ones only make an update coarser."""
+    ack_sync_interval_ms: Milliseconds = 100
+
+
+class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Publisher deduplication."""
+
+    enabled: bool = False
+    """The broker's default; namespaces and topics override it. Off, as in Pulsar."""
+
+
+class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[broker]` table: every limit of a broker. Sizes in bytes, times in ms."""
+
+    fsync: Literal["always", "interval", "never"] = "always"
+    """When a publish is answered: `always` after its bytes are on disk; `interval` loses up to `fsync_interval_ms` of
+    answered messages in a power cut, `never` what the kernel had not written. Replicated topics are always `always`."""
+    fsync_interval_ms: Milliseconds = 1_000
+    """Between two syncs under `fsync = "interval"`."""
+
+    message_bytes_max: Bytes = 5 * MIB
+    """A ceiling; Pulsar's default, which clients assume until CONNECTED tells them another."""
+    segment_bytes: Bytes = 256 * MIB
+    """A segment file is closed at this size: small enough to rewrite in the background, large enough that 1 TB of
+    backlog is 4,000 files."""
+    cache_bytes_max: Bytes = 64 * MIB
+    """Recent entries kept in memory for tailing readers; a few seconds of a busy broker's writes."""
+    read_batch_bytes_max: Bytes = 4 * MIB
+    """One read of the log for one subscription or link: bounds memory per reader, large enough to be sequential."""
+    ledger_entries_max: Count = 50_000
+    """A ledger is closed after this many entries; Pulsar's default."""
+    ledger_bytes_max: Bytes = 2 * GIB
+    """A ledger is closed after this many bytes; Pulsar's default."""
+    ledger_age_ms_max: Milliseconds = 4 * 3_600_000
+    """A ledger is closed at this age, so that retention by time can delete it; Pulsar's default."""
+    disk_free_bytes_min: CountOrZero | Bytes = 64 * MIB
+    """Publishes are refused below this much free room, so that cursors and metadata can still be written."""
+
+    retention_unsubscribed_ms: Milliseconds = 7 * 24 * 3_600_000
+    """How long a topic without durable subscriptions keeps its messages."""
+    retention_unsubscribed_bytes: Bytes = 10 * GIB
+    """How many bytes a topic without durable subscriptions keeps."""
+    orphan_cursor_ms: Milliseconds = 7 * 24 * 3_600_000
+    """How long the cursor of a removed link goes on holding its messages."""
+    retention_interval_ms: Milliseconds = 60_000
+    """Between two looks for ledgers that nobody needs."""
+    cursor_flush_ms: Milliseconds = 20
+    """Acknowledgements are made durable in batches of this long; an answered one is durable within 50 ms."""
+    cursor_ranges_max: Count = 10_000
+    """Ranges of individually acknowledged messages written per cursor; Pulsar's default for what it persists."""
+
+    keep_alive_ms: Milliseconds = 30_000
+    """A silent connection is pinged after, and closed after twice, this time; Pulsar's default."""
+    handshake_ms_max: Milliseconds = 10_000
+    """A connection that has not sent CONNECT by then is closed: open sockets must not pile up."""
+    connections_max: Count = 10_000
+    """A ceiling per broker: each costs a socket and buffers. Keep the process's file limit above it."""
+    pending_publish_bytes_max: Bytes = 64 * MIB
+    """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
+    send_buffer_bytes_max: Bytes = 4 * MIB
+    """Back-pressure: above it a connection's consumers get nothing until the client has read."""
+    lookups_in_flight_max: Count = 5_000
+    """A ceiling on lookups and metadata requests waiting for the store; more are told to try again later."""
+
+    topics_max: Count = 100_000
+    """A ceiling per broker: a topic costs some kilobytes of memory when it is loaded."""
+    auto_create_topics: bool = True
+    """Whether a producer or consumer of an unknown topic creates it."""
+    producers_per_topic_max: Count = 10_000
+    """A ceiling: a client in a loop must not fill the memory."""
+    consumers_per_topic_max: Count = 10_000
+    """A ceiling, as for producers."""
+    subscriptions_per_topic_max: Count = 1_000
+    """A ceiling: each durable subscription holds back retention and has a cursor."""
+    handles_per_connection_max: Count = 10_000
+    """A ceiling on producers and consumers of one connection."""
+    unacked_messages_per_consumer_max: CountOrZero = 50_000
+    """Back-pressure on Shared and Key_Shared consumers; 0 for none. Pulsar's default."""
+    unacked_messages_per_subscription_max: CountOrZero = 200_000
+    """Back-pressure on a whole subscription; 0 for none. Pulsar's default."""
+    redeliveries_max: Count = 100_000
+    """A ceiling on message ids waiting for redelivery per subscription; beyond it the subscription rereads."""
+
+    link_read_bytes_max: Bytes = 8 * MIB
+    """A ceiling on one answer to a link's read."""
+    link_poll_ms_max: Milliseconds = 20_000
+    """How long a link's question for news is held open at most: below every common idle timeout of networks."""
+    link_lease_ms: Milliseconds = 10_000
+    """A pipeline that is silent for this long loses its lease to a stand-by."""
+    identity_silence_ms: Milliseconds = 10_000
+    """A new uuid under a known cluster name is believed after the old one was silent for this long."""
+
+    http_body_bytes_max: Bytes = 1 * MIB
+    """A ceiling on the body of an admin request."""
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """All that clusters.toml says, checked, with every default filled in.
+
+    Attributes:
+        path: the file, or None when built in.
+        data_dir: absolute; each cluster's folder is inside.
+        links: in the order of the file; the full mesh when it names none.
+        namespaces: by `tenant/namespace`.
+    """
+
+    path: Path | None
+    data_dir: Path
+    clusters: dict[str, ClusterConfig]
+    links: tuple[LinkConfig, ...]
+    namespaces: dict[str, NamespaceConfig]
+    replication: ReplicationConfig
+    subscriptions: SubscriptionsConfig = SubscriptionsConfig()
+    deduplication: DeduplicationConfig = DeduplicationConfig()
+    broker: BrokerConfig = BrokerConfig()
+
+    @property
+    def source(self) -> str:
+        """What to call this configuration in a message."""
+        return str(self.path) if self.path else "the built-in configuration"
+
+    def cluster(self, name: str) -> ClusterConfig:
+        """One cluster by name.
+
+        Raises:
+            ConfigError: there is none of this name; says which there are.
+        """
+        try:
+            return self.clusters[name]
+        except KeyError:
+            raise ConfigError(f"{self.source}: no cluster {name!r}{_right(name, self.clusters)}") from None
+
+    def cluster_dir(self, name: str) -> Path:
+        """The data folder of one cluster."""
+        return self.data_dir / name
+
+    def link(self, text: str) -> LinkConfig:
+        """One link by its name `source:target`.
+
+        Raises:
+            ConfigError: not of this shape, or no such link; says which there are.
+        """
+        for link in self.links:
+            if str(link) == text:
+                return link
+        raise ConfigError(f"{self.source}: no link {text!r}{_right(text, [str(link) for link in self.links])}")
+
+    def local_clusters(self) -> list[ClusterConfig]:
+        """The clusters of this machine, in the order of the file."""
+        return [cluster for cluster in self.clusters.values() if cluster.here]
+
+
+class _ClusterTable(Struct, kw_only=True):
+    pulsar: str
+    http: str
+    advertised: str | None = None
+    here: bool = True
+
+
+class _LinkTable(Struct, kw_only=True, rename={"source": "from", "target": "to"}):
+    source: str
+    target: str
+    filter: str = ""
+
+
+class _NamespaceTable(Struct, kw_only=True):
+    clusters: Literal["all"] | list[str] = "all"
+    replication_start: Literal["earliest", "latest"] = "earliest"
+
+
+class _ReplicationTable(Struct, kw_only=True):
+    master: Annotated[str, Meta(min_length=1)] = "local[2,4]"
+    token_file: str = ""
+    checkpoint_dir: str = ""
+    spark: dict[str, str | bool | int | float] = {}
+
+
+class _MagnetarTable(Struct, kw_only=True):
+    data_dir: Annotated[str, Meta(min_length=1)] = "data"
+
+
+class _File(Struct, kw_only=True):
+    magnetar: dict[str, Any] = {}
+    clusters: dict[str, Any] = {}
+    links: list[dict[str, Any]] | None = None
+    namespaces: dict[str, Any] = {}
+    replication: dict[str, Any] = {}
+    subscriptions: dict[str, Any] = {}
+    deduplication: dict[str, Any] = {}
+    broker: dict[str, Any] = {}
+
+
+def load(path: Path | None) -> Config:
+    """Read and check clusters.toml.
+
+    Args:
+        path: the file, or None for `builtin(Path("data"))`.
+
+    Raises:
+        ConfigError: the file cannot be read or anything in it is wrong; one line.
+    """
+    if path is None:
+        return builtin(Path("data"))
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes: not a {FILE_NAME}")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8: a TOML file is UTF-8 text") from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Config:
+    """Check the text of a clusters.toml; `path` is for messages and for what is relative to the file.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML that can be read: nested too deeply") from None
+    try:
+        return _build(tables, path)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def builtin(data_dir: Path) -> Config:
+    """Three clusters on this machine, full mesh, everything else by default: what runs without a file."""
+    tables = {
+        name: {"pulsar": f"127.0.0.1:{BUILTIN_PULSAR_PORT + i}", "http": f"127.0.0.1:{BUILTIN_HTTP_PORT + i}"}
+        for i, name in enumerate(BUILTIN_CLUSTERS)
+    }
+    return msgspec.structs.replace(_build({"clusters": tables}, None), **_folders(data_dir))
+
+
+def single(name: str, data_dir: Path, pulsar_port: int, http_port: int) -> Config:
+    """One cluster on its own on the loopback interface: `magnetar broker NAME` without a file.
+
+    Raises:
+        ConfigError: the name breaks the grammar, a port is out of range, or both ports are the same.
+    """
+    tables = {"clusters": {name: {"pulsar": f"127.0.0.1:{pulsar_port}", "http": f"127.0.0.1:{http_port}"}}}
+    return msgspec.structs.replace(_build(tables, None), **_folders(data_dir))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was most likely meant, or None when nothing is near."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _folders(data_dir: Path) -> dict[str, Any]:
+    """What depends on the data folder, for a configuration without a file."""
+    folder = data_dir.expanduser().absolute()
+    return {"data_dir": folder, "replication": _replication({}, folder, folder.parent)}
+
+
+def _right(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest one, or all there are when they are few."""
+    names = list(known)
+    if near := nearest(name, names):
+        return f": did you mean {near!r}?"
+    there = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    return f": there is {there}" if names else ": there are none"
+
+
+def _convert(value: Any, kind: Any, where: str) -> Any:
+    """One value of the file as its type; the error names the key, what would be right, and what was found."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        shown = ascii(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        wanted = f"expected one of {_choices(kind)}" if _choices(kind) else _in_toml_words(str(error))
+        raise ConfigError(f"{where}: {wanted} (found {shown})") from None
+
+
+def _choices(kind: Any) -> str:
+    """The words of a Literal type, quoted; "" for any other type."""
+    info = msgspec.inspect.type_info(kind)
+    if not isinstance(info, msgspec.inspect.LiteralType):
+        return ""
+    return ", ".join(f'"{value}"' for value in info.values)
+
+
+def _in_toml_words(text: str) -> str:
+    """Msgspec's message without its path, and with TOML's names of the types."""
+    text = text.split(" - at ", maxsplit=1)[0].replace("`", "").replace("Expected", "expected")
+    words = {"object": "table", "str": "string", "int": "integer", "bool": "boolean"}
+    return re.sub(r"\b(" + "|".join(words) + r")\b", lambda match: words[match[1]], text)
+
+
+def _table(cls: type[_S], value: Any, where: str) -> _S:
+    """Check one table of the file against a struct, key by key."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: must be a table of {', '.join(_keys(cls))} (found {ascii(value)[:60]})")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+    inside = f"{where}." if where else ""
+    for key in value:
+        if key not in fields:
+            raise ConfigError(f"{inside}{_quoted(key)}: unknown key{_right(key, fields)}")
+    given: dict[str, Any] = {}
+    for key, field in fields.items():
+        if key in value:
+            given[field.name] = _convert(value[key], field.type, inside + key)
+        elif field.required:
+            raise ConfigError(f"{inside}{key}: missing; {_example(key)}")
+    return cls(**given)
+
+
+def _keys(cls: type[Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(cls)]
+
+
+def _quoted(key: str) -> str:
+    """A key as TOML would write it, safe to print in one line."""
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else ascii(key)
+
+
+def _example(key: str) -> str:
+    examples = {"pulsar": '"127.0.0.1:6650"', "http": '"127.0.0.1:8080"'}
+    return f"write {key} = {examples[key]}" if key in examples else f'write {key} = "CLUSTER"'
+
+
+def _build(tables: dict[str, Any], path: Path | None) -> Config:
+    """The whole file; `path` None for what is built in."""
+    file = _table(_File, tables, "")
+    here = path.absolute().parent if path else Path.cwd()
+    data_dir = _path(_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
+    clusters = _clusters(file.clusters)
+    return Config(
+        path=path.absolute() if path else None,
+        data_dir=data_dir,
+        clusters=clusters,
+        links=_links(file.links, clusters),
+        namespaces=_namespaces(file.namespaces, clusters),
+        replication=_replication(file.replication, data_dir, here),
+        subscriptions=_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
+        deduplication=_table(DeduplicationConfig, file.deduplication, "deduplication"),
+        broker=_broker(file.broker),
+    )
+
+
+def _path(text: str, relative_to: Path) -> Path:
+    if "\0" in text:
+        raise ConfigError(f"path {text!a} holds a zero byte")
+    return relative_to / Path(text).expanduser()
+
+
+def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
+    if not tables:
+        raise ConfigError(
+            'clusters: none; write at least one, such as [clusters.us-west] with pulsar = "127.0.0.1:6650" '
+            'and http = "127.0.0.1:8080"'
+        )
+    if len(tables) > CLUSTERS_MAX:
+        raise ConfigError(f"clusters: {len(tables)} of them; at most {CLUSTERS_MAX}")
+    clusters = {name: _cluster(name, value) for name, value in tables.items()}
+    _ports(clusters.values())
+    return clusters
+
+
+def _cluster(name: str, value: Any) -> ClusterConfig:
+    where = f"clusters.{_quoted(name)}"
+    try:
+        check_cluster(name)
+    except NameNotValid as error:
+        raise ConfigError(f"{where}: {error}") from None
+    table = _table(_ClusterTable, value, where)
+    pulsar = _address(table.pulsar, f"{where}.pulsar")
+    http = _address(table.http, f"{where}.http")
+    if table.advertised is not None:
+        advertised = _address(table.advertised, f"{where}.advertised")
+        if advertised.wildcard:
+            raise ConfigError(f"{where}.advertised: nobody can connect to {advertised}: write this machine's name")
+    elif pulsar.wildcard:
+        raise ConfigError(
+            f"{where}.advertised: missing, and nobody can connect to {pulsar}: "
+            f'write advertised = "this-machine.example:{pulsar.port}"'
+        )
+    else:
+        advertised = pulsar
+    return ClusterConfig(name=name, pulsar=pulsar, http=http, advertised=str(advertised), here=table.here)
+
+
+def _address(text: str, where: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _ports(clusters: Iterable[ClusterConfig]) -> None:
+    """Refuse two listeners that cannot both bind."""
+    taken: list[tuple[Address, bool, str]] = []
+    for cluster in clusters:
+        for key, address in (("pulsar", cluster.pulsar), ("http", cluster.http)):
+            where = f"clusters.{cluster.name}.{key}"
+            for other, here, first in taken:
+                if _clash(address, cluster.here, other, here):
+                    raise ConfigError(f"{where}: port {address.port} is already taken by {first}: write another one")
+            taken.append((address, cluster.here, where))
+
+
+def _clash(one: Address, one_here: bool, two: Address, two_here: bool) -> bool:
+    if one.port != two.port:
+        return False
+    same_host = one.host == two.host or (one.loopback and two.loopback and "localhost" in {one.host, two.host})
+    # A wildcard takes the port of every address of its machine; whether two remote clusters share one is not known.
+    return (same_host and one_here == two_here) or (one_here and two_here and (one.wildcard or two.wildcard))
+
+
+def _links(tables: list[dict[str, Any]] | None, clusters: dict[str, ClusterConfig]) -> tuple[LinkConfig, ...]:
+    if tables is None:
+        return tuple(LinkConfig(source=a, target=b) for a in clusters for b in clusters if a != b)
+    links: list[LinkConfig] = []
+    for number, value in enumerate(tables):
+        where = f"links[{number}]"
+        table = _table(_LinkTable, value, where)
+        for key, name in (("from", table.source), ("to", table.target)):
+            if name not in clusters:
+                raise ConfigError(f"{where}.{key}: no cluster {name!a}{_right(name, clusters)}")
+        if table.source == table.target:
+            raise ConfigError(f"{where}.to: a link from {table.source} to itself: write another cluster")
+        link = LinkConfig(source=table.source, target=table.target, filter=table.filter.strip())
+        if any(str(link) == str(other) for other in links):
+            raise ConfigError(f"{where}: a second link from {link.source} to {link.target}: keep one of them")
+        links.append(link)
+    return tuple(links)
+
+
+def _namespaces(tables: dict[str, Any], clusters: dict[str, ClusterConfig]) -> dict[str, NamespaceConfig]:
+    namespaces = {"public/default": NamespaceConfig(clusters=tuple(clusters))}
+    for name, value in tables.items():
+        where = f'namespaces."{name}"' if name.isprintable() else f"namespaces.{name!a}"
+        try:
+            NamespaceName.parse(name)
+        except NameNotValid as error:
+            raise ConfigError(f"{where}: {error}") from None
+        table = _table(_NamespaceTable, value, where)
+        if isinstance(table.clusters, str):
+            names = tuple(clusters)
+        else:
+            names = tuple(dict.fromkeys(table.clusters))
+            for cluster in names:
+                if cluster not in clusters:
+                    raise ConfigError(f"{where}.clusters: no cluster {cluster!a}{_right(cluster, clusters)}")
+            if not names:
+                raise ConfigError(f'{where}.clusters: empty: write "all" or at least one of {", ".join(clusters)}')
+        namespaces[name] = NamespaceConfig(clusters=names, replication_start=table.replication_start)
+    return namespaces
+
+
+def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> ReplicationConfig:
+    table = _table(_ReplicationTable, value, "replication")
+    return ReplicationConfig(
+        master=table.master,
+        token_file=_path(table.token_file, here) if table.token_file else data_dir / "link.token",
+        checkpoint_dir=_path(table.checkpoint_dir, here) if table.checkpoint_dir else data_dir / "checkpoints",
+        spark={key: _spark_value(setting) for key, setting in table.spark.items()},
+    )
+
+
+def _spark_value(value: str | bool | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _broker(value: dict[str, Any]) -> BrokerConfig:
+    table = _table(BrokerConfig, value, "broker")
+    if table.segment_bytes < table.message_bytes_max:
+        raise ConfigError(
+            f"broker.segment_bytes: {table.segment_bytes} is less than one message: "
+            f"write at least message_bytes_max ({table.message_bytes_max})"
+        )
+    if table.pending_publish_bytes_max < table.message_bytes_max:
+        raise ConfigError(
+            f"broker.pending_publish_bytes_max: {table.pending_publish_bytes_max} is less than one message: "
+            f"write at least message_bytes_max ({table.message_bytes_max})"
+        )
+    return table
