@@ -298,7 +298,9 @@ class Cursor:
             StorageError: damaged, or of another version.
         """
         if not data or data[0] != VERSION:
-            raise StorageError(f"a stored cursor has version {data[0] if data else 'none'}; this broker reads {VERSION}")
+            raise StorageError(
+                f"a stored cursor has version {data[0] if data else 'none'}; this broker reads {VERSION}"
+            )
         if len(data) < 5 or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
             raise StorageError(f"a stored cursor of {len(data)} bytes is damaged: its checksum is wrong")
         try:
@@ -401,7 +403,9 @@ class Cursor:
         """Check what must hold after every step."""
         self.acked.validate()
         first = self.acked.first()
-        assert first is None or first > self.mark_delete, f"{first} is acknowledged twice: mark-delete {self.mark_delete}"
+        assert first is None or first > self.mark_delete, (
+            f"{first} is acknowledged twice: mark-delete {self.mark_delete}"
+        )
         following = self._log.next_after(self.mark_delete)
         if following is not None:
             assert following not in self.acked, f"mark-delete {self.mark_delete} did not move over {following}"

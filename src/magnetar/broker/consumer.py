@@ -1,0 +1,156 @@
+"""One consumer of one subscription: what it may still be sent and what it has not acknowledged."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from magnetar.core.ids import Position
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscription import Subscription
+
+
+class SubType(IntEnum):
+    """Pulsar's subscription types (CommandSubscribe.SubType)."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def shown(self) -> str:
+        """As statistics write it."""
+        return _SHOWN[self]
+
+
+_SHOWN = {
+    SubType.EXCLUSIVE: "Exclusive",
+    SubType.SHARED: "Shared",
+    SubType.FAILOVER: "Failover",
+    SubType.KEY_SHARED: "Key_Shared",
+}
+
+PERMITS_MAX = 1 << 31
+"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue."""
+
+
+class Counters(NamedTuple):
+    """What grows only: of one consumer, or summed over several."""
+
+    messages_out: int = 0
+    bytes_out: int = 0
+    messages_redelivered: int = 0
+    messages_acked: int = 0
+
+    @classmethod
+    def of(cls, consumer: "Consumer") -> "Counters":
+        """A consumer's."""
+        return cls(consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
+
+    def __add__(self, other: tuple[int, ...]) -> "Counters":  # type: ignore[override]
+        """Sum, number by number."""
+        return Counters(*map(add, self, other))
+
+
+@dataclass(slots=True)
+class Rates:
+    """Per second, over the last interval between two calls of `update`; like Pulsar's, zero until the first is over."""
+
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    redelivered: float = 0.0
+    acked: float = 0.0
+    _at_ms: int = 0
+    _counters: Counters = field(default_factory=Counters)
+
+    def update(self, now_ms: int, counters: Counters) -> None:
+        """The counters as they are now."""
+        elapsed_s = (now_ms - self._at_ms) / 1000
+        if self._at_ms and elapsed_s > 0:
+            rates = [(new - old) / elapsed_s for new, old in zip(counters, self._counters, strict=True)]
+            self.messages_out, self.bytes_out, self.redelivered, self.acked = rates
+        self._at_ms = now_ms
+        self._counters = counters
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """A client's consumer, from SUBSCRIBE to its end.
+
+    Attributes:
+        connection: whose connection it is on.
+        consumer_id: its number on that connection.
+        name: given by the client, or made up by the broker.
+        priority: 0 is the highest.
+        epoch: CommandSubscribe.consumer_epoch, or None; echoed in every MESSAGE (PIP-84).
+        protocol_version: agreed with the client.
+        permits: messages that it may still be sent; below zero after a batch larger than what was left.
+        paused: its connection takes no more bytes for now.
+        blocked: it holds too many unacknowledged messages (Shared and Key_Shared).
+        pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
+            Shared and Key_Shared only, in order of sending.
+        unacked: messages in `pending`.
+    """
+
+    connection: int
+    consumer_id: int
+    name: str
+    sub_type: SubType
+    priority: int = 0
+    epoch: int | None = None
+    protocol_version: int = 0
+    address: str = ""
+    connected_ms: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    permits: int = 0
+    paused: bool = False
+    blocked: bool = False
+    pending: dict[Position, int] = field(default_factory=dict)
+    unacked: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    entries_out: int = 0
+    messages_redelivered: int = 0
+    messages_acked: int = 0
+    last_consumed_ms: int = 0
+    last_acked_ms: int = 0
+    rates: Rates = field(default_factory=Rates)
+    owner: "Subscription | None" = None
+
+    @property
+    def subscription(self) -> "Subscription":
+        """The subscription that took it."""
+        assert self.owner is not None, f"consumer {self.name} was not taken by a subscription"
+        return self.owner
+
+    @property
+    def can_receive(self) -> bool:
+        """Whether an entry may be sent to it now."""
+        return self.permits > 0 and not self.paused and not self.blocked
+
+    def grant(self, permits: int) -> None:
+        """It asked for so many messages more."""
+        self.permits = min(self.permits + permits, PERMITS_MAX)
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (ConsumerStats)."""
+        return {
+            "consumerName": self.name,
+            "msgRateOut": self.rates.messages_out,
+            "msgThroughputOut": self.rates.bytes_out,
+            "msgRateRedeliver": self.rates.redelivered,
+            "messageAckRate": self.rates.acked,
+            "msgOutCounter": self.messages_out,
+            "bytesOutCounter": self.bytes_out,
+            "availablePermits": self.permits,
+            "unackedMessages": self.unacked,
+            "blockedConsumerOnUnackedMsgs": self.blocked,
+            "avgMessagesPerEntry": round(self.messages_out / self.entries_out) if self.entries_out else 0,
+            "address": self.address,
+            "connectedSince": self.connected_ms,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "metadata": self.properties,
+        }

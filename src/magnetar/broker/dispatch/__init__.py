@@ -1,0 +1,1 @@
+"""Which entries go to which consumer of a subscription, and when: one policy per subscription type."""

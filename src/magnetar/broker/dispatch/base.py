@@ -1,0 +1,160 @@
+"""What all dispatch policies share: their surroundings, the reading of new entries, and the bytes of a MESSAGE.
+
+A policy is entered by the subscription only, one call at a time. It sends what it may send, as one effect per consumer
+and call, and asks for what it has to read. Nothing is sent to a consumer without permits, whose connection takes no more
+bytes, or that holds too many unacknowledged messages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.reading import Reading
+from magnetar.broker.dispatch.surroundings import Surroundings
+from magnetar.broker.effects import Send, Timer
+from magnetar.core.ids import Position
+from magnetar.storage.cursor import words_of
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire import commands
+
+ACTIVE_CHANGE_VERSION: Final = 12
+"""Clients below this protocol version do not know ACTIVE_CONSUMER_CHANGE."""
+
+MARKER: Final = int(EntryFlags.MARKER)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """What a Key_Shared consumer asks for (KeySharedMeta).
+
+    Attributes:
+        sticky: the consumers name their hash ranges; else the ranges are split between them automatically.
+        ranges: of hash slots, both ends inclusive, when sticky.
+        out_of_order: order by key is not needed.
+    """
+
+    sticky: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+
+class Dispatcher(ABC):
+    """The policy of one subscription type.
+
+    Attributes:
+        consumers: in the order of their coming.
+    """
+
+    sub_type: SubType
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.around = surroundings
+        self.consumers: list[Consumer] = []
+        self.reading = Reading(surroundings, self.dispatch)
+        self.closed = False
+        self._again_at_end = False
+
+    # -------------------------------------------------------------------------------------------------- to implement
+
+    @abstractmethod
+    def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Whether one more consumer may come.
+
+        Raises:
+            BrokerError: it may not.
+        """
+
+    @abstractmethod
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """A consumer came; `check` said yes."""
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer is gone; what it did not acknowledge goes to others."""
+
+    @abstractmethod
+    def dispatch(self) -> None:
+        """Send what can be sent now."""
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """Send again what a consumer did not acknowledge: all of it, or the entries at `positions`."""
+
+    @abstractmethod
+    def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """These entries are acknowledged; `consumer` said so."""
+
+    @abstractmethod
+    def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """So many messages of a batch are acknowledged, not all."""
+
+    @abstractmethod
+    def mark_delete_moved(self) -> None:
+        """The cursor moved forward by other means than a consumer's acknowledgements."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """The cursor was moved anywhere: forget everything and read from it. There are no consumers."""
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one that gets everything, of the types that have such a one."""
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        """The policy's part of the subscription's statistics, with Pulsar's keys."""
+        return {}
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.reading.validate()
+        assert len({id(consumer) for consumer in self.consumers}) == len(self.consumers), "a consumer is listed twice"
+
+    # -------------------------------------------------------------------------------------------------------- shared
+
+    def close(self) -> None:
+        """Nothing more is sent or read; timers and reads that come back find nothing to do."""
+        self.closed = True
+        self.reading.rewind(self.around.cursor.mark_delete)
+
+    def dispatch_again(self) -> None:
+        """Go on in an event of its own: one call must not fill the outbox with more than a consumer's socket takes."""
+        if not self._again_at_end:
+            self._again_at_end = True
+            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._go_on))
+
+    def _go_on(self, now_ms: int) -> None:
+        self._again_at_end = False
+        if not self.closed:
+            self.dispatch()
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """ACTIVE_CONSUMER_CHANGE, to clients that know it."""
+        if consumer.protocol_version >= ACTIVE_CHANGE_VERSION:
+            command = commands.active_consumer_change(consumer.consumer_id, active)
+            self.around.outbox.put(Send(consumer.connection, (command,)))
+
+
+def append_message(
+    buffers: list[bytes], consumer: Consumer, partition: int, entry: StoredEntry, redelivery: int, ack_bits: int
+) -> None:
+    """Add one MESSAGE to what is sent: its header and the stored bytes, not copied."""
+    data = entry.data
+    words: Sequence[int] = words_of(ack_bits) if ack_bits else ()
+    buffers.append(
+        commands.message_header(
+            consumer.consumer_id, entry.ledger, entry.entry, partition, redelivery, words, consumer.epoch, len(data)
+        )
+    )
+    buffers.append(data)
+
+
+def count_sent(consumer: Consumer, entries: int, messages: int, size: int, now_ms: int) -> None:
+    """Count what was just put into a consumer's Send."""
+    consumer.permits -= messages
+    consumer.messages_out += messages
+    consumer.entries_out += entries
+    consumer.bytes_out += size
+    consumer.last_consumed_ms = now_ms

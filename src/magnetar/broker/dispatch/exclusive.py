@@ -1,0 +1,144 @@
+"""Exclusive: one consumer gets everything, in order.
+
+It is not remembered what was sent: a consumer that goes away or asks for redelivery makes the reading start again behind
+mark-delete. Entries that are acknowledged one by one above it are left out. Delayed delivery is ignored, as in Pulsar.
+"""
+
+from collections.abc import Iterable
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.surroundings import Surroundings
+from magnetar.broker.effects import Send
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import Position
+from magnetar.storage.entries import StoredEntry
+
+
+class Exclusive(Dispatcher):
+    """The policy of Exclusive subscriptions, and the sending of Failover ones."""
+
+    sub_type = SubType.EXCLUSIVE
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self._active: Consumer | None = None
+        self._started = False
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one that gets everything."""
+        return self._active
+
+    def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Only one."""
+        if self.consumers:
+            holder = self.consumers[0]
+            raise BrokerError(
+                ErrorCode.CONSUMER_BUSY,
+                f"{self.around} has an exclusive consumer already: {holder.name} from {holder.address}",
+            )
+
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """It is the active one at once."""
+        self.consumers.append(consumer)
+        self._active = consumer
+        self.start()
+
+    def start(self) -> None:
+        """The active consumer begins behind mark-delete."""
+        self._started = True
+        self.reading.rewind(self.around.cursor.mark_delete)
+        for consumer in self.consumers:
+            self.tell_active(consumer, consumer is self._active)
+        self.dispatch()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Nobody is left."""
+        self.consumers.remove(consumer)
+        self.stop()
+
+    def stop(self) -> None:
+        """No consumer is active; nothing is read."""
+        self._active = None
+        self._started = False
+        self.reading.rewind(self.around.cursor.mark_delete)
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """Start again behind mark-delete. Single entries cannot be sent again here without breaking the order, so that
+        asking for some means all, as in Pulsar. A standby consumer has nothing to ask for.
+        """
+        if consumer is self._active and self._started:
+            self.reading.rewind(self.around.cursor.mark_delete)
+            self.dispatch()
+
+    def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """Nothing is remembered of what was sent."""
+
+    def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """Nothing is remembered of what was sent."""
+
+    def mark_delete_moved(self) -> None:
+        """Reading goes on behind it by itself."""
+
+    def restart(self) -> None:
+        """Read from the cursor's new place."""
+        self.reading.rewind(self.around.cursor.mark_delete)
+
+    def dispatch(self) -> None:
+        """Send to the active consumer what its permits allow, in one effect."""
+        consumer = self._active
+        if consumer is None or not self._started or not consumer.can_receive:
+            return
+        budget = self.around.limits.dispatch_bytes_max
+        buffers: list[bytes] = []
+        while consumer.can_receive:
+            if budget <= 0:
+                self.dispatch_again()
+                break
+            entries = self.reading.peek(consumer.permits, budget)
+            if not entries:
+                break
+            budget -= self._send(consumer, entries, buffers)
+        if buffers:
+            self.around.outbox.put(Send(consumer.connection, buffers))
+
+    def _send(self, consumer: Consumer, entries: list[StoredEntry], buffers: list[bytes]) -> int:
+        """Add entries to the buffers until the permits are used up; their bytes."""
+        cursor = self.around.cursor
+        partition = self.around.partition
+        look_up = not cursor.in_order
+        permits = consumer.permits
+        messages = sent = size = dealt_with = 0
+        for entry in entries:
+            if messages >= permits:
+                break
+            dealt_with += 1
+            if entry.flags & MARKER:
+                continue
+            count = entry.count
+            bits = 0
+            if look_up:
+                position = Position(entry.ledger, entry.entry)
+                if position in cursor.acked:
+                    continue
+                partial = cursor.partial.get(position)
+                if partial is not None:
+                    bits = partial.bits
+                    count = bits.bit_count()
+            append_message(buffers, consumer, partition, entry, 0, bits)
+            messages += count
+            sent += 1
+            size += len(entry.data)
+        self.reading.take(entries, dealt_with)
+        count_sent(consumer, sent, messages, size, self.around.outbox.now_ms)
+        return size
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        super().validate()
+        assert self._active is None or self._active in self.consumers, "the active consumer is gone"
+        assert not self._started or self._active is not None, "started without a consumer"
+        assert not any(consumer.pending for consumer in self.consumers), "pending entries are of no use here"
+        if self.sub_type is SubType.EXCLUSIVE:
+            assert len(self.consumers) <= 1, "more than one exclusive consumer"

@@ -1,0 +1,119 @@
+"""Hash slots of Key_Shared: which slot a key falls into, and which consumer owns a slot.
+
+A key's slot is Murmur3 (x86, 32 bit, seed 0) of its bytes without the sign bit, modulo 65,536, as in Pulsar; consumers
+of sticky ranges count on it. AUTO_SPLIT puts points for each consumer on the circle of slots, so that a consumer's coming
+or going moves only its own share of the keys.
+"""
+
+from bisect import bisect_left
+from functools import lru_cache
+from typing import Final
+
+from magnetar.broker.consumer import Consumer
+
+SLOTS: Final = 1 << 16
+POINTS_PER_CONSUMER: Final = 100
+"""As Pulsar's subscriptionKeySharedConsistentHashingReplicaPoints: with 100 points shares differ by about a tenth."""
+
+_KEYS_CACHED: Final = 1 << 14
+"""Slots of recent keys; hashing in Python costs microseconds, and keys recur."""
+
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur3_32(data: bytes) -> int:
+    """MurmurHash3, x86, 32 bit, seed 0; unsigned."""
+    value = 0
+    whole = len(data) & ~3
+    for offset in range(0, whole, 4):
+        value ^= _mixed(int.from_bytes(data[offset : offset + 4], "little"))
+        value = (value << 13 | value >> 19) & _MASK
+        value = (value * 5 + 0xE6546B64) & _MASK
+    if whole != len(data):
+        value ^= _mixed(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
+    return value ^ value >> 16
+
+
+def _mixed(block: int) -> int:
+    block = block * 0xCC9E2D51 & _MASK
+    return (block << 15 | block >> 17) * 0x1B873593 & _MASK
+
+
+@lru_cache(maxsize=_KEYS_CACHED)
+def slot_of(key: bytes) -> int:
+    """The slot of a key, 0..65,535."""
+    return (murmur3_32(key) & 0x7FFFFFFF) % SLOTS
+
+
+class Ring:
+    """AUTO_SPLIT: the slots between a consumer's point and the point before it are that consumer's.
+
+    The same consumers, by name, always make the same ring, in whatever order they came. Of consumers with the same name
+    the one that came later has points of its own.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[int] = []
+        self._owners: list[Consumer] = []
+
+    def rebuild(self, consumers: list[Consumer]) -> None:
+        """Take over who there is, in the order of their coming."""
+        seen: dict[str, int] = {}
+        points: list[tuple[int, str, int, Consumer]] = []
+        for consumer in consumers:
+            twin = seen.get(consumer.name, 0)
+            seen[consumer.name] = twin + 1
+            for number in range(POINTS_PER_CONSUMER):
+                text = f"{consumer.name}\0{twin}\0{number}"
+                points.append((slot_of(text.encode()), consumer.name, twin, consumer))
+        points.sort(key=lambda point: point[:3])
+        self._points = [point[0] for point in points]
+        self._owners = [point[3] for point in points]
+
+    def owner(self, slot: int) -> Consumer | None:
+        """Whose slot it is; None when there is nobody."""
+        if not self._points:
+            return None
+        place = bisect_left(self._points, slot)
+        return self._owners[place if place < len(self._owners) else 0]
+
+
+class StickyRanges:
+    """STICKY: consumers name their ranges; a slot that nobody named has no owner, and its entries wait."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Consumer]] = []
+
+    def overlap(self, ranges: tuple[tuple[int, int], ...]) -> str:
+        """What is wrong with these ranges of a newcomer, or ""."""
+        if not ranges:
+            return "no hash ranges are given"
+        taken = [(first, last) for first, last, _ in self._ranges]
+        for first, last in ranges:
+            if not 0 <= first <= last < SLOTS:
+                return f"hash range {first}..{last} is not within 0..{SLOTS - 1}"
+            for other_first, other_last in taken:
+                if first <= other_last and other_first <= last:
+                    return f"hash range {first}..{last} overlaps {other_first}..{other_last}"
+            taken.append((first, last))
+        return ""
+
+    def add(self, consumer: Consumer, ranges: tuple[tuple[int, int], ...]) -> None:
+        """A consumer's ranges, found free."""
+        self._ranges = sorted(
+            [*self._ranges, *((first, last, consumer) for first, last in ranges)], key=lambda each: each[0]
+        )
+
+    def remove(self, consumer: Consumer) -> None:
+        """Its ranges are free again."""
+        self._ranges = [each for each in self._ranges if each[2] is not consumer]
+
+    def owner(self, slot: int) -> Consumer | None:
+        """Whose slot it is; None when nobody named it."""
+        place = bisect_left(self._ranges, slot + 1, key=lambda each: each[0]) - 1
+        if place < 0 or self._ranges[place][1] < slot:
+            return None
+        return self._ranges[place][2]

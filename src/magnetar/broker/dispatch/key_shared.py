@@ -1,0 +1,306 @@
+"""Key_Shared: all messages of a key go to one consumer at a time, in order.
+
+Each key falls into one of 65,536 slots, each slot is owned by one consumer (automatic split, or sticky ranges).
+
+    an entry of slot s goes to the owner of s at once, if
+        the owner can receive,
+        no entry of s is pending on another consumer       (s was another's before; that one first finishes)
+        and no earlier entry of s waits                    (order)
+    else it waits, and the others go on, up to `look_ahead_entries_max` waiting entries
+
+When the last pending entry of a slot is acknowledged, or its consumer goes, the slot is free for its owner. This is what
+Pulsar calls draining hashes (PIP-379). Entries without a key have no order; each counts as a key of its own.
+"""
+
+import sys
+from bisect import bisect_right, insort
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.base import KeySharedPolicy
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, slot_of
+from magnetar.broker.dispatch.multiple import MultipleConsumers
+from magnetar.broker.dispatch.surroundings import Surroundings
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.ids import Position
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire.metadata import sticky_key
+
+KEYED = int(EntryFlags.KEYED)
+ROUND_ENTRIES_MAX = 100
+"""New entries looked at in one go: they go to several consumers, so more than one consumer's turn."""
+
+
+class KeyShared(MultipleConsumers):
+    """The policy of Key_Shared subscriptions.
+
+    Attributes:
+        waiting: slot -> its entries that have to be sent (again), in order; no empty ones.
+        holders: slot -> the consumer that has pending entries of it, and how many. Not kept when order is not needed.
+    """
+
+    sub_type = SubType.KEY_SHARED
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self.waiting: dict[int, list[Position]] = {}
+        self.holders: dict[int, tuple[Consumer, int]] = {}
+        self._policy = KeySharedPolicy()
+        self._ring: Ring | StickyRanges = Ring()
+        self._slots: dict[Position, int] = {}
+        self._waiting_count = 0
+        self._ready: dict[Consumer, set[int]] = {}
+        self._freed = False
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """All must want the same kind of split; sticky ranges must be free."""
+        if self.consumers and (policy.sticky, policy.out_of_order) != (self._policy.sticky, self._policy.out_of_order):
+            raise BrokerError(
+                ErrorCode.CONSUMER_BUSY,
+                f"{self.around} has consumers with another Key_Shared policy ({_shown(self._policy)})",
+            )
+        if policy.sticky:
+            ranges = self._ring if isinstance(self._ring, StickyRanges) and self.consumers else StickyRanges()
+            problem = ranges.overlap(policy.ranges)
+            if problem:
+                raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
+
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Some slots become the newcomer's; those that others still work on, later."""
+        if not self.consumers:
+            self._policy = policy
+            self._ring = StickyRanges() if policy.sticky else Ring()
+        if isinstance(self._ring, StickyRanges):
+            self._ring.add(consumer, policy.ranges)
+        super().add(consumer, policy)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Its slots go to others."""
+        if isinstance(self._ring, StickyRanges):
+            self._ring.remove(consumer)
+        super().remove(consumer)
+
+    def consumers_changed(self) -> None:
+        """Slots have other owners now."""
+        if isinstance(self._ring, Ring):
+            self._ring.rebuild(self.consumers)
+        self._ready = {consumer: set() for consumer in self.consumers}
+        for slot in self.waiting:
+            self._make_ready(slot)
+
+    # ------------------------------------------------------------------------------------------------------- waiting
+
+    def is_waiting(self, position: Position) -> bool:
+        """Whether an entry has to be sent (again)."""
+        slot = self._slots.get(position)
+        if slot is None or slot not in self.waiting:
+            return False
+        queue = self.waiting[slot]
+        place = bisect_right(queue, position)
+        return place > 0 and queue[place - 1] == position
+
+    def waiting_count(self) -> int:
+        """How many entries have to be sent (again)."""
+        return self._waiting_count
+
+    def to_send_again(self, positions: list[Position]) -> None:
+        """These entries have to be sent (again); their slots are known."""
+        for position in positions:
+            self._wait(position, self._slots[position])
+
+    def _wait(self, position: Position, slot: int) -> None:
+        self._slots[position] = slot
+        insort(self.waiting.setdefault(slot, []), position)
+        self._waiting_count += 1
+        self._make_ready(slot)
+
+    def _make_ready(self, slot: int) -> None:
+        """A slot with waiting entries can be sent to its owner, if nobody else still works on it."""
+        owner = self._ring.owner(slot)
+        if owner is not None and self._free_for(slot, owner):
+            self._ready[owner].add(slot)
+
+    def _free_for(self, slot: int, owner: Consumer) -> bool:
+        holder = self.holders.get(slot)
+        return holder is None or holder[0] is owner
+
+    def not_to_send(self, position: Position) -> None:
+        """An entry is not to be sent."""
+        slot = self._slots.pop(position)
+        self._unwait(slot, self.waiting[slot].index(position))
+
+    def _unwait(self, slot: int, place: int) -> None:
+        queue = self.waiting[slot]
+        del queue[place]
+        self._waiting_count -= 1
+        if not queue:
+            del self.waiting[slot]
+            owner = self._ring.owner(slot)
+            if owner is not None:
+                self._ready[owner].discard(slot)
+
+    def not_pending(self, position: Position) -> None:
+        """Its slot may be free for its owner now."""
+        slot = self._slots[position]
+        if self.around.cursor.is_acked(position):
+            del self._slots[position]
+        if self._policy.out_of_order:
+            return
+        holder, count = self.holders[slot]
+        if count > 1:
+            self.holders[slot] = (holder, count - 1)
+            return
+        del self.holders[slot]
+        if slot in self.waiting:
+            self._make_ready(slot)
+            self._freed = True
+
+    def forget_up_to(self, mark_delete: Position) -> None:
+        """What is at or below mark-delete is not to be sent."""
+        for slot in list(self.waiting):
+            while slot in self.waiting and self.waiting[slot][0] <= mark_delete:
+                position = self.waiting[slot][0]
+                del self._slots[position]
+                self._unwait(slot, 0)
+                self.refetch.drop(position)
+        for position in [position for position in self._slots if position <= mark_delete]:
+            del self._slots[position]  # delayed ones
+
+    def not_delayed(self, position: Position) -> None:
+        """A delayed entry was acknowledged before its time."""
+        self._slots.pop(position, None)
+
+    def forget_all(self) -> None:
+        """Nothing is to be sent."""
+        self.waiting.clear()
+        self.holders.clear()
+        self._slots.clear()
+        self._ready = {consumer: set() for consumer in self.consumers}
+        self._waiting_count = 0
+
+    def _check_blocked(self) -> bool:
+        freed, self._freed = self._freed, False
+        return super()._check_blocked() or freed
+
+    # ------------------------------------------------------------------------------------------------------- sending
+
+    def send_ready(self) -> None:
+        """First what waits and can go, in order of the log; then what is new."""
+        budget = self.around.limits.dispatch_bytes_max
+        for consumer in self.consumers:
+            if self._ready[consumer] and consumer.can_receive:
+                budget -= self._send_waiting(consumer, budget)
+        while not self.blocked and any(consumer.can_receive for consumer in self.consumers):
+            if budget <= 0:
+                self.dispatch_again()
+                return
+            room = self.around.limits.look_ahead_entries_max - self._waiting_count
+            if room <= 0:
+                return
+            entries = self.take_new(min(room, ROUND_ENTRIES_MAX), sys.maxsize, budget)
+            if not entries:
+                return
+            budget -= self._share_out(entries)
+
+    def _send_waiting(self, consumer: Consumer, budget: int) -> int:
+        """Send waiting entries of a consumer's slots, lowest position first; their bytes."""
+        heads = [(self.waiting[slot][0], slot) for slot in self._ready[consumer]]
+        heapify(heads)
+        size = 0
+        while heads and consumer.can_receive and not self.blocked and size < budget:
+            position, slot = heads[0]
+            entry = self.refetch.get(position, self.around.limits.read_entries_max)
+            if entry is None:
+                heappop(heads)  # it is being read; other slots go on
+                continue
+            self.refetch.drop(position)
+            self._unwait(slot, 0)
+            size += self._give_one(consumer, entry, slot)
+            if slot in self.waiting:
+                heapreplace(heads, (self.waiting[slot][0], slot))
+            else:
+                heappop(heads)
+        return size
+
+    def _share_out(self, entries: list[StoredEntry]) -> int:
+        """Send new entries to the owners of their slots, or let them wait; the bytes sent."""
+        size = 0
+        in_order = not self._policy.out_of_order
+        for entry in entries:
+            slot = self.slot_of_entry(entry)
+            owner = self._ring.owner(slot)
+            if (
+                owner is not None
+                and owner.can_receive
+                and not self.blocked
+                and not (in_order and slot in self.waiting)
+                and self._free_for(slot, owner)
+            ):
+                self._slots[entry.position] = slot
+                size += self._give_one(owner, entry, slot)
+            else:
+                self._wait(entry.position, slot)
+                self.refetch.keep(entry)
+        return size
+
+    def _give_one(self, consumer: Consumer, entry: StoredEntry, slot: int) -> int:
+        if not self._policy.out_of_order:
+            holder = self.holders.get(slot)
+            self.holders[slot] = (consumer, holder[1] + 1 if holder is not None else 1)
+        return self.give(consumer, [entry])
+
+    def slot_of_entry(self, entry: StoredEntry) -> int:
+        """The slot of an entry's key, or of its position when it has none."""
+        key = None
+        if entry.flags & KEYED:
+            try:
+                key = sticky_key(entry.data)
+            except ProtocolError:
+                key = None
+        return slot_of(key if key is not None else f"{entry.ledger}:{entry.entry}".encode())
+
+    def hold_back(self, entry: StoredEntry) -> bool:
+        """Whether a delayed entry has to wait; its slot is remembered with it."""
+        held = super().hold_back(entry)
+        if held:
+            self._slots[entry.position] = self.slot_of_entry(entry)
+        return held
+
+    # ------------------------------------------------------------------------------------------------------ watching
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys."""
+        return super().stats() | {
+            "keySharedMode": "STICKY" if self._policy.sticky else "AUTO_SPLIT",
+            "allowOutOfOrderDelivery": self._policy.out_of_order,
+            "drainingHashesCount": sum(1 for slot in self.waiting if slot in self.holders),
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        super().validate()
+        cursor = self.around.cursor
+        assert self._waiting_count == sum(map(len, self.waiting.values())), "waiting entries are miscounted"
+        for slot, queue in self.waiting.items():
+            assert queue, f"slot {slot} waits for nothing"
+            assert queue == sorted(set(queue)), f"slot {slot} waits out of order"
+            for position in queue:
+                assert self._slots[position] == slot, f"{position} waits in the wrong slot"
+                assert not cursor.is_acked(position), f"{position} waits and is acknowledged"
+            owner = self._ring.owner(slot)
+            ready = owner is not None and self._free_for(slot, owner)
+            assert owner is None or (slot in self._ready[owner]) == ready, f"slot {slot} is forgotten"
+        if not self._policy.out_of_order:
+            pending: dict[int, list[Consumer]] = {}
+            for consumer in self.consumers:
+                for position in consumer.pending:
+                    pending.setdefault(self._slots[position], []).append(consumer)
+            assert {slot: (each[0], len(each)) for slot, each in pending.items()} == self.holders, "holders are wrong"
+            assert all(len(set(each)) == 1 for each in pending.values()), "a slot is pending at two consumers"
+
+
+def _shown(policy: KeySharedPolicy) -> str:
+    return f"{'sticky' if policy.sticky else 'automatic'} split{', any order' if policy.out_of_order else ''}"

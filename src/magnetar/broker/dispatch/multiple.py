@@ -1,0 +1,362 @@
+r"""What Shared and Key_Shared have in common: several consumers at once, each with its own pending entries.
+
+    new entry ----------------------> sent: pending on one consumer ---- acknowledged ----> forgotten
+              \                        |            ^
+               > delayed --(due)--+     | redeliver,  | sent again
+                                  v     v its end     |
+                               to be sent again ------+
+
+An entry is in at most one of the places delayed, pending (on one consumer), to be sent again. All of this is memory only:
+with the last consumer it is forgotten, and the next one makes the reading start again behind mark-delete. Only how often
+an entry was redelivered is kept until it is acknowledged.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.delayed import DELAYED, Delayed
+from magnetar.broker.dispatch.refetch import Refetch
+from magnetar.broker.dispatch.surroundings import Surroundings
+from magnetar.broker.effects import Note, Send
+from magnetar.core.ids import Position
+from magnetar.storage.entries import StoredEntry
+
+DELAYED_OR_MARKER = DELAYED | MARKER
+
+
+class MultipleConsumers(Dispatcher):
+    """The base of the policies with several active consumers."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self.redeliveries: dict[Position, int] = {}
+        self.delayed = Delayed(surroundings.outbox, self._take_due)
+        self.refetch = Refetch(surroundings, self.is_waiting, self.lost, self.dispatch)
+        self.unacked = 0
+        self.blocked = False
+        self._groups: list[list[Consumer]] = []
+        self._turns: list[int] = []
+        self._buffers: dict[Consumer, list[bytes]] = {}
+        self._told_redeliveries = False
+
+    # -------------------------------------------------------------------------------------------------- to implement
+
+    @abstractmethod
+    def is_waiting(self, position: Position) -> bool:
+        """Whether an entry has to be sent again."""
+
+    @abstractmethod
+    def waiting_count(self) -> int:
+        """How many entries have to be sent again."""
+
+    @abstractmethod
+    def to_send_again(self, positions: list[Position]) -> None:
+        """These entries have to be sent again; they are pending nowhere (any more)."""
+
+    @abstractmethod
+    def not_to_send(self, position: Position) -> None:
+        """An entry is acknowledged: if it was to be sent again, it is not."""
+
+    @abstractmethod
+    def forget_up_to(self, mark_delete: Position) -> None:
+        """What is at or below mark-delete is not to be sent again."""
+
+    @abstractmethod
+    def forget_all(self) -> None:
+        """Nothing is to be sent again."""
+
+    @abstractmethod
+    def send_ready(self) -> None:
+        """Put what can be sent into the buffers (`give`)."""
+
+    def not_pending(self, position: Position) -> None:
+        """An entry is no longer pending on the consumer it was pending on."""
+
+    def consumers_changed(self) -> None:
+        """Consumers came or went."""
+
+    def not_delayed(self, position: Position) -> None:
+        """A delayed entry was acknowledged before its time."""
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """One more shares in; the first one makes the reading start."""
+        if not self.consumers:
+            self.reading.rewind(self.around.cursor.mark_delete)
+        self.consumers.append(consumer)
+        self._regroup()
+        self.consumers_changed()
+
+    def remove(self, consumer: Consumer) -> None:
+        """What was pending on it goes to the others, in order."""
+        self.consumers.remove(consumer)
+        self._regroup()
+        freed = self._take_pending(consumer, list(consumer.pending))
+        if not self.consumers:
+            self._forget()
+            return
+        self.consumers_changed()
+        self.to_send_again(freed)
+        self._check_blocked()
+        self.dispatch()
+
+    def _regroup(self) -> None:
+        priorities = sorted({consumer.priority for consumer in self.consumers})
+        self._groups = [[each for each in self.consumers if each.priority == priority] for priority in priorities]
+        self._turns = [0] * len(self._groups)
+
+    def next_consumer(self) -> Consumer | None:
+        """Whose turn it is: of the highest priority in which anyone can receive, one after the other."""
+        for number, group in enumerate(self._groups):
+            turn = self._turns[number]
+            for step in range(len(group)):
+                consumer = group[(turn + step) % len(group)]
+                if consumer.permits > 0 and not consumer.paused and not consumer.blocked:
+                    self._turns[number] = (turn + step + 1) % len(group)
+                    return consumer
+        return None
+
+    def restart(self) -> None:
+        """Read from the cursor's new place, and count redeliveries anew."""
+        self.redeliveries.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.unacked = 0
+        self.blocked = False
+        self.delayed.clear()
+        self.refetch.clear()
+        self.forget_all()
+        self.reading.rewind(self.around.cursor.mark_delete)
+
+    # ------------------------------------------------------------------------------------------------------- sending
+
+    def dispatch(self) -> None:
+        """Send what can be sent now, in one effect per consumer."""
+        if self.closed or not self.consumers or self.blocked:
+            return
+        self.send_ready()
+        buffers, self._buffers = self._buffers, {}
+        for consumer, parts in buffers.items():
+            self.around.outbox.put(Send(consumer.connection, parts))
+
+    def take_new(self, entries_max: int, messages_max: int, bytes_max: int) -> list[StoredEntry]:
+        """The next new entries that are not acknowledged, no markers and not delayed; they count as taken.
+
+        The last one may go over `messages_max`. None: nothing is at hand, or as much is delayed as may be remembered.
+        """
+        while len(self.delayed) < self.around.limits.delayed_entries_max:
+            entries = self.reading.peek(entries_max, bytes_max)
+            if not entries:
+                return []
+            entries = first_messages(entries, messages_max)
+            self.reading.take(entries, len(entries))
+            acked = self.around.cursor.acked
+            if acked:
+                entries = [entry for entry in entries if (entry.ledger, entry.entry) not in acked]
+            flags = 0
+            for entry in entries:
+                flags |= entry.flags
+            if flags & DELAYED_OR_MARKER:
+                entries = [entry for entry in entries if not self._left_out(entry)]
+            if entries:
+                return entries
+        return []
+
+    def _left_out(self, entry: StoredEntry) -> bool:
+        if entry.flags & MARKER:
+            return True
+        return bool(entry.flags & DELAYED) and self.hold_back(entry)
+
+    def hold_back(self, entry: StoredEntry) -> bool:
+        """Whether a delayed entry has to wait; if so it is remembered."""
+        return self.delayed.hold_back(entry)
+
+    def give(self, consumer: Consumer, entries: list[StoredEntry]) -> int:
+        """Put entries into a consumer's buffers; they are pending on it. Their bytes."""
+        partials = self.around.cursor.partial
+        redeliveries = self.redeliveries
+        partition = self.around.partition
+        pending = consumer.pending
+        buffers = self._buffers.setdefault(consumer, [])
+        messages = size = 0
+        for entry in entries:
+            position = Position(entry.ledger, entry.entry)
+            count = entry.count
+            bits = 0
+            if partials and position in partials:
+                bits = partials[position].bits
+                count = bits.bit_count()
+            again = redeliveries.get(position, 0) if redeliveries else 0
+            if again:
+                consumer.messages_redelivered += count
+            append_message(buffers, consumer, partition, entry, again, bits)
+            pending[position] = count
+            messages += count
+            size += len(entry.data)
+        count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
+        consumer.unacked += messages
+        self.unacked += messages
+        limits = self.around.limits
+        if consumer.unacked >= limits.unacked_per_consumer_max:
+            consumer.blocked = True
+        if self.unacked >= limits.unacked_per_subscription_max:
+            self.blocked = True
+        return size
+
+    # ----------------------------------------------------------------------------------------------- acknowledgements
+
+    def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
+        for position in positions:
+            if not self.around.cursor.is_acked(position):
+                continue
+            holder = consumer if position in consumer.pending else self._holder(position)
+            if holder is not None:
+                holder.messages_acked += self._release(holder, position)
+            elif self.is_waiting(position):
+                self.not_to_send(position)
+                self.refetch.drop(position)
+            if self.redeliveries:
+                self.redeliveries.pop(position, None)
+        if self._check_blocked():
+            self.dispatch()
+
+    def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """A batch stays pending with fewer messages."""
+        holder = consumer if position in consumer.pending else self._holder(position)
+        if holder is not None:
+            holder.pending[position] -= messages
+            holder.unacked -= messages
+            holder.messages_acked += messages
+            self.unacked -= messages
+            if self._check_blocked():
+                self.dispatch()
+
+    def mark_delete_moved(self) -> None:
+        """What is at or below it is pending nowhere and not sent again."""
+        mark_delete = self.around.cursor.mark_delete
+        for consumer in self.consumers:
+            for position in [position for position in consumer.pending if position <= mark_delete]:
+                self._release(consumer, position)
+        self.forget_up_to(mark_delete)
+        for position in [position for position in self.redeliveries if position <= mark_delete]:
+            del self.redeliveries[position]
+        self._check_blocked()
+        self.dispatch()
+
+    def _holder(self, position: Position) -> Consumer | None:
+        return next((consumer for consumer in self.consumers if position in consumer.pending), None)
+
+    def _release(self, consumer: Consumer, position: Position) -> int:
+        messages = consumer.pending.pop(position)
+        consumer.unacked -= messages
+        self.unacked -= messages
+        self.not_pending(position)
+        return messages
+
+    def _check_blocked(self) -> bool:
+        """Let those go on who acknowledged half of what they may hold; whether anyone can who could not."""
+        limits = self.around.limits
+        freed = False
+        for consumer in self.consumers:
+            if consumer.blocked and consumer.unacked <= limits.unacked_per_consumer_max // 2:
+                consumer.blocked = False
+                freed = True
+        if self.blocked and self.unacked <= limits.unacked_per_subscription_max // 2:
+            self.blocked = False
+            freed = True
+        return freed
+
+    # ---------------------------------------------------------------------------------------------------- redelivery
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """What is pending on this consumer, all or some, is sent again, to it or to others."""
+        if positions is None:
+            again = sorted(consumer.pending)
+        else:
+            again = sorted({position for position in positions if position in consumer.pending})
+        for position in again:
+            self._count_redelivery(position)
+        self.to_send_again(self._take_pending(consumer, again))
+        self._check_blocked()
+        self.dispatch()
+
+    def _take_pending(self, consumer: Consumer, positions: list[Position]) -> list[Position]:
+        for position in positions:
+            self._release(consumer, position)
+        return positions
+
+    def _count_redelivery(self, position: Position) -> None:
+        known = self.redeliveries.get(position, 0)
+        if known or len(self.redeliveries) < self.around.limits.redeliveries_max:
+            self.redeliveries[position] = known + 1
+        elif not self._told_redeliveries:
+            self._told_redeliveries = True
+            self.around.outbox.put(
+                Note(
+                    "warning",
+                    f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
+                    "(redeliveries_max); their consumers see a redelivery count of 0",
+                )
+            )
+
+    def _take_due(self) -> None:
+        due = []
+        for position in self.delayed.take_due():
+            if self.around.cursor.is_acked(position):
+                self.not_delayed(position)
+            else:
+                due.append(position)
+        self.to_send_again(due)
+        self.dispatch()
+
+    def lost(self, position: Position) -> None:
+        """An entry that was to be sent again exists no more."""
+        self.not_to_send(position)
+        self.redeliveries.pop(position, None)
+
+    # ------------------------------------------------------------------------------------------------------ watching
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys."""
+        return {
+            "msgDelayed": len(self.delayed),
+            "msgInReplay": self.waiting_count(),
+            "blockedSubscriptionOnUnackedMsgs": self.blocked,
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        super().validate()
+        self.delayed.validate()
+        self.refetch.validate()
+        cursor = self.around.cursor
+        seen: set[Position] = set()
+        for consumer in self.consumers:
+            assert consumer.unacked == sum(consumer.pending.values()), f"{consumer.name}: unacked is miscounted"
+            for position, count in consumer.pending.items():
+                assert position not in seen, f"{position} is pending at two consumers"
+                assert not cursor.is_acked(position), f"{position} is pending and acknowledged"
+                assert not self.is_waiting(position), f"{position} is pending and to be sent again"
+                assert position <= self.reading.after, f"{position} is pending and not yet read"
+                partial = cursor.partial.get(position)
+                expected = partial.bits.bit_count() if partial is not None else self.around.log.count_at(position)
+                assert count == expected, f"{position} has {expected} messages left, not {count}"
+                seen.add(position)
+        assert self.unacked == sum(consumer.unacked for consumer in self.consumers), "unacked is miscounted"
+        assert not self._buffers, "something was put into buffers and not sent"
+
+
+def first_messages(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:
+    """The first entries, until they hold `messages_max` messages or more."""
+    messages = 0
+    for number, entry in enumerate(entries):
+        if messages >= messages_max:
+            return entries[:number]
+        messages += entry.count
+    return entries

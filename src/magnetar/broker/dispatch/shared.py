@@ -1,0 +1,99 @@
+"""Shared: entries go round all consumers that can take them, those of higher priority first.
+
+What has to be sent again goes before what is new. There is no order between consumers.
+"""
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.base import KeySharedPolicy
+from magnetar.broker.dispatch.multiple import MultipleConsumers
+from magnetar.broker.dispatch.surroundings import Surroundings
+from magnetar.core.ids import Position
+from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
+
+ROUND_ENTRIES_MAX = 20
+"""Entries for one consumer before it is the next one's turn (Pulsar's dispatcherMaxRoundRobinBatchSize): large enough to
+fill a packet, small enough that nobody waits long."""
+
+
+class Shared(MultipleConsumers):
+    """The policy of Shared subscriptions."""
+
+    sub_type = SubType.SHARED
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self.again = PositionSet()
+
+    def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Any number may come."""
+
+    def is_waiting(self, position: Position) -> bool:
+        """Whether an entry has to be sent again."""
+        return position in self.again
+
+    def waiting_count(self) -> int:
+        """How many entries have to be sent again."""
+        return len(self.again)
+
+    def to_send_again(self, positions: list[Position]) -> None:
+        """These entries have to be sent again."""
+        for position in positions:
+            self.again.add(*position)
+
+    def not_to_send(self, position: Position) -> None:
+        """An entry is not to be sent again."""
+        self.again.discard(*position)
+
+    def forget_up_to(self, mark_delete: Position) -> None:
+        """What is at or below mark-delete is not to be sent again."""
+        for ledger, entries in self.again.take_up_to(mark_delete).items():
+            for entry in entries:
+                self.refetch.drop(Position(ledger, entry))
+
+    def forget_all(self) -> None:
+        """Nothing is to be sent again."""
+        self.again.clear()
+
+    def send_ready(self) -> None:
+        """One turn after the other, until nobody can take more or nothing is at hand."""
+        budget = self.around.limits.dispatch_bytes_max
+        while not self.blocked:
+            consumer = self.next_consumer()
+            if consumer is None:
+                return
+            if budget <= 0:
+                self.dispatch_again()
+                return
+            entries = self._old(consumer.permits) if self.again else []
+            if not entries and not self.again:
+                entries = self.take_new(min(consumer.permits, ROUND_ENTRIES_MAX), consumer.permits, budget)
+            if not entries:
+                return
+            budget -= self.give(consumer, entries)
+
+    def _old(self, messages_max: int) -> list[StoredEntry]:
+        """The first entries of those to be sent again, as far as they are at hand."""
+        entries: list[StoredEntry] = []
+        messages = 0
+        while messages < messages_max and len(entries) < ROUND_ENTRIES_MAX:
+            run = self.again.first_run(ROUND_ENTRIES_MAX)
+            if run is None:
+                break
+            position, length = run
+            entry = self.refetch.get(position, length)
+            if entry is None:
+                break
+            entries.append(entry)
+            messages += entry.count
+            self.again.discard(*position)
+            self.refetch.drop(position)
+        return entries
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        super().validate()
+        self.again.validate()
+        for position in self.again:
+            assert not self.around.cursor.is_acked(position), f"{position} is to be sent again and acknowledged"
+            assert position <= self.reading.after, f"{position} is to be sent again and not yet read"

@@ -1,0 +1,80 @@
+"""What a dispatch policy works with, and its limits."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from magnetar.broker.effects import Outbox
+from magnetar.core.ids import Position
+from magnetar.storage.cursor import Cursor, CursorLog
+from magnetar.storage.entries import StoredEntry
+
+
+class DispatchLog(CursorLog, Protocol):
+    """What dispatch asks of the topic's log (`storage.topiclog.TopicLog`)."""
+
+    def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        """Entries from `start` on that are in memory, in order; none if the first is not."""
+
+    def seek_time(self, publish_time_ms: int) -> Position:
+        """The first entry published at that time or later."""
+
+    def bytes_between(self, after: Position, up_to: Position) -> int:
+        """Bytes of the entries with after < p <= up_to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one subscription.
+
+    Attributes:
+        unacked_per_consumer_max: back-pressure on Shared and Key_Shared consumers that do not acknowledge (Pulsar's
+            maxUnackedMessagesPerConsumer); dispatch goes on when half of them are acknowledged.
+        unacked_per_subscription_max: the same for all consumers of a subscription (Pulsar's
+            maxUnackedMessagesPerSubscription).
+        dispatch_bytes_max: back-pressure: what one event may put into the outbox for a subscription; the next event goes
+            on. As much as a connection's write buffer takes before it says stop.
+        read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
+            read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
+        read_entries_max: of one read from disk; a round number above what clients ask for at a time (1,000 permits).
+        delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
+            until some are due. About 100 bytes each.
+        redeliveries_max: entries whose redeliveries are counted, per subscription; of more the count stays 0. About 150
+            bytes each.
+        look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others go
+            on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
+        look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
+        failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
+            acknowledgements before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
+    """
+
+    unacked_per_consumer_max: int = 50_000
+    unacked_per_subscription_max: int = 200_000
+    dispatch_bytes_max: int = 4 * 1024 * 1024
+    read_bytes_max: int = 1024 * 1024
+    read_entries_max: int = 1_000
+    delayed_entries_max: int = 100_000
+    redeliveries_max: int = 100_000
+    look_ahead_entries_max: int = 20_000
+    look_ahead_bytes_max: int = 8 * 1024 * 1024
+    failover_delay_ms: int = 1_000
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """One subscription's part of the world.
+
+    Attributes:
+        topic, subscription: names, for reads and for messages to people.
+        partition: the topic's number, -1 when it is no partition.
+    """
+
+    outbox: Outbox
+    log: DispatchLog
+    cursor: Cursor
+    topic: str
+    subscription: str
+    partition: int = -1
+    limits: Limits = field(default_factory=Limits)
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription} of {self.topic}"

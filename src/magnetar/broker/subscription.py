@@ -1,0 +1,475 @@
+"""A subscription: a cursor, its consumers, and the policy that shares entries out between them.
+
+    add_consumer -> the first one decides the type -> dispatcher of that type
+    flow, available, resume, answers to reads and timers -> dispatcher.dispatch -> Send
+    ack -> cursor -> dirty -> (the keeper stores it) ; dispatcher forgets what was pending
+    seek, skip, expire -> cursor ; a seek drops all consumers first, as in Pulsar
+
+The type may change whenever there are no consumers. Everything here is one machine: it is entered by one event at a time
+and asks for things only through its outbox and the two callbacks.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from magnetar.broker import subscription_stats
+from magnetar.broker.consumer import Consumer, Counters, Rates, SubType
+from magnetar.broker.dispatch.base import Dispatcher, KeySharedPolicy
+from magnetar.broker.dispatch.exclusive import Exclusive
+from magnetar.broker.dispatch.failover import Failover
+from magnetar.broker.dispatch.key_shared import KeyShared
+from magnetar.broker.dispatch.shared import Shared
+from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundings
+from magnetar.broker.effects import Note, Outbox, Send
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.storage.cursor import Cursor, bits_of
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire import commands
+from magnetar.wire.pulsar_pb2 import KeySharedMeta, MessageIdData
+
+REPLICATED: Final = "pulsar.replicated.subscription"
+"""Pulsar's name of the cursor property that marks a replicated subscription."""
+
+_UNLIMITED: Final = 1 << 62
+
+_DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
+    SubType.EXCLUSIVE: Exclusive,
+    SubType.FAILOVER: Failover,
+    SubType.SHARED: Shared,
+    SubType.KEY_SHARED: KeyShared,
+}
+_SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
+
+
+@dataclass(slots=True)
+class Moments:
+    """When something last happened, wall clock ms; 0 for never."""
+
+    flow_ms: int = 0
+    acked_ms: int = 0
+    mark_delete_moved_ms: int = 0
+    expired_ms: int = 0
+
+
+class SubscriptionConfig(Protocol):
+    """What a subscription reads of `core.config.BrokerConfig`."""
+
+    @property
+    def unacked_messages_per_consumer_max(self) -> int:
+        """0 for none."""
+
+    @property
+    def unacked_messages_per_subscription_max(self) -> int:
+        """0 for none."""
+
+    @property
+    def cursor_ranges_max(self) -> int:
+        """Runs of individually acknowledged entries that are stored."""
+
+    @property
+    def redeliveries_max(self) -> int:
+        """Entries whose redeliveries are counted."""
+
+
+class Subscription:
+    """One subscription of one topic.
+
+    Args:
+        outbox: the broker's.
+        log: the topic's.
+        topic: its full name.
+        name: of the subscription.
+        cursor: its place; of an existing subscription as decoded, of a new one `Cursor.at(log, where)`.
+        durable: kept across restarts; False for readers.
+        partition: the topic's number, -1 when it is no partition.
+        config: limits.
+        on_dirty: called when the cursor has to be stored; again only after `encode`.
+        on_detached: called with connection and consumer id for each consumer that the subscription drops by itself.
+
+    Attributes:
+        consumers: in the order of their coming.
+        durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        log: DispatchLog,
+        topic: str,
+        name: str,
+        cursor: Cursor,
+        *,
+        durable: bool,
+        partition: int,
+        config: SubscriptionConfig,
+        on_dirty: Callable[["Subscription"], None],
+        on_detached: Callable[[int, int], None],
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.durable_mark_delete = cursor.mark_delete
+        self.created_ms = outbox.now_ms
+        self.closed = False
+        self._outbox = outbox
+        self._log = log
+        self._on_dirty = on_dirty
+        self._on_detached = on_detached
+        self._ranges_max = config.cursor_ranges_max
+        self._told_left_out = False
+        self.rates = Rates()
+        self.moments = Moments()
+        self._gone = Counters()
+        limits = Limits(
+            unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
+            unacked_per_subscription_max=config.unacked_messages_per_subscription_max or _UNLIMITED,
+            redeliveries_max=config.redeliveries_max,
+        )
+        self._around = Surroundings(outbox, log, cursor, topic, name, partition, limits)
+        self._dispatcher: Dispatcher = Exclusive(self._around)
+        self._typed = False
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """In the order of their coming; not to be changed."""
+        return self._dispatcher.consumers
+
+    @property
+    def sub_type(self) -> SubType | None:
+        """The type that the consumers gave it, the last ones if there are none; None before the first."""
+        return self._dispatcher.sub_type if self._typed else None
+
+    def add_consumer(self, consumer: Consumer, key_shared: KeySharedMeta | None = None) -> None:
+        """Let a consumer in. It is sent nothing before its first FLOW.
+
+        Raises:
+            BrokerError: CONSUMER_BUSY for a second exclusive consumer or another type than that of the consumers there;
+                CONSUMER_ASSIGN for sticky hash ranges that are missing, wrong or taken.
+        """
+        if self.closed:
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self._around} is being closed")
+        policy = _policy_of(key_shared)
+        dispatcher = self._dispatcher
+        if consumer.sub_type is not dispatcher.sub_type:
+            if dispatcher.consumers:
+                raise BrokerError(
+                    ErrorCode.CONSUMER_BUSY,
+                    f"{self._around} is {dispatcher.sub_type.shown}; a consumer of type {consumer.sub_type.shown} "
+                    "cannot join while others are connected",
+                )
+            dispatcher.close()
+            dispatcher = _DISPATCHERS[consumer.sub_type](self._around)
+        dispatcher.check(consumer, policy)
+        self._dispatcher = dispatcher
+        self._typed = True
+        consumer.owner = self
+        dispatcher.add(consumer, policy)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer closed, or its connection did; what it did not acknowledge goes to others."""
+        if consumer in self._dispatcher.consumers:
+            self._gone += Counters.of(consumer)
+            self._dispatcher.remove(consumer)
+
+    def disconnect_all(self) -> None:
+        """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them."""
+        for consumer in list(self._dispatcher.consumers):
+            self._outbox.put(Send(consumer.connection, (commands.close_consumer(consumer.consumer_id),)))
+            # Nobody is left to take over at the end; meanwhile the others must not be sent what will be read again.
+            consumer.permits = 0
+        for consumer in list(self._dispatcher.consumers):
+            self.remove_consumer(consumer)
+            self._on_detached(consumer.connection, consumer.consumer_id)
+
+    def close(self, reason: str) -> None:
+        """The subscription is gone from here: consumers are told, nothing is sent any more."""
+        self.disconnect_all()
+        self.closed = True
+        self._dispatcher.close()
+        self._outbox.put(Note("debug", f"{self._around} is closed: {reason}"))
+
+    def pause(self, connection: int) -> None:
+        """A connection takes no more bytes."""
+        for consumer in self._dispatcher.consumers:
+            if consumer.connection == connection:
+                consumer.paused = True
+
+    def resume(self, connection: int) -> None:
+        """A connection takes bytes again."""
+        for consumer in self._dispatcher.consumers:
+            if consumer.connection == connection:
+                consumer.paused = False
+        self._dispatcher.dispatch()
+
+    # ----------------------------------------------------------------------------------------------------- messages
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """A consumer asks for so many messages more."""
+        consumer.grant(permits)
+        self.moments.flow_ms = self._outbox.now_ms
+        self._dispatcher.dispatch()
+
+    def available(self) -> None:
+        """The log has new entries. Markers next to mark-delete are stepped over, whether there are consumers or not."""
+        if self.cursor.step_over_markers():
+            self._dispatcher.mark_delete_moved()
+        self._dispatcher.dispatch()
+
+    def ack(self, consumer: Consumer, ids: Sequence[MessageIdData], *, cumulative: bool) -> bool:
+        """Acknowledge: entries, messages of batches (ack_set), or everything up to one id.
+
+        What is no entry of this topic, or acknowledged already, is passed over.
+
+        Returns:
+            Whether the cursor changed (then it is stored soon).
+
+        Raises:
+            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one with
+                another number of ids than one.
+        """
+        before = self.cursor.mark_delete
+        if cumulative:
+            changed = self._ack_cumulative(ids)
+        elif self._dispatcher.sub_type in _SHARED_TYPES:
+            changed = self._ack_shared(consumer, ids)
+        else:
+            changed = self._ack_single(consumer, ids)
+        if changed:
+            consumer.last_acked_ms = self.moments.acked_ms = self._outbox.now_ms
+            self._changed(before)
+        return changed
+
+    def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
+        if self._dispatcher.sub_type in _SHARED_TYPES:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"{self._around} is {self._dispatcher.sub_type.shown}: acknowledge messages one by one, not cumulatively",
+            )
+        if len(ids) != 1:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
+            )
+        return self.cursor.ack_up_to(_position(ids[0]), bits_of(ids[0].ack_set))
+
+    def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+        whole = []
+        changed = 0
+        for item in ids:
+            if item.ack_set:
+                changed += self.cursor.ack_indexes(_position(item), bits_of(item.ack_set))
+            else:
+                whole.append(Position(item.ledgerId, item.entryId))
+        fresh = self.cursor.ack(whole)
+        consumer.messages_acked += fresh + changed
+        return fresh + changed > 0
+
+    def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+        cursor = self.cursor
+        whole = []
+        changed = 0
+        for item in ids:
+            position = Position(item.ledgerId, item.entryId)
+            if not item.ack_set:
+                whole.append(position)
+                continue
+            messages = cursor.ack_indexes(position, bits_of(item.ack_set))
+            changed += messages
+            if cursor.is_acked(position):
+                whole.append(position)
+            elif messages:
+                self._dispatcher.settled_part(consumer, position, messages)
+        changed += cursor.ack(whole)
+        self._dispatcher.settled(consumer, whole)
+        return changed > 0
+
+    def redeliver(
+        self, consumer: Consumer, positions: Iterable[Position] | None = None, epoch: int | None = None
+    ) -> None:
+        """Send again what this consumer did not acknowledge.
+
+        Shared and Key_Shared: the entries at `positions` that are pending on it, or all. Exclusive and Failover: from
+        mark-delete on. `epoch` is echoed in the MESSAGEs from now on; a request with an older one is late and ignored.
+        """
+        if epoch is not None:
+            if consumer.epoch is not None and epoch < consumer.epoch:
+                return
+            consumer.epoch = epoch
+        self._dispatcher.redeliver(consumer, positions)
+
+    # --------------------------------------------------------------------------------------------- moving the cursor
+
+    def seek_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Seek: all consumers are disconnected; the next entry is the one at `position`, or the next there is.
+
+        EARLIEST and LATEST are allowed. `ack_set` marks messages of that entry as acknowledged. The answer to the client
+        has to wait until `encode()` is stored (a durable subscription).
+        """
+        self.disconnect_all()
+        self.reset_to(position, ack_set)
+
+    def seek_time(self, publish_time_ms: int) -> None:
+        """Seek to the first entry published at that time or later."""
+        self.seek_to(self._log.seek_time(publish_time_ms))
+
+    def reset_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Move the cursor, as `seek_to`, of a subscription that has no consumers."""
+        before = self.cursor.mark_delete
+        self.cursor.reset(position, bits_of(ack_set))
+        self._dispatcher.restart()
+        self._changed(before)
+
+    def skip(self, entries: int) -> int:
+        """Acknowledge the next so many unacknowledged entries; how many there were."""
+        position, found = self._nth(entries)
+        if found:
+            self._ack_up_to(position)
+        return found
+
+    def skip_all(self) -> None:
+        """Acknowledge everything there is now."""
+        self._ack_up_to(self._log.last)
+
+    def expire(self, before_publish_time_ms: int) -> None:
+        """Acknowledge everything in front of the first entry published at that time or later."""
+        self.moments.expired_ms = self._outbox.now_ms
+        first_kept = Cursor.at(self._log, self._log.seek_time(before_publish_time_ms))
+        self._ack_up_to(first_kept.mark_delete)
+
+    def advance_to(self, position: Position) -> None:
+        """Acknowledge everything at or below `position`, unless that is a step back or behind the newest entry."""
+        self._ack_up_to(position)
+
+    def nth_unacknowledged(self, number: int) -> Position | None:
+        """The `number`-th (from 1) entry that is not acknowledged, or None."""
+        position, found = self._nth(number)
+        return position if found == number else None
+
+    def _nth(self, number: int) -> tuple[Position, int]:
+        """The `number`-th unacknowledged entry, or the last one if there are fewer, and which number it has."""
+        log, cursor = self._log, self.cursor
+        position = cursor.mark_delete
+        reached, found = NONE, 0
+        while found < number:
+            following = log.next_after(position)
+            if following is None:
+                break
+            position = following
+            if position not in cursor.acked and not log.flags_at(position) & EntryFlags.MARKER:
+                reached, found = position, found + 1
+        return reached, found
+
+    def _ack_up_to(self, position: Position) -> None:
+        before = self.cursor.mark_delete
+        if self.cursor.ack_up_to(position):
+            self._dispatcher.mark_delete_moved()
+            self._changed(before)
+
+    def _changed(self, mark_delete_before: Position) -> None:
+        if self.cursor.mark_delete != mark_delete_before:
+            self.moments.mark_delete_moved_ms = self._outbox.now_ms
+        if self.cursor.dirty:
+            self._on_dirty(self)
+
+    # ------------------------------------------------------------------------------------------------------- storing
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything at or below is acknowledged, as far as memory knows; what is stored is `durable_mark_delete`."""
+        return self.cursor.mark_delete
+
+    def encode(self) -> bytes:
+        """The cursor as stored. Says so when it has more holes than are stored."""
+        data = self.cursor.encode(self._ranges_max)
+        left_out = self.cursor.runs_left_out + self.cursor.partials_left_out
+        if left_out and not self._told_left_out:
+            self._outbox.put(
+                Note(
+                    "warning",
+                    f"{self._around} has more acknowledgements out of order than are stored: {left_out} ranges or batches "
+                    f"are kept in memory only and come again after a restart (cursor_ranges_max = {self._ranges_max})",
+                )
+            )
+        self._told_left_out = left_out > 0
+        return data
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its state follows to other clusters."""
+        return REPLICATED in self.cursor.properties
+
+    def set_replicated(self, replicated: bool) -> None:
+        """Let its state follow to other clusters, or no longer."""
+        if replicated == self.replicated:
+            return
+        if replicated:
+            self.cursor.properties[REPLICATED] = 1
+        else:
+            del self.cursor.properties[REPLICATED]
+        self.cursor.dirty = True
+        self._on_dirty(self)
+
+    # ---------------------------------------------------------------------------------------------------- statistics
+
+    def backlog_entries(self) -> int:
+        """Entries not acknowledged, without markers."""
+        return self.cursor.backlog_entries()
+
+    def counters(self) -> Counters:
+        """Since the subscription was loaded, of all consumers that are or were there."""
+        return sum(map(Counters.of, self.consumers), self._gone)
+
+    @property
+    def messages_out(self) -> int:
+        """Messages sent, redeliveries counted."""
+        return self.counters().messages_out
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of entries sent."""
+        return self.counters().bytes_out
+
+    def update_rates(self, now_ms: int) -> None:
+        """Take the counters for the rates; call it at regular times."""
+        for consumer in self.consumers:
+            consumer.rates.update(now_ms, Counters.of(consumer))
+        self.rates.update(now_ms, self.counters())
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (SubscriptionStats)."""
+        return subscription_stats.stats(self, self._dispatcher, self._log)
+
+    def internal_stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (ManagedLedgerInternalStats.CursorStats)."""
+        return subscription_stats.internal_stats(self, self._dispatcher)
+
+    def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
+        """One consumer's, with the field names of CommandConsumerStatsResponse."""
+        return subscription_stats.consumer_stats(self, consumer)
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.cursor.validate()
+        self._dispatcher.validate()
+        assert all(consumer.owner is self for consumer in self.consumers), "a consumer of another subscription"
+        assert all(consumer.sub_type is self._dispatcher.sub_type for consumer in self.consumers), "mixed types"
+
+
+def _position(item: MessageIdData) -> Position:
+    """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
+    ledger, entry = item.ledgerId, item.entryId
+    return Position(ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry)
+
+
+def _policy_of(meta: KeySharedMeta | None) -> KeySharedPolicy:
+    if meta is None:
+        return KeySharedPolicy()
+    return KeySharedPolicy(
+        sticky=meta.keySharedMode == 1,
+        ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+        out_of_order=meta.allowOutOfOrderDelivery,
+    )

@@ -1,0 +1,99 @@
+"""Statistics of subscriptions as plain dicts, with Pulsar's names of keys (pulsar-facts H)."""
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.consumer import Consumer, SubType
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.base import Dispatcher
+    from magnetar.broker.dispatch.surroundings import DispatchLog
+    from magnetar.broker.subscription import Subscription
+
+RANGES_SHOWN_MAX = 100
+"""Ranges written out in internal stats; the count is exact, the text is for people."""
+
+
+def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "DispatchLog") -> dict[str, Any]:
+    """Pulsar's SubscriptionStats. `msgBacklog` counts entries without markers; `msgBacklogMessages` is ours."""
+    cursor, rates, moments = subscription.cursor, subscription.rates, subscription.moments
+    consumers = dispatcher.consumers
+    counters = subscription.counters()
+    active = dispatcher.active
+    return {
+        "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
+        "isDurable": subscription.durable,
+        "isReplicated": subscription.replicated,
+        "durable": subscription.durable,
+        "replicated": subscription.replicated,
+        "msgBacklog": cursor.backlog_entries(),
+        "msgBacklogMessages": cursor.backlog_messages(),
+        "backlogSize": log.bytes_between(cursor.mark_delete, log.last) if log.last > cursor.mark_delete else 0,
+        "unackedMessages": sum(consumer.unacked for consumer in consumers),
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "activeConsumerName": active.name if active is not None else "",
+        "consumers": [consumer.stats() for consumer in consumers],
+        "msgRateOut": rates.messages_out,
+        "msgThroughputOut": rates.bytes_out,
+        "msgRateRedeliver": rates.redelivered,
+        "messageAckRate": rates.acked,
+        "msgOutCounter": counters.messages_out,
+        "bytesOutCounter": counters.bytes_out,
+        "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
+        "lastConsumedFlowTimestamp": moments.flow_ms,
+        "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
+        "lastAckedTimestamp": moments.acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": moments.mark_delete_moved_ms,
+        "lastExpireTimestamp": moments.expired_ms,
+        "subscriptionProperties": dict(cursor.labels),
+    } | dispatcher.stats()
+
+
+def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> dict[str, Any]:
+    """Pulsar's CursorStats."""
+    cursor = subscription.cursor
+    runs: list[str] = []
+    for first, last in cursor.acked.runs():
+        if len(runs) == RANGES_SHOWN_MAX:
+            runs.append("...")
+            break
+        # Pulsar writes ranges open at their lower end.
+        runs.append(f"({first.ledger}:{first.entry - 1}..{last}]")
+    return {
+        "markDeletePosition": str(cursor.mark_delete),
+        "durableMarkDeletePosition": str(subscription.durable_mark_delete),
+        "readPosition": str(dispatcher.reading.after),
+        "individuallyDeletedMessages": f"[{', '.join(runs)}]",
+        "messagesConsumedCounter": subscription.counters().messages_acked,
+        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries() + len(cursor.acked),
+        "totalNonContiguousDeletedMessagesRange": cursor.acked.count_runs(),
+        "partiallyAcknowledgedBatches": len(cursor.partial),
+        "waitingReadOp": False,
+        "pendingReadOps": int(dispatcher.reading.in_flight),
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "state": "Closed" if subscription.closed else "Open" if subscription.durable else "NoLedger",
+        "active": bool(dispatcher.consumers),
+        "properties": dict(cursor.properties),
+    }
+
+
+def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str, Any]:
+    """The fields of CommandConsumerStatsResponse, without the request's."""
+    rates = consumer.rates
+    return {
+        "msgRateOut": rates.messages_out,
+        "msgThroughputOut": rates.bytes_out,
+        "msgRateRedeliver": rates.redelivered,
+        "consumerName": consumer.name,
+        "availablePermits": max(0, consumer.permits),
+        "unackedMessages": consumer.unacked,
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "address": consumer.address,
+        "connectedSince": str(consumer.connected_ms),
+        "type": SubType(consumer.sub_type).shown,
+        "msgRateExpired": 0.0,
+        "msgBacklog": subscription.cursor.backlog_entries(),
+        "messageAckRate": rates.acked,
+    }
