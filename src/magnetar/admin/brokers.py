@@ -1,0 +1,86 @@
+"""The broker itself, and HTTP lookup."""
+
+from typing import Any
+
+from aiohttp import web
+
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Routes
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.metadata.errors import NotFound
+
+brokers = Routes("Brokers", "/admin/v2/brokers")
+lookup = Routes("Lookup", "/lookup/v2/topic", "/lookup/v2/destination")
+
+
+def _serving(call: Call) -> web.Response:
+    stats = call.control.broker_stats()
+    if not stats.get("ready", False):
+        raise BrokerError(ErrorCode.SERVICE_NOT_READY, stats.get("state") or "the broker is not ready")
+    return web.Response(text="ok")
+
+
+@brokers.add(
+    "GET", "/health", "Whether the broker takes publishes; 503 with the reason when not.", errors=(503,), reply="ok"
+)
+async def health(call: Call) -> web.Response:
+    """Plain text, as Pulsar's."""
+    call.choice("topicVersion", ("V1", "V2"), "V2")
+    return _serving(call)
+
+
+@brokers.add("GET", "/ready", "The same, for orchestrators.", errors=(503,), reply="ok")
+async def ready(call: Call) -> web.Response:
+    """Plain text, as Pulsar's."""
+    return _serving(call)
+
+
+@brokers.add("GET", "/version", "Version of Magnetar.", reply="0.1.0")
+async def version(call: Call) -> web.Response:
+    """Plain text, as Pulsar's."""
+    return web.Response(text=call.info.version)
+
+
+def _address(call: Call) -> list[str]:
+    return [call.info.web_url.partition("://")[2]]
+
+
+@brokers.add("GET", "", "The brokers of this cluster: one, so far.", reply='["127.0.0.1:8080"]')
+async def list_brokers(call: Call) -> Any:
+    """`host:port` of the admin interface."""
+    return _address(call)
+
+
+@brokers.add("GET", "/{cluster}", "The brokers of a cluster.", errors=(404,), reply='["127.0.0.1:8080"]')
+async def cluster_brokers(call: Call) -> Any:
+    """Of the own cluster only; of another one its own admin interface knows."""
+    name = call.name("cluster")
+    data = call.resources.cluster_data(name)
+    if name != call.info.cluster:
+        raise NotFound(
+            f"this is cluster {call.info.cluster}; ask cluster {name} itself at {data.service_url or 'its address'}"
+        )
+    return _address(call)
+
+
+def _answer(call: Call) -> dict[str, str]:
+    topic = call.topic()
+    if call.control.partitions(str(topic)) is None and not call.info.topic_auto_creation:
+        raise NotFound(f"topic {topic} does not exist")
+    url = call.info.service_url
+    return {"brokerUrl": url, "httpUrl": call.info.web_url, "nativeUrl": url}
+
+
+for _domain in ("persistent", "non-persistent"):
+
+    @lookup.add(
+        "GET",
+        f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}",
+        "Which broker serves a topic.",
+        errors=(404, 412),
+        query={"authoritative": "accepted.", "listenerName": "accepted; there is one listener."},
+        reply='{"brokerUrl": "pulsar://...", "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
+    )
+    async def look_up(call: Call) -> Any:
+        """This one: a cluster has one broker."""
+        return _answer(call)

@@ -1,0 +1,259 @@
+"""One request: its names, numbers and body, checked; and how it waits for the broker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from magnetar.admin.replies import LateError, TooLargeError
+from magnetar.broker.control import BrokerControl, BrokerInfo, Done
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.core.names import NamespaceName, TopicName, check_subscription
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import BadRequest
+from magnetar.metadata.resources import Resources
+
+if TYPE_CHECKING:
+    from magnetar.admin.routing import Route
+
+CHANGE_TIMEOUT_S: Final = 30.0
+"""A change waits for the disk alone; after half a minute the disk is stuck and the caller is told so."""
+
+NUMBER_DIGITS_MAX: Final = 19
+"""A ceiling: 2^63 has 19 digits; longer texts are not parsed at all."""
+
+_T = TypeVar("_T")
+
+
+class Services(NamedTuple):
+    """What every call may use.
+
+    Attributes:
+        control: the broker.
+        resources: clusters, tenants, namespaces; changed through `control.apply` only.
+        info: who the broker is.
+        body_bytes_max: ceiling on a request's body.
+        now_ms: the wall clock.
+        changing: held while a change of resources is in flight: each is validated against what the one before left.
+    """
+
+    control: BrokerControl
+    resources: Resources
+    info: BrokerInfo
+    body_bytes_max: int
+    now_ms: Callable[[], int]
+    changing: asyncio.Lock
+
+
+class Call:
+    """One request to a route.
+
+    Args:
+        request: of aiohttp.
+        route: that it matched.
+        services: of the application.
+    """
+
+    def __init__(self, request: web.Request, route: "Route", services: Services) -> None:
+        self.request = request
+        self.route = route
+        self.services = services
+        self.control = services.control
+        self.resources = services.resources
+        self.info = services.info
+
+    # ----------------------------------------------------------------------------------------------- names and numbers
+
+    def name(self, key: str) -> str:
+        """A name of the path, decoded."""
+        return self.request.match_info[key]
+
+    def namespace(self) -> NamespaceName:
+        """`{tenant}/{namespace}` of the path.
+
+        Raises:
+            NameNotValid: either breaks the grammar.
+        """
+        return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
+
+    def existing_namespace(self) -> NamespaceName:
+        """`{tenant}/{namespace}` of the path, which exists.
+
+        Raises:
+            NameNotValid. NotFound.
+        """
+        namespace = self.namespace()
+        self.resources.policies(namespace)
+        return namespace
+
+    @property
+    def domain(self) -> str:
+        """`persistent` or `non-persistent`, as the route says."""
+        return "non-persistent" if "/non-persistent/" in self.route.path else "persistent"
+
+    def topic(self) -> TopicName:
+        """The topic that the path names, whose namespace exists.
+
+        Raises:
+            NameNotValid. NotFound: the namespace.
+        """
+        namespace = self.namespace()
+        name = TopicName.parse(f"{self.domain}://{namespace}/{self.name('topic')}")
+        self.resources.policies(namespace)
+        return name
+
+    def subscription(self) -> str:
+        """The subscription that the path names.
+
+        Raises:
+            NameNotValid.
+        """
+        return check_subscription(self.name("subscription"))
+
+    def path_number(self, key: str, least: int = 0) -> int:
+        """A number of the path.
+
+        Raises:
+            BadRequest: no number, or below `least`.
+        """
+        return _number(key, self.name(key), least)
+
+    # ----------------------------------------------------------------------------------------------------- parameters
+
+    def parameter(self, key: str) -> str | None:
+        """A query parameter, or None."""
+        return self.request.query.get(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A query parameter that is true or false.
+
+        Raises:
+            BadRequest: it is something else.
+        """
+        text = self.parameter(key)
+        if text is None:
+            return default
+        if text.lower() not in {"true", "false"}:
+            raise BadRequest(f"parameter {key} is true or false, not {text[:40]!a}")
+        return text.lower() == "true"
+
+    def choice(self, key: str, choices: Sequence[str], default: str) -> str:
+        """A query parameter that is one of a few words.
+
+        Raises:
+            BadRequest: it is none of them.
+        """
+        text = self.parameter(key) or default
+        if text not in choices:
+            raise BadRequest(f"parameter {key} is one of {', '.join(choices)}, not {text[:40]!a}")
+        return text
+
+    async def body(self) -> Any:
+        """The request's JSON body, of the type that the route names; None when it is left out and need not be there.
+
+        Null fields of objects are as if left out, for Pulsar's tools of some languages send them.
+
+        Raises:
+            BadRequest: no body, no JSON, or not of the type.
+            TooLargeError: over the limit.
+        """
+        try:
+            data = await self.request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise TooLargeError(f"the body is over {self.services.body_bytes_max} bytes") from None
+        if not data.strip():
+            if self.route.body_needed:
+                raise BadRequest("the request needs a JSON body")
+            return None
+        try:
+            return msgspec.convert(_without_nulls(msgspec.json.decode(data)), self.route.body)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the body is not right: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is not JSON: {error}") from None
+        except RecursionError:
+            raise BadRequest("the body is not JSON that can be read: nested too deeply") from None
+
+    # -------------------------------------------------------------------------------------------------------- waiting
+
+    async def done(self, start: Callable[[Done], None]) -> None:
+        """Start a change and wait until it is durable.
+
+        Raises:
+            MagnetarError: as the broker refuses. LateError.
+        """
+
+        def with_value(finish: Callable[[None, MagnetarError | None], None]) -> None:
+            start(lambda error: finish(None, error))
+
+        await self.value(with_value)
+
+    async def value(self, start: Callable[[Callable[[_T | None, MagnetarError | None], None]], None]) -> _T | None:
+        """Start something that ends with a value, and wait for it; raises as `done`."""
+        future: asyncio.Future[_T | None] = asyncio.get_running_loop().create_future()
+
+        def finish(value: _T | None, error: MagnetarError | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        start(finish)
+        try:
+            async with asyncio.timeout(CHANGE_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            raise LateError(
+                f"the storage did not answer within {CHANGE_TIMEOUT_S:g} s; what was asked may still happen"
+            ) from None
+
+    async def each(self, topics: Sequence[TopicName], start: Callable[[str, Done], None]) -> None:
+        """Do the same to several topics and wait for all; the first error, if any, is raised when all have ended."""
+        tasks: list[Coroutine[Any, Any, None]] = [
+            self.done(lambda done, topic=str(topic): start(topic, done))  # type: ignore[misc]
+            for topic in topics
+        ]
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def apply(self, make: Callable[[], Change]) -> None:
+        """Validate a change of resources, store it, apply it.
+
+        Raises:
+            Refused: as `make` refuses. MagnetarError: the store does.
+        """
+        async with self.services.changing:
+            change = make()
+            await self.done(lambda done: self.control.apply(change, done))
+
+
+def position_of(text: str) -> Position:
+    """A position written `ledger:entry`.
+
+    Raises:
+        BadRequest: it is not.
+    """
+    ledger, separator, entry = text.partition(":")
+    if not separator:
+        raise BadRequest(f"{text[:40]!a} is not a position: write ledger:entry")
+    return Position(_number("ledger", ledger, 0), _number("entry", entry, 0))
+
+
+def _number(key: str, text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX) or int(text) < least:
+        raise BadRequest(f"{key} is a whole number from {least} on, not {text[:40]!a}")
+    return int(text)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return value

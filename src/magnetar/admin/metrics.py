@@ -1,0 +1,221 @@
+"""`/metrics` for Prometheus: Pulsar's names where Pulsar has them, `magnetar_link_*` for links.
+
+The figures are read from the broker when they are asked for; nothing is counted twice. What is not listed by name for
+the sake of the limits below is not lost: it is in the series with the topic `(other)`, so that sums stay right.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Routes
+from magnetar.broker.control import LinkState
+
+METRIC_TOPICS_MAX: Final = 1_000
+"""A ceiling on topics with series of their own: ten series each, and Prometheus suffers beyond some 10,000 a target."""
+
+METRIC_SUBSCRIPTIONS_MAX: Final = 2_000
+"""A ceiling on subscriptions with series of their own."""
+
+TOPICS_PER_TURN: Final = 20
+"""Topics read before other tasks of the loop get their turn: a scrape must not hold up a publish."""
+
+OTHER: Final = "(other)"
+
+STATES: Final = ("up", "down", "paused", "blocked", "idle")
+
+site = Routes("Observation", own=True)
+
+
+@dataclass
+class Snapshot:
+    """What one scrape saw."""
+
+    broker: dict[str, Any]
+    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    links: list[LinkState] = field(default_factory=list)
+
+
+async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
+    """Statistics of the first topics of all namespaces, letting other tasks run in between."""
+    found: dict[str, dict[str, Any]] = {}
+    for namespace in call.resources.all_namespaces():
+        for name in call.control.topics(str(namespace)):
+            if len(found) >= most:
+                return found
+            if len(found) % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
+                found[name] = call.control.topic_stats(name)
+        await asyncio.sleep(0)
+    return found
+
+
+@site.add("GET", "/metrics", "Figures for Prometheus.", reply="text")
+async def metrics(call: Call) -> web.Response:
+    """Text exposition format."""
+    topics = await collect_topics(call, METRIC_TOPICS_MAX)
+    snapshot = Snapshot(call.control.broker_stats(), topics, call.control.links())
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Figures(snapshot, call.info.cluster, call.info.version))
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class Figures(Collector):
+    """One snapshot as metric families.
+
+    Args:
+        snapshot: the figures.
+        cluster, version: of the broker.
+    """
+
+    def __init__(self, snapshot: Snapshot, cluster: str, version: str) -> None:
+        self._seen = snapshot
+        self._cluster = cluster
+        self._version = version
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family."""
+        yield InfoMetricFamily("magnetar_build", "Version.", {"version": self._version, "cluster": self._cluster})
+        yield from self._broker()
+        yield from self._topics()
+        yield from self._subscriptions()
+        yield from self._links()
+
+    def _broker(self) -> Iterable[Metric]:
+        broker = self._seen.broker
+        for name, key, text in (
+            ("pulsar_active_connections", "connections", "Open connections of clients."),
+            ("pulsar_broker_topics_count", "topics", "Topics, each partition by itself."),
+            ("pulsar_broker_subscriptions_count", "subscriptions", "Subscriptions."),
+            ("pulsar_broker_producers_count", "producers", "Producers."),
+            ("pulsar_broker_consumers_count", "consumers", "Consumers."),
+            ("magnetar_broker_storage_bytes", "storageSize", "Bytes stored."),
+            ("magnetar_broker_pending_publish_bytes", "pendingPublishBytes", "Bytes received and not yet durable."),
+            ("magnetar_broker_ready", "ready", "1 while publishes are taken."),
+        ):
+            yield self._gauge(name, text, [], [([], broker.get(key, 0))])
+        left_out = max(0, broker.get("topics", 0) - len(self._seen.topics))
+        yield self._gauge("magnetar_metrics_topics_left_out", f"Topics in {OTHER}.", [], [([], left_out)])
+
+    def _topics(self) -> Iterable[Metric]:
+        topics = self._seen.topics
+        for name, key, text in (
+            ("pulsar_in_messages_total", "msgInCounter", "Messages published since the broker's start."),
+            ("pulsar_in_bytes_total", "bytesInCounter", "Bytes published since the broker's start."),
+            ("pulsar_out_messages_total", "msgOutCounter", "Messages delivered since the broker's start."),
+            ("pulsar_out_bytes_total", "bytesOutCounter", "Bytes delivered since the broker's start."),
+        ):
+            yield self._counter(name, text, ["namespace", "topic"], self._with_rest(key))
+        yield self._gauge(
+            "pulsar_storage_size", "Bytes stored.", ["namespace", "topic"], self._with_rest("storageSize")
+        )
+        for name, key, text in (
+            ("pulsar_producers_count", "publishers", "Producers."),
+            ("pulsar_subscriptions_count", "subscriptions", "Subscriptions."),
+        ):
+            rows = [([_namespace(topic), topic], len(stats.get(key, ()))) for topic, stats in topics.items()]
+            yield self._gauge(name, text, ["namespace", "topic"], rows)
+        consumers = [
+            (
+                [_namespace(topic), topic],
+                sum(len(one.get("consumers", ())) for one in stats.get("subscriptions", {}).values()),
+            )
+            for topic, stats in topics.items()
+        ]
+        yield self._gauge("pulsar_consumers_count", "Consumers.", ["namespace", "topic"], consumers)
+
+    def _with_rest(self, key: str) -> list[tuple[list[str], float]]:
+        """One row a topic, and one for what is in the broker's total and in no topic's row."""
+        topics = self._seen.topics
+        rows: list[tuple[list[str], float]] = [
+            ([_namespace(topic), topic], stats.get(key, 0)) for topic, stats in topics.items()
+        ]
+        if self._seen.broker.get("topics", 0) > len(topics):
+            rest = self._seen.broker.get(key, 0) - sum(value for _, value in rows)
+            rows.append(([OTHER, OTHER], max(0, rest)))
+        return rows
+
+    def _subscriptions(self) -> Iterable[Metric]:
+        every = [
+            (topic, name, stats)
+            for topic, of_topic in self._seen.topics.items()
+            for name, stats in of_topic.get("subscriptions", {}).items()
+        ]
+        shown, rest = every[:METRIC_SUBSCRIPTIONS_MAX], every[METRIC_SUBSCRIPTIONS_MAX:]
+        for family, name, key, text in (
+            (self._gauge, "pulsar_subscription_back_log", "msgBacklog", "Entries not acknowledged."),
+            (self._gauge, "pulsar_subscription_unacked_messages", "unackedMessages", "Delivered, not acknowledged."),
+            (self._counter, "pulsar_subscription_out_messages_total", "msgOutCounter", "Messages delivered."),
+            (self._counter, "pulsar_subscription_out_bytes_total", "bytesOutCounter", "Bytes delivered."),
+        ):
+            rows: list[tuple[list[str], float]] = [
+                ([_namespace(topic), topic, subscription], stats.get(key, 0)) for topic, subscription, stats in shown
+            ]
+            if rest:
+                rows.append(([OTHER, OTHER, OTHER], sum(stats.get(key, 0) for _, _, stats in rest)))
+            yield family(name, text, ["namespace", "topic", "subscription"], rows)
+
+    def _links(self) -> Iterable[Metric]:
+        links: list[tuple[list[str], dict[str, Any]]] = [([link["target"]], {**link}) for link in self._seen.links]
+        for family, name, key, text in (
+            (self._gauge, "magnetar_link_lag_messages", "lag_messages", "Messages not yet in the target cluster."),
+            (self._gauge, "magnetar_link_lag_bytes", "lag_bytes", "Bytes not yet in the target cluster."),
+            (self._gauge, "magnetar_link_paused", "paused", "1 while an operator holds the link."),
+            (self._gauge, "magnetar_link_throttled", "throttled", "1 while the target asks for less."),
+            (self._counter, "magnetar_link_sent_messages_total", "messages_sent", "Messages sent and confirmed."),
+            (self._counter, "magnetar_link_sent_bytes_total", "bytes_sent", "Bytes sent and confirmed."),
+            (self._counter, "magnetar_link_skipped_messages_total", "skipped_messages", "Given up by an operator."),
+            (self._counter, "magnetar_link_gap_messages_total", "gap_messages", "Deleted before they could be sent."),
+        ):
+            yield family(name, text, ["remote_cluster"], [(labels, link[key]) for labels, link in links])
+        lag = [(labels, link["lag_ms"] / 1000) for labels, link in links]
+        yield self._gauge("magnetar_link_lag_seconds", "Age of the oldest message not sent.", ["remote_cluster"], lag)
+        limits = [(labels, link["throttle_bytes_per_s"] or 0) for labels, link in links]
+        yield self._gauge(
+            "magnetar_link_throttle_bytes_per_second", "An operator's limit; 0: none.", ["remote_cluster"], limits
+        )
+        states = [([*labels, state], link["state"] == state) for labels, link in links for state in STATES]
+        yield self._gauge("magnetar_link_state", "1 for the state it is in.", ["remote_cluster", "state"], states)
+        blocked: dict[tuple[str, str], int] = {}
+        for link in self._seen.links:
+            for topic in link["topics"]:
+                if topic["blocked"]:
+                    key_of = (link["target"], topic["blocked"])
+                    blocked[key_of] = blocked.get(key_of, 0) + 1
+        rows = [(list(labels), count) for labels, count in sorted(blocked.items())]
+        yield self._gauge("magnetar_link_blocked_topics", "Blocked topics.", ["remote_cluster", "reason"], rows)
+        backlog = [
+            ([_namespace(topic["topic"]), topic["topic"], link["target"]], topic["lag_messages"])
+            for link in self._seen.links
+            for topic in link["topics"][:METRIC_TOPICS_MAX]
+        ]
+        yield self._gauge(
+            "pulsar_replication_backlog", "Not yet sent.", ["namespace", "topic", "remote_cluster"], backlog
+        )
+
+    def _gauge(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=["cluster", *labels])
+        return self._fill(family, rows)
+
+    def _counter(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=["cluster", *labels])
+        return self._fill(family, rows)
+
+    def _fill(self, family: GaugeMetricFamily | CounterMetricFamily, rows: Sequence[tuple[list[str], float]]) -> Metric:
+        for labels, value in rows:
+            family.add_metric([self._cluster, *labels], float(value))
+        return family
+
+
+def _namespace(topic: str) -> str:
+    """`tenant/namespace` of a full topic name."""
+    return "/".join(topic.partition("://")[2].split("/")[:2])

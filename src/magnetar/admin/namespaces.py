@@ -1,0 +1,251 @@
+"""Namespaces and their policies."""
+
+from typing import Annotated, Any, get_args
+
+from msgspec import Meta
+
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Routes
+from magnetar.metadata.errors import NotAllowed
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, Policies, RetentionPolicies
+
+SYSTEM_PREFIX = "__"
+"""Local names of a broker's own topics begin so; lists leave them out unless asked."""
+
+namespaces = Routes("Namespaces", "/admin/v2/namespaces")
+
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+QUOTA_KINDS = get_args(BacklogQuotaType)
+
+
+@namespaces.add("GET", "/{tenant}", "Namespaces of a tenant.", errors=(404,), reply='["tenant/namespace", ...]')
+async def list_namespaces(call: Call) -> Any:
+    """Sorted."""
+    return call.resources.namespaces(call.name("tenant"))
+
+
+@namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies")
+async def get_policies(call: Call) -> Any:
+    """As stored."""
+    return call.resources.policies(call.namespace()).public()
+
+
+@namespaces.add(
+    "PUT",
+    "/{tenant}/{namespace}",
+    "Create a namespace; without clusters it belongs to this cluster alone.",
+    ok=204,
+    errors=(403, 404, 409, 412),
+    body=Policies,
+    body_needed=False,
+)
+async def create_namespace(call: Call) -> None:
+    """The body may be left out."""
+    namespace = call.namespace()
+    policies: Policies = await call.body() or Policies()
+    await call.apply(lambda: call.resources.create_namespace(namespace, policies))
+
+
+@namespaces.add(
+    "DELETE",
+    "/{tenant}/{namespace}",
+    "Delete a namespace without topics, in this cluster.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"force": "true is refused (405): topics are deleted by name."},
+)
+async def delete_namespace(call: Call) -> None:
+    """Nothing is deleted as a side effect."""
+    namespace = call.existing_namespace()
+    if call.flag("force"):
+        raise NotAllowed(f"namespace {namespace} cannot be deleted by force; delete its topics first")
+    await call.apply(lambda: call.resources.delete_namespace(namespace, call.control.topics(str(namespace))))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/topics",
+    "Topics of a namespace, each partition by itself.",
+    errors=(400, 404, 412),
+    query={
+        "mode": "PERSISTENT, NON_PERSISTENT or ALL (default).",
+        "includeSystemTopic": "true lists the broker's own.",
+    },
+    reply='["persistent://...", ...]',
+)
+async def list_topics(call: Call) -> Any:
+    """Both domains by default."""
+    namespace = call.existing_namespace()
+    mode = call.choice("mode", ("PERSISTENT", "NON_PERSISTENT", "ALL"), "ALL")
+    domain = {"PERSISTENT": "persistent://", "NON_PERSISTENT": "non-persistent://", "ALL": ""}[mode]
+    return [
+        name
+        for name in visible(call.control.topics(str(namespace)), call.flag("includeSystemTopic"))
+        if name.startswith(domain)
+    ]
+
+
+def visible(names: list[str], system: bool) -> list[str]:
+    """Topic names, sorted, without the broker's own unless asked for."""
+    return sorted(name for name in names if system or not name.rpartition("/")[2].startswith(SYSTEM_PREFIX))
+
+
+@namespaces.add(
+    "GET", "/{tenant}/{namespace}/replication", "Where its messages go.", errors=(404, 412), reply='["us-east", ...]'
+)
+async def get_replication(call: Call) -> Any:
+    """This cluster is usually one of them."""
+    return call.resources.policies(call.namespace()).replication_clusters
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/replication",
+    "Say where its messages go. Nothing is deleted: a cluster left out stops receiving, its data stays.",
+    ok=204,
+    errors=(400, 403, 404, 409, 412),
+    body=Names,
+)
+async def set_replication(call: Call) -> None:
+    """Retained messages go to a new cluster too, unless `replication_start` is `latest`."""
+    namespace = call.existing_namespace()
+    clusters: list[str] = await call.body()
+    await call.apply(lambda: call.resources.set_replication(namespace, clusters))
+
+
+@namespaces.add(
+    "GET", "/{tenant}/{namespace}/allowedClusters", "Where its topics may exist.", errors=(404, 412), reply='["a", ...]'
+)
+async def get_allowed(call: Call) -> Any:
+    """Empty: the same as the replication clusters."""
+    return call.resources.policies(call.namespace()).allowed_clusters
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/allowedClusters",
+    "Say where its topics may exist (PIP-321).",
+    ok=204,
+    errors=(400, 403, 404, 412),
+    body=Names,
+)
+async def set_allowed(call: Call) -> None:
+    """The replication clusters must be among them."""
+    namespace = call.existing_namespace()
+    clusters: list[str] = await call.body()
+    await call.apply(lambda: call.resources.set_allowed(namespace, clusters))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/retention",
+    "How long acknowledged messages stay (204: the broker's default).",
+    errors=(404, 412),
+    reply="RetentionPolicies",
+)
+async def get_retention(call: Call) -> Any:
+    """None is answered as 204, as Pulsar does."""
+    return call.resources.policies(call.namespace()).retention_policies
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/retention",
+    "Keep acknowledged messages within a time and a size (-1: no limit).",
+    ok=204,
+    errors=(404, 412),
+    body=RetentionPolicies,
+)
+async def set_retention(call: Call) -> None:
+    """Both 0 or both not."""
+    namespace = call.existing_namespace()
+    retention: RetentionPolicies = await call.body()
+    await call.apply(lambda: call.resources.set_retention(namespace, retention))
+
+
+@namespaces.add("DELETE", "/{tenant}/{namespace}/retention", "Back to the broker's default.", ok=204, errors=(404, 412))
+async def remove_retention(call: Call) -> None:
+    """As if never set."""
+    namespace = call.existing_namespace()
+    await call.apply(lambda: call.resources.set_retention(namespace, None))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/messageTTL",
+    "After how many seconds messages expire.",
+    errors=(404, 412),
+    reply="3600",
+)
+async def get_ttl(call: Call) -> Any:
+    """204 when not set."""
+    return call.resources.policies(call.namespace()).message_ttl_in_seconds
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/messageTTL",
+    "Let messages expire after so many seconds (0: never). A link never drops by it.",
+    ok=204,
+    errors=(404, 412),
+    body=Seconds,
+)
+async def set_ttl(call: Call) -> None:
+    """The body is a number."""
+    namespace = call.existing_namespace()
+    seconds: int = await call.body()
+    await call.apply(lambda: call.resources.set_message_ttl(namespace, seconds))
+
+
+@namespaces.add("DELETE", "/{tenant}/{namespace}/messageTTL", "Messages do not expire.", ok=204, errors=(404, 412))
+async def remove_ttl(call: Call) -> None:
+    """As if never set."""
+    namespace = call.existing_namespace()
+    await call.apply(lambda: call.resources.set_message_ttl(namespace, None))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/backlogQuotaMap",
+    "How far consumers may fall behind, by kind.",
+    errors=(404, 412),
+    reply='{"destination_storage": BacklogQuota}',
+)
+async def get_quotas(call: Call) -> Any:
+    """Empty: no limit."""
+    return call.resources.policies(call.namespace()).backlog_quota_map
+
+
+QUOTA_QUERY = {"backlogQuotaType": "destination_storage (default) or message_age."}
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/backlogQuota",
+    "Limit how far consumers may fall behind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY,
+    body=BacklogQuota,
+)
+async def set_quota(call: Call) -> None:
+    """One kind at a time."""
+    namespace = call.existing_namespace()
+    kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
+    quota: BacklogQuota = await call.body()
+    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, quota))
+
+
+@namespaces.add(
+    "DELETE",
+    "/{tenant}/{namespace}/backlogQuota",
+    "No limit of this kind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY,
+)
+async def remove_quota(call: Call) -> None:
+    """One kind at a time."""
+    namespace = call.existing_namespace()
+    kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
+    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, None))

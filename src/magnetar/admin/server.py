@@ -1,0 +1,85 @@
+"""The web application of one broker, put together from the route table."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from magnetar.admin.brokers import brokers, lookup
+from magnetar.admin.call import Call, Services
+from magnetar.admin.clusters import clusters, tenants
+from magnetar.admin.geo import geo
+from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
+from magnetar.admin.metrics import site
+from magnetar.admin.namespaces import namespaces
+from magnetar.admin.page import page
+from magnetar.admin.reference import openapi
+from magnetar.admin.replies import json_reply
+from magnetar.admin.routing import Route, Routes
+from magnetar.admin.subscriptions import subscriptions
+from magnetar.admin.topics import topics
+from magnetar.broker.control import BrokerControl, BrokerInfo
+from magnetar.metadata.resources import Resources
+
+BODY_BYTES_MAX: Final = 1 << 20
+"""A ceiling on a request's body (`http_body_bytes_max`): the largest sensible one is a list of names."""
+
+own = Routes("Descriptions", own=True)
+
+
+@own.add("GET", "/openapi.json", "This interface, described for programs.", reply="OpenAPI 3.1")
+async def describe_interface(call: Call) -> Any:
+    """Made from the route table."""
+    return openapi(GROUPS, call.info.version)
+
+
+GROUPS: Final = (brokers, lookup, clusters, tenants, namespaces, topics, subscriptions, geo, site, page, own)
+"""Every group of routes, in the order in which they are matched and described."""
+
+ROUTES: Final[tuple[Route, ...]] = tuple(route for group in GROUPS for route in group.routes)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _handler(route: Route, services: Services) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = await route.handler(Call(request, route, services))
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        if answer is None:
+            return web.Response(status=204)
+        return json_reply(answer, route.ok)
+
+    return handle
+
+
+def make_app(
+    control: BrokerControl,
+    resources: Resources,
+    info: BrokerInfo,
+    *,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    now_ms: Callable[[], int] = _wall_clock_ms,
+) -> web.Application:
+    """The application; run it in the loop that owns the broker. It listens where its runner says: before there is
+    authentication, on loopback only, unless the user insists.
+
+    Args:
+        control: the broker; its methods are called on the loop's thread.
+        resources: of the broker; only `control.apply` changes it.
+        info: who the broker is. A loopback `web_url` makes it refuse other names in `Host`.
+        body_bytes_max: ceiling on a request's body.
+        now_ms: the wall clock.
+    """
+    application = web.Application(
+        middlewares=[errors_in_one_shape(), no_strangers(info), clean_names], client_max_size=body_bytes_max
+    )
+    services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock())
+    for route in ROUTES:
+        application.router.add_route(route.method, route.path, _handler(route, services))
+    application.on_response_prepare.append(quiet_headers)
+    return application

@@ -1,0 +1,197 @@
+"""Subscriptions of a topic."""
+
+from typing import Any
+
+from aiohttp import web
+
+from magnetar.admin.call import Call
+from magnetar.admin.peek import peek_reply
+from magnetar.admin.routing import Routes
+from magnetar.admin.topics import one, partitions_of, stored
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.errors import Conflict, NotFound
+from magnetar.metadata.policies import MessageIdBody, check_properties
+from magnetar.storage.entries import StoredEntry
+
+subscriptions = Routes("Subscriptions", "/admin/v2/persistent", "/admin/v2/non-persistent")
+
+BASE = "/{tenant}/{namespace}/{topic}"
+ONE = BASE + "/subscription/{subscription}"
+
+
+def position_of(body: MessageIdBody) -> Position:
+    """The position that a body names."""
+    return Position(body.ledger_id, body.entry_id)
+
+
+def _having(call: Call, doing: str) -> tuple[list[TopicName], str]:
+    """The partitions that have the subscription of the path, and its name.
+
+    Raises:
+        NotFound: no such topic, or none of its partitions has the subscription. NotAllowed: it stores nothing.
+    """
+    topic = stored(call.topic(), doing)
+    name = call.subscription()
+    having = [part for part in partitions_of(call, topic) if name in call.control.subscriptions(str(part))]
+    if not having:
+        raise NotFound(f"subscription {name} of {topic} does not exist")
+    return having, name
+
+
+def _one_having(call: Call, doing: str) -> tuple[str, str]:
+    """As `_having`, for what makes sense in one partition only."""
+    one(call, stored(call.topic(), doing), doing)
+    topics, name = _having(call, doing)
+    return str(topics[0]), name
+
+
+@subscriptions.add("GET", BASE + "/subscriptions", "Names of its subscriptions.", errors=(404, 412), reply='["s", ...]')
+async def list_subscriptions(call: Call) -> Any:
+    """Of all partitions."""
+    names = {name for part in partitions_of(call, call.topic()) for name in call.control.subscriptions(str(part))}
+    return sorted(names)
+
+
+@subscriptions.add(
+    "PUT",
+    ONE,
+    "Create a durable subscription; without a body at the end.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"replicated": "true: its state is kept the same in every cluster (acted on by a later version)."},
+    body=MessageIdBody,
+    body_needed=False,
+)
+async def create_subscription(call: Call) -> None:
+    """In every partition; a position that is neither earliest nor latest needs one partition."""
+    topic = stored(call.topic(), "a durable subscription")
+    name = call.subscription()
+    body: MessageIdBody | None = await call.body()
+    position = position_of(body) if body is not None else LATEST
+    replicated = call.flag("replicated")
+    if position not in {EARLIEST, LATEST}:
+        one(call, topic, "a position")
+    parts = partitions_of(call, topic)
+    missing = [part for part in parts if name not in call.control.subscriptions(str(part))]
+    if not missing:
+        raise Conflict(f"subscription {name} of {topic} exists already")
+    properties = check_properties(body.properties or {}) if body else {}
+    await call.each(
+        missing,
+        lambda part, done: call.control.create_subscription(part, name, position, replicated, properties, done),
+    )
+
+
+@subscriptions.add(
+    "DELETE",
+    ONE,
+    "Delete a subscription.",
+    ok=204,
+    errors=(404, 405, 412),
+    query={"force": "true closes its consumers."},
+)
+async def delete_subscription(call: Call) -> None:
+    """In every partition, in this cluster."""
+    having, name = _having(call, "deleting a subscription")
+    force = call.flag("force")
+    await call.each(having, lambda part, done: call.control.delete_subscription(part, name, force, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/resetcursor/{timestamp}",
+    "Go on with the first message published at or after a time (ms).",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def reset_to_time(call: Call) -> None:
+    """In every partition."""
+    having, name = _having(call, "resetcursor")
+    time_ms = call.path_number("timestamp")
+    await call.each(having, lambda part, done: call.control.reset_cursor(part, name, time_ms, False, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/resetcursor",
+    "Go on with the message of an id, or behind it with isExcluded.",
+    ok=204,
+    errors=(404, 405, 412),
+    body=MessageIdBody,
+)
+async def reset_to_position(call: Call) -> None:
+    """One partition; the earliest (-1, -1) and the latest work for all."""
+    body: MessageIdBody = await call.body()
+    position = position_of(body)
+    if position not in {EARLIEST, LATEST}:
+        one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
+    having, name = _having(call, "resetcursor")
+    await call.each(having, lambda part, done: call.control.reset_cursor(part, name, position, body.is_excluded, done))
+
+
+@subscriptions.add(
+    "POST", ONE + "/skip/{count}", "Acknowledge the next so many entries.", ok=204, errors=(400, 404, 405, 412)
+)
+async def skip(call: Call) -> None:
+    """One partition; a batch counts as one, as in Pulsar."""
+    topic, name = _one_having(call, "skip")
+    entries = call.path_number("count", 1)
+    await call.done(lambda done: call.control.skip(topic, name, entries, done))
+
+
+@subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
+async def skip_all(call: Call) -> None:
+    """In every partition."""
+    having, name = _having(call, "skip_all")
+    await call.each(having, lambda part, done: call.control.skip_all(part, name, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/expireMessages/{seconds}",
+    "Acknowledge what was published more than so many seconds ago.",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def expire(call: Call) -> None:
+    """In every partition."""
+    having, name = _having(call, "expireMessages")
+    seconds = call.path_number("seconds")
+    await call.each(having, lambda part, done: call.control.expire(part, name, seconds, done))
+
+
+@subscriptions.add(
+    "POST",
+    BASE + "/all_subscription/expireMessages/{seconds}",
+    "The same for all subscriptions of the topic.",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def expire_all(call: Call) -> None:
+    """In every partition."""
+    topic = stored(call.topic(), "expireMessages")
+    seconds = call.path_number("seconds")
+    for part in partitions_of(call, topic):
+        for name in call.control.subscriptions(str(part)):
+            await call.each(
+                [part],
+                lambda text, done, name=name: call.control.expire(text, name, seconds, done),  # type: ignore[misc]
+            )
+
+
+@subscriptions.add(
+    "GET",
+    ONE + "/position/{number}",
+    "Look at the n-th unacknowledged message (from 1) without acknowledging it.",
+    errors=(400, 404, 405, 412),
+    reply="the stored payload; X-Pulsar-* headers describe it",
+)
+async def peek(call: Call) -> web.Response:
+    """One partition. A client-made batch comes as a whole; a compressed payload as it is stored."""
+    topic, name = _one_having(call, "peek")
+    number = call.path_number("number", 1)
+    entry: StoredEntry | None = await call.value(lambda done: call.control.peek(topic, name, number, done))
+    if entry is None:
+        raise NotFound(f"subscription {name} of {topic} has fewer than {number} unacknowledged messages")
+    return peek_reply(entry)

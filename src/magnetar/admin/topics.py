@@ -1,0 +1,359 @@
+"""Topics: creating, listing, looking at, deleting."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from magnetar.admin.aggregate import sum_stats
+from magnetar.admin.call import Call
+from magnetar.admin.namespaces import visible
+from magnetar.admin.routing import Routes
+from magnetar.core.ids import Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.errors import Conflict, NotAllowed, NotFound, PreconditionFailed, Unprocessable
+from magnetar.metadata.partitions import check_partitions
+from magnetar.metadata.policies import check_properties
+
+topics = Routes("Topics", "/admin/v2/persistent", "/admin/v2/non-persistent")
+
+Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Properties = dict[str, str]
+
+
+class NewPartitions(Struct):
+    """Body of a new partitioned topic with properties; a bare number does as well."""
+
+    partitions: Int
+    properties: Properties = {}
+
+
+SYSTEM_QUERY = {"includeSystemTopic": "true lists the broker's own, too."}
+STATS_QUERY = {
+    "excludePublishers": "true leaves out `publishers`.",
+    "excludeConsumers": "true leaves out `consumers` of each subscription.",
+}
+
+
+def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
+    """The topics that a name stands for: all partitions of a partitioned one, or itself.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"topic {topic} does not exist")
+    return [topic.with_partition(number) for number in range(count)] if count else [topic]
+
+
+def one(call: Call, topic: TopicName, doing: str) -> TopicName:
+    """A topic that is not partitioned (a partition is one).
+
+    Raises:
+        NotFound: no such topic. NotAllowed: it is partitioned.
+    """
+    if call.control.partitions(str(topic)):
+        raise NotAllowed(
+            f"{doing} needs one partition, and {topic} is partitioned: name {topic.with_partition(0)} or another"
+        )
+    partitions_of(call, topic)
+    return topic
+
+
+def stored(topic: TopicName, doing: str) -> TopicName:
+    """A persistent topic.
+
+    Raises:
+        NotAllowed: it stores nothing.
+    """
+    if not topic.persistent:
+        raise NotAllowed(f"{doing} needs stored messages, and {topic} stores none")
+    return topic
+
+
+def message_id(topic: TopicName, position: Position) -> dict[str, int]:
+    """A message id in Pulsar's JSON."""
+    return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": topic.partition}
+
+
+def _absent(call: Call, topic: TopicName) -> None:
+    count = call.control.partitions(str(topic))
+    if count:
+        raise Conflict(f"partitioned topic {topic} exists already")
+    if count is not None:
+        raise Conflict(f"topic {topic} exists already")
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}",
+    "Topics of a namespace, each partition by itself.",
+    errors=(404, 412),
+    query=SYSTEM_QUERY,
+    reply='["persistent://...", ...]',
+)
+async def list_topics(call: Call) -> Any:
+    """Of the domain in the path."""
+    names = call.control.topics(str(call.existing_namespace()))
+    return _of_domain(call, names)
+
+
+def _of_domain(call: Call, names: Sequence[str]) -> list[str]:
+    mine = [name for name in names if name.startswith(f"{call.domain}://")]
+    return visible(mine, call.flag("includeSystemTopic"))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/partitioned",
+    "Partitioned topics of a namespace.",
+    errors=(404, 412),
+    query=SYSTEM_QUERY,
+    reply='["persistent://...", ...]',
+)
+async def list_partitioned(call: Call) -> Any:
+    """Of the domain in the path."""
+    return _of_domain(call, call.resources.partitioned_topics(call.existing_namespace()))
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}",
+    "Create a topic without partitions.",
+    ok=204,
+    errors=(404, 409, 412),
+    body=Properties,
+    body_needed=False,
+)
+async def create_topic(call: Call) -> None:
+    """The body, if any, is its properties."""
+    topic = call.topic()
+    properties = check_properties(await call.body() or {})
+    _absent(call, topic)
+    count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
+    if count and topic.partition >= count:
+        raise PreconditionFailed(f"{topic.base} has {count} partitions; to have more, update it")
+    await call.done(lambda done: call.control.create_topic(str(topic), None, properties, done))
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Create a partitioned topic with all its partitions.",
+    ok=204,
+    errors=(404, 406, 409, 412),
+    query={"createLocalTopicOnly": "accepted; links create it elsewhere when they need it."},
+    body=Int | NewPartitions,
+)
+async def create_partitioned(call: Call) -> None:
+    """The body is a number, or an object with properties."""
+    topic = call.topic()
+    body: int | NewPartitions = await call.body()
+    wanted = NewPartitions(body) if isinstance(body, int) else body
+    if topic.partition >= 0:
+        raise PreconditionFailed(f"{topic} is the name of a partition and cannot be partitioned itself")
+    check_partitions(wanted.partitions)
+    properties = check_properties(wanted.properties)
+    _absent(call, topic)
+    await call.done(lambda done: call.control.create_topic(str(topic), wanted.partitions, properties, done))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "How many partitions a topic has; 0 when it is not partitioned.",
+    errors=(404, 412),
+    query={"checkAllowAutoCreation": "accepted; asking never creates a topic."},
+    reply='{"partitions": 4, "deleted": false}',
+)
+async def get_partitions(call: Call) -> Any:
+    """With the properties of a partitioned topic."""
+    topic = call.topic()
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"topic {topic} does not exist")
+    properties = call.resources.partitioned_properties(topic) if count else {}
+    return {"partitions": count, "deleted": False, "properties": properties}
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Grow a partitioned topic; partitions never become fewer.",
+    ok=204,
+    errors=(404, 406, 409, 412, 422),
+    query={"updateLocalTopicOnly": "accepted; links carry the growth elsewhere.", "force": "accepted."},
+    body=Int,
+)
+async def update_partitions(call: Call) -> None:
+    """The body is the new number."""
+    topic = call.topic()
+    number: int = await call.body()
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise Conflict(f"topic {topic} exists and is not partitioned")
+    check_partitions(number)
+    if number <= count:
+        raise Unprocessable(f"{topic} has {count} partitions; their number can only grow")
+    await call.done(lambda done: call.control.update_partitions(str(topic), number, done))
+
+
+DELETE_QUERY = {"force": "true closes producers and consumers and deletes subscriptions, too."}
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Delete a partitioned topic with all its partitions, in this cluster.",
+    ok=204,
+    errors=(404, 412),
+    query=DELETE_QUERY,
+)
+async def delete_partitioned(call: Call) -> None:
+    """Links do not bring it back until someone creates it here again."""
+    topic = call.topic()
+    if not call.control.partitions(str(topic)):
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    force = call.flag("force")
+    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}",
+    "Delete a topic, in this cluster.",
+    ok=204,
+    errors=(404, 412),
+    query=DELETE_QUERY,
+)
+async def delete_topic(call: Call) -> None:
+    """One partition alone is refused: the others would go on without it."""
+    topic = call.topic()
+    if call.control.partitions(str(topic)):
+        raise PreconditionFailed(f"{topic} is partitioned: DELETE its /partitions")
+    count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
+    partitions_of(call, topic)
+    if count and topic.partition < count:
+        raise PreconditionFailed(f"{topic} is a partition of {topic.base}: delete that with all its partitions")
+    force = call.flag("force")
+    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/stats",
+    "Statistics of a topic or partition.",
+    errors=(404, 412),
+    query=STATS_QUERY,
+    reply="TopicStats",
+)
+async def get_stats(call: Call) -> Any:
+    """For a partitioned topic ask partitioned-stats."""
+    topic = call.topic()
+    if call.control.partitions(str(topic)):
+        raise NotFound(f"{topic} is partitioned: ask its partitioned-stats")
+    return _trimmed(call, call.control.topic_stats(str(topic)))
+
+
+def _trimmed(call: Call, stats: dict[str, Any]) -> dict[str, Any]:
+    if call.flag("excludePublishers"):
+        stats["publishers"] = []
+    if call.flag("excludeConsumers"):
+        for subscription in stats.get("subscriptions", {}).values():
+            subscription["consumers"] = []
+    return stats
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/partitioned-stats",
+    "Statistics of a partitioned topic, summed, and of each partition.",
+    errors=(404, 412),
+    query=STATS_QUERY | {"perPartition": "false leaves out the single partitions."},
+    reply="PartitionedTopicStats",
+)
+async def get_partitioned_stats(call: Call) -> Any:
+    """Counters are summed, of timestamps the newest counts."""
+    topic = call.topic()
+    count = call.control.partitions(str(topic))
+    if not count:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    each = {
+        str(name): _trimmed(call, call.control.topic_stats(str(name)))
+        for name in partitions_of(call, topic)
+        if call.control.partitions(str(name)) is not None
+    }
+    total = sum_stats(list(each.values()))
+    total["metadata"] = {"partitions": count, "deleted": False}
+    total["partitions"] = each if call.flag("perPartition", True) else {}
+    return total
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/internalStats",
+    "Ledgers and cursors of a topic or partition.",
+    errors=(404, 405, 412),
+    query={"metadata": "accepted."},
+    reply="PersistentTopicInternalStats",
+)
+async def get_internal_stats(call: Call) -> Any:
+    """Links' cursors too."""
+    topic = one(call, call.topic(), "internalStats")
+    return call.control.internal_stats(str(topic))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/lastMessageId",
+    "Id of the last message; -1:-1 when there never was one.",
+    errors=(404, 405, 412),
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
+)
+async def get_last_message_id(call: Call) -> Any:
+    """Of one partition."""
+    topic = one(call, stored(call.topic(), "lastMessageId"), "lastMessageId")
+    return message_id(topic, call.control.last_message_id(str(topic)))
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}/unload",
+    "Close its clients, which reconnect, and reopen it from what is stored.",
+    ok=204,
+    errors=(404, 412),
+    query={"authoritative": "accepted."},
+)
+async def unload(call: Call) -> None:
+    """All partitions."""
+    await call.each(partitions_of(call, call.topic()), call.control.unload)
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}/truncate",
+    "Acknowledge everything in every subscription and delete what nothing else needs.",
+    ok=204,
+    errors=(404, 405, 412),
+)
+async def truncate(call: Call) -> None:
+    """All partitions. What a link has not sent yet stays."""
+    topic = stored(call.topic(), "truncate")
+    await call.each(partitions_of(call, topic), call.control.truncate)
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/terminate",
+    "No more publishing; answers with the id of the last message.",
+    errors=(404, 405, 412),
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
+)
+async def terminate(call: Call) -> Any:
+    """One partition."""
+    topic = one(call, stored(call.topic(), "terminate"), "terminate")
+    position: Position | None = await call.value(lambda done: call.control.terminate(str(topic), done))
+    return message_id(topic, position if position is not None else Position(-1, -1))
