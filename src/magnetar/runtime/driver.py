@@ -113,9 +113,7 @@ class Driver:
                 if effects:
                     self._outbox.effects = []
                     self._perform(effects)
-        except (
-            Exception
-        ) as error:  # a bug in a machine: its state can no longer be trusted
+        except Exception as error:  # a bug in a machine: its state can no longer be trusted
             logger.critical(
                 "the broker stops: unexpected %s: %s",
                 type(error).__name__,

@@ -32,7 +32,7 @@ class OsFile:
         return total
 
     def sync(self) -> None:
-        """fdatasync where there is one."""
+        """Fdatasync where there is one."""
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def pread(self, offset: int, size: int) -> bytes:
@@ -77,7 +77,7 @@ class OsFiles:
         path.unlink(missing_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """fsync of the folder."""
+        """Fsync of the folder."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

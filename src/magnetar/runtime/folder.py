@@ -1,9 +1,9 @@
 """A cluster's data folder: whose it is, which version wrote it, and that only one broker uses it.
 
-    VERSION     format of the folder
-    LOCK        held with flock while a broker runs; holds its pid
-    uuid        made with the folder; the cluster's identity towards its peers
-    meta.sqlite, log/
+VERSION     format of the folder
+LOCK        held with flock while a broker runs; holds its pid
+uuid        made with the folder; the cluster's identity towards its peers
+meta.sqlite, log/
 """
 
 import fcntl
@@ -82,7 +82,9 @@ class DataFolder:
         version = path / "VERSION"
         if not version.exists():
             if (path / "meta.sqlite").exists() or (path / "log").exists():
-                raise StorageError(f"the data folder {path} has no VERSION file; it is not one of Magnetar's, or damaged")
+                raise StorageError(
+                    f"the data folder {path} has no VERSION file; it is not one of Magnetar's, or damaged"
+                )
             _write_durably(path / "uuid", f"{uuid.uuid4()}\n")
             _write_durably(path / "cluster", f"{cluster}\n")
             _write_durably(version, f"{FOLDER_VERSION}\n")

@@ -14,7 +14,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from magnetar.core.config import BrokerConfig
@@ -51,6 +51,7 @@ class LogThread:
         folder: of the segments.
         config: `fsync`, `fsync_interval_ms`, `segment_bytes`, `disk_free_bytes_min`.
         on_appended, on_failed, on_healed: called on this thread.
+        heal_pauses_s: between attempts to heal.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class LogThread:
         on_appended: Callable[[list[tuple[Append, Location]]], None],
         on_failed: Callable[[list[Append], str], None],
         on_healed: Callable[[], None],
+        heal_pauses_s: Sequence[float] = HEAL_S,
     ) -> None:
         self._files = files
+        self._heal_pauses_s = heal_pauses_s
         self._folder = folder
         self._config = config
         self._on_appended = on_appended
@@ -327,7 +330,7 @@ class LogThread:
         self._on_failed(batch + waiting, self._broken)
         attempt = 0
         while not self._heal():
-            pause = HEAL_S[min(attempt, len(HEAL_S) - 1)]
+            pause = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
             attempt += 1
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping, pause)

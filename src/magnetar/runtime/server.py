@@ -45,11 +45,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
-        self._peer = (
-            f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
-        )
+        self._peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
         if not self._server.admit(self._number, self):
             logger.warning(
                 "refused a connection from %s: %d are open (connections_max)",
@@ -59,14 +57,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             self._transport = None
             return
-        self._transport.set_write_buffer_limits(
-            high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES
-        )
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._server.driver.attach(self._number, self)
         self._server.driver.run(self._server.broker.connected, self._number, self._peer)
-        self._timer = self._server.loop.call_later(
-            self._server.keep_alive_s, self._keep_alive
-        )
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -151,9 +145,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._heard = False
         self._transport.write(commands.ping())
-        self._timer = self._server.loop.call_later(
-            self._server.keep_alive_s, self._keep_alive
-        )
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
 
 
 class PulsarServer:
@@ -213,13 +205,9 @@ class PulsarServer:
             MagnetarError: the port is in use or may not be bound, in one line.
         """
         try:
-            self._server = await self.loop.create_server(
-                self._make, host, port, backlog=1024, reuse_address=True
-            )
+            self._server = await self.loop.create_server(self._make, host, port, backlog=1024, reuse_address=True)
         except OSError as error:
-            raise MagnetarError(
-                f"cannot listen on {host}:{port} (pulsar): {error.strerror or error}"
-            ) from error
+            raise MagnetarError(f"cannot listen on {host}:{port} (pulsar): {error.strerror or error}") from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

@@ -46,7 +46,7 @@ class NewEntry(NamedTuple):
 
     data: bytes
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
     publish_time: int
     origin: str = ""
     incarnation: int = 0
@@ -57,13 +57,13 @@ class NewEntry(NamedTuple):
 class StoredEntry(NamedTuple):
     """An entry as read back from the log or from the cache of recent entries.
 
-    `origin` is "" for entries first published in this cluster; their `incarnation` is the topic's.
+    For entries first published in this cluster `origin` is "" and `incarnation` 0: it is the topic's.
     """
 
     ledger: int
     entry: int
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
     publish_time: int
     broker_time: int
     origin: str

@@ -96,9 +96,14 @@ class _Scan:
         file = self._files.open(path)
         try:
             magic = file.pread(0, len(SEGMENT_MAGIC))
+            if not magic or end < len(SEGMENT_MAGIC):
+                return
             if magic != SEGMENT_MAGIC:
-                if last and len(magic) < len(SEGMENT_MAGIC):
-                    return  # torn while it was made; nothing was ever confirmed in it
+                if last and not _other_version(magic):
+                    # Torn while it was made. A segment's start is synced before anything is written behind it, so
+                    # nothing was ever confirmed in this one.
+                    file.truncate(0)
+                    return
                 raise StorageError(
                     f"{path} is not a log segment of this version (it starts with {magic[:12]!r}); "
                     "was it written by another version of Magnetar?"
@@ -160,7 +165,9 @@ class _Scan:
     def _entry(self, number: int, offset: int, size: int, head: EntryHead) -> None:
         ledger = self._ledgers.get(head.ledger)
         if ledger is None:
-            self.result.problems.append(f"segment {number}, offset {offset}: entry of ledger {head.ledger}, which was never opened")
+            self.result.problems.append(
+                f"segment {number}, offset {offset}: entry of ledger {head.ledger}, which was never opened"
+            )
             return
         if head.entry != ledger.entries:
             if head.entry > ledger.entries:
@@ -184,6 +191,12 @@ class _Scan:
             topic.watermarks[head.origin] = max(head.source, topic.watermarks.get(head.origin, head.source))
         elif head.first_index >= 0:
             topic.next_index = max(topic.next_index, head.first_index + head.count)
+
+
+def _other_version(magic: bytes) -> bool:
+    """Whether the start of a segment was written whole by another version, rather than torn."""
+    name = len(SEGMENT_MAGIC) - 4
+    return len(magic) == len(SEGMENT_MAGIC) and magic[:name] == SEGMENT_MAGIC[:name] and any(magic[name:])
 
 
 def recover(files: Files, folder: Path) -> Recovered:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from magnetar.core.ids import LATEST, NONE, Position
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT, Ledger, find, find_after
 from magnetar.storage.records import LOCAL_HEADER_BYTES, pack_entry_head, pack_ledger
-from magnetar.core.ids import LATEST, NONE, Position
 
 __all__ = ["EntryCache", "LedgerIds", "RecoveredTopic", "Retention", "Span", "TopicLog", "Trim"]
 
@@ -203,7 +203,6 @@ class TopicLog:
             preamble = 1
         at = self._staged_entries
         index = self._staged_index
-        incarnation = self.incarnation
         stored: list[StoredEntry] = []
         total = 0
         for data, flags, count, publish_time, origin, origin_incarnation, first_index, source in entries:
@@ -214,7 +213,7 @@ class TopicLog:
                     first = index
                     index += count
                 entry = StoredEntry(
-                    ledger_id, at, flags, count, publish_time, now_ms, "", incarnation, first, NONE, data
+                    ledger_id, at, flags, count, publish_time, now_ms, "", 0, first, NONE, data
                 )
             else:
                 entry = StoredEntry(
@@ -290,7 +289,9 @@ class TopicLog:
         if ledger is None:
             for ledger_id in self._ids:
                 self._ledgers[ledger_id].closed = True
-            ledger = self._ledgers[first.ledger] = Ledger(first.ledger, append.extra.get("opened_ms", first.broker_time))
+            ledger = self._ledgers[first.ledger] = Ledger(
+                first.ledger, append.extra.get("opened_ms", first.broker_time)
+            )
             self._ids.append(first.ledger)
         assert first.entry == ledger.entries, f"{self.name}: {first.position} confirmed behind {ledger.entries} entries"
         for number in range(append.preamble):
@@ -556,4 +557,6 @@ class TopicLog:
         assert self.last == self._find_last() or not self._ids
         assert self._staged_index >= self.next_index
         for source, position in self._watermarks.items():
-            assert self._staged_marks.get(source, NONE) >= position, f"staged watermark of {source} below the durable one"
+            assert self._staged_marks.get(source, NONE) >= position, (
+                f"staged watermark of {source} below the durable one"
+            )

@@ -195,9 +195,7 @@ class SqliteStore:
     @staticmethod
     def _check(connection: sqlite3.Connection, write: _Write) -> None:
         for key, version in (write.expected or {}).items():
-            row = connection.execute(
-                "SELECT version FROM entries WHERE key=?", (key,)
-            ).fetchone()
+            row = connection.execute("SELECT version FROM entries WHERE key=?", (key,)).fetchone()
             present = row[0] if row else 0
             if present != version:
                 raise VersionConflict(f"{key} has version {present}, not {version}")

@@ -1,0 +1,183 @@
+"""A file system in memory that breaks on purpose; `storage.files.Files` for tests and the simulator.
+
+What was written and not synced is *volatile*: `crash` keeps any prefix of it, or garbage, or nothing, as the random source
+says. A file exists durably only after its folder was synced.
+"""
+
+import errno
+import random
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from magnetar.storage.files import LogFile
+
+
+class MemoryFile:
+    """One file: durable bytes, and what was written behind them."""
+
+    def __init__(self, files: "MemoryFiles", path: Path) -> None:
+        self._files = files
+        self.path = path
+        self.data = bytearray()
+        self.synced = 0
+        self.spoiled = False
+
+    def writev(self, buffers: Sequence[bytes]) -> int:
+        """Append; a fault may leave a part of it behind."""
+        with self._files.lock:
+            joined = b"".join(buffers)
+            fault = self._files.fault("write", self.path)
+            if fault is not None:
+                keep = self._files.random.randint(0, len(joined))
+                self.data += joined[:keep]
+                raise fault
+            if self._files.used() + len(joined) > self._files.capacity:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.data += joined
+            return len(joined)
+
+    def sync(self) -> None:
+        """Make durable; a failed sync leaves it unknown for ever which part was."""
+        with self._files.lock:
+            fault = self._files.fault("sync", self.path)
+            if fault is not None:
+                self.spoiled = True
+                raise fault
+            if self.spoiled:
+                raise AssertionError(f"{self.path.name} was synced again after a sync had failed")
+            self.synced = len(self.data)
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read."""
+        with self._files.lock:
+            return bytes(self.data[offset : offset + size])
+
+    def truncate(self, size: int) -> None:
+        """Cut, durably."""
+        with self._files.lock:
+            del self.data[size:]
+            self.synced = min(self.synced, len(self.data))
+            self.spoiled = False
+            self.synced = len(self.data)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class MemoryFiles:
+    """A file system in memory.
+
+    Args:
+        rng: decides what survives a crash.
+        capacity: bytes of all files together.
+    """
+
+    def __init__(self, rng: random.Random, capacity: int = 1 << 40) -> None:
+        self.random = rng
+        self.capacity = capacity
+        self.lock = threading.RLock()
+        self._files: dict[Path, MemoryFile] = {}
+        self._durable: set[Path] = set()
+        self._faults: list[Callable[[str, Path], OSError | None]] = []
+
+    # --------------------------------------------------------------------------------------------------------- faults
+
+    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
+        """Ask `rule(operation, path)` before each write, sync and create; what it returns is raised."""
+        self._faults.append(rule)
+
+    def fail_next(self, operation: str, error: OSError) -> None:
+        """The next such operation fails, once."""
+
+        def once(kind: str, _path: Path) -> OSError | None:
+            if kind == operation:
+                self._faults.remove(once)
+                return error
+            return None
+
+        self._faults.append(once)
+
+    def fault(self, operation: str, path: Path) -> OSError | None:
+        """What breaks now, if anything."""
+        for rule in list(self._faults):
+            error = rule(operation, path)
+            if error is not None:
+                return error
+        return None
+
+    def used(self) -> int:
+        """Bytes of all files."""
+        return sum(len(file.data) for file in self._files.values())
+
+    def crash(self) -> "MemoryFiles":
+        """The file system as it is found after a power cut."""
+        with self.lock:
+            after = MemoryFiles(self.random, self.capacity)
+            for path, file in self._files.items():
+                if path not in self._durable and self.random.random() < 0.5:
+                    continue
+                survivor = MemoryFile(after, path)
+                volatile = file.data[file.synced :]
+                kept = volatile[: self.random.randint(0, len(volatile))]
+                if kept and self.random.random() < 0.3:
+                    # A block that was never written shows what was there before: zeros.
+                    hole = self.random.randrange(len(kept))
+                    kept[hole : hole + 64] = bytes(len(kept[hole : hole + 64]))
+                survivor.data = file.data[: file.synced] + kept
+                survivor.synced = len(survivor.data)
+                after._files[path] = survivor
+                after._durable.add(path)
+            return after
+
+    # ---------------------------------------------------------------------------------------------------------- Files
+
+    def create(self, path: Path) -> LogFile:
+        """A new file."""
+        with self.lock:
+            fault = self.fault("create", path)
+            if fault is not None:
+                raise fault
+            if path in self._files:
+                raise FileExistsError(errno.EEXIST, "File exists", str(path))
+            file = self._files[path] = MemoryFile(self, path)
+            return file
+
+    def open(self, path: Path) -> LogFile:
+        """An existing file."""
+        with self.lock:
+            if path not in self._files:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+            return self._files[path]
+
+    def size(self, path: Path) -> int:
+        """Bytes."""
+        with self.lock:
+            return len(self._files[path].data)
+
+    def names(self, folder: Path) -> list[str]:
+        """What is in a folder."""
+        with self.lock:
+            return [path.name for path in self._files if path.parent == folder]
+
+    def make_folder(self, folder: Path) -> None:
+        """Folders are everywhere."""
+
+    def unlink(self, path: Path) -> None:
+        """Delete."""
+        with self.lock:
+            self._files.pop(path, None)
+            self._durable.discard(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        """The files of a folder exist durably."""
+        with self.lock:
+            fault = self.fault("sync", folder)
+            if fault is not None:
+                raise fault
+            self._durable |= {path for path in self._files if path.parent == folder}
+
+    def free_bytes(self, folder: Path) -> int:
+        """Room left."""
+        with self.lock:
+            return max(0, self.capacity - self.used())

@@ -1,0 +1,181 @@
+"""The log under crashes and failing writes and syncs: what was confirmed is there, once, and no name is given twice."""
+
+import errno
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.config import BrokerConfig
+from magnetar.core.ids import NONE, Position
+from magnetar.runtime.logthread import LogThread
+from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
+from magnetar.storage.recovery import Recovered
+from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+
+FOLDER = Path("/log")
+WORLDS = int(os.environ.get("MAGNETAR_SEEDS", "150"))
+TOPICS = ["persistent://public/default/a", "persistent://public/default/b"]
+
+
+class World:
+    """One broker's log and two topics, driven step by step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.files = MemoryFiles(self.random)
+        self.now_ms = 1000
+        self.incarnations = {name: 100 + n for n, name in enumerate(TOPICS)}
+        self.confirmed: dict[str, dict[Position, StoredEntry]] = {name: {} for name in TOPICS}
+        self.indexes: dict[tuple[str, int], bytes] = {}
+        self.number = 0
+        self.thread: LogThread | None = None
+        self.open(first=True)
+
+    def open(self, *, first: bool = False) -> None:
+        self.events: list[tuple[str, object]] = []
+        self.changed = threading.Condition()
+        self.in_flight = 0
+        self.fenced = False
+
+        def report(kind: str, what: object) -> None:
+            with self.changed:
+                self.events.append((kind, what))
+                self.changed.notify()
+
+        config = BrokerConfig(segment_bytes=4096, disk_free_bytes_min=0)
+        self.thread = LogThread(
+            self.files,
+            FOLDER,
+            config,
+            on_appended=lambda batch: report("appended", batch),
+            on_failed=lambda batch, error: report("failed", batch),
+            on_healed=lambda: report("healed", None),
+            heal_pauses_s=(0.0005,),
+        )
+        recovered = self.thread.start()
+        assert not recovered.problems, recovered.problems
+        ids = LedgerIds(max(recovered.last_ledger, 200))
+        cache = EntryCache(1 << 20)
+        self.logs = {
+            name: TopicLog(
+                name,
+                self.incarnations[name],
+                ids,
+                cache,
+                ledger_entries_max=7,
+                recovered=recovered.topics.get((name, self.incarnations[name])),
+                fresh=first,
+            )
+            for name in TOPICS
+        }
+        self.check_recovered(recovered)
+
+    def check_recovered(self, recovered: Recovered) -> None:
+        assert self.thread is not None
+        for name, log in self.logs.items():
+            log.validate()
+            found: dict[Position, StoredEntry] = {}
+            if log.first != NONE:
+                for entry in self.thread.read(log.locations(log.first, 10**6, 1 << 30)):
+                    found[entry.position] = entry
+            for position, entry in self.confirmed[name].items():
+                assert found.get(position) == entry, f"{name} {position} was confirmed and is not there"
+            order = [int(entry.data[:8]) for entry in found.values()]
+            assert order == sorted(set(order)), f"{name}: {order} out of order or twice"
+            # What was written and not confirmed may be there: from now on it is.
+            for position, entry in found.items():
+                self.confirm(name, position, entry)
+
+    def confirm(self, name: str, position: Position, entry: StoredEntry) -> None:
+        known = self.confirmed[name].setdefault(position, entry)
+        assert known.data == entry.data, f"{name} {position} names two entries"
+        bound = self.indexes.setdefault((name, entry.first_index), entry.data)
+        assert bound == entry.data, f"{name}: origin index {entry.first_index} names two entries"
+
+    def publish(self) -> None:
+        if self.fenced:
+            return
+        assert self.thread is not None
+        name = self.random.choice(TOPICS)
+        entries = []
+        for _ in range(self.random.randint(1, 4)):
+            self.number += 1
+            data = b"%08d" % self.number + self.random.randbytes(self.random.choice((1, 40, 900)))
+            entries.append(NewEntry(data, 0, self.random.choice((1, 1, 5)), self.now_ms))
+        self.now_ms += 1
+        self.in_flight += 1
+        self.thread.submit(self.logs[name].stage(entries, self.now_ms))
+
+    def settle(self) -> None:
+        """Take in what the log thread reported, waiting until nothing is in flight and the log is sound."""
+        with self.changed:
+            while self.in_flight or self.fenced:
+                assert self.changed.wait_for(lambda: self.events, 20), "the log thread does not answer"
+                self.take()
+
+    def take(self) -> None:
+        for kind, what in self.events:
+            if kind == "appended":
+                assert isinstance(what, list)
+                for append, location in what:
+                    assert isinstance(append, Append)
+                    assert isinstance(location, Location)
+                    self.in_flight -= 1
+                    self.logs[append.topic].confirm(append, location)
+                    for entry in append.entries:
+                        self.confirm(append.topic, entry.position, entry)
+            elif kind == "failed":
+                assert isinstance(what, list)
+                self.fenced = True
+                self.in_flight -= len(what)
+                for append in what:
+                    self.logs[append.topic].fail()
+            else:
+                self.fenced = False
+        self.events.clear()
+
+    def crash(self) -> None:
+        """Power cut: unsynced bytes are anybody's guess, reports that were not taken are lost."""
+        assert self.thread is not None
+        after = self.files.crash()
+        self.files.inject(lambda _kind, _path: OSError(errno.EIO, "the old world is over"))
+        self.thread.stop()
+        self.files = after
+        self.open()
+
+    def step(self) -> None:
+        dice = self.random.random()
+        if dice < 0.6:
+            self.publish()
+        elif dice < 0.75:
+            self.settle()
+        elif dice < 0.85:
+            self.files.fail_next(self.random.choice(("write", "sync", "sync")), OSError(errno.EIO, "Input/output error"))
+            if self.random.random() < 0.3:
+                self.files.fail_next("create", OSError(errno.ENOSPC, "No space left on device"))
+        elif dice < 0.93:
+            self.settle()
+            for log in self.logs.values():
+                log.validate()
+        else:
+            self.crash()
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_confirmed_entries_survive(block: int) -> None:
+    for seed in range(block * (WORLDS // 10), (block + 1) * (WORLDS // 10)):
+        world = World(seed)
+        try:
+            for _ in range(40):
+                world.step()
+            world.settle()
+            world.crash()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        finally:
+            assert world.thread is not None
+            world.thread.stop()
