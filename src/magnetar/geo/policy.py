@@ -98,4 +98,3 @@ def local_messages(log: TopicLog, after: Position, up_to: Position) -> int:
 def index_after(log: TopicLog, position: Position) -> int:
     """The origin index of the first message published here behind a position that is retained or below all that is."""
     return log.next_index - local_messages(log, position, log.last)
-

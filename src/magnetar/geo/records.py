@@ -1,7 +1,7 @@
 """What links keep in the metadata store: JSON under `cursors/<topic>/pulsar.repl.<to>`, `links/<to>`, `peers/<cluster>`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ class _Record(msgspec.Struct, kw_only=True):
         return msgspec.json.encode(self)
 
     @classmethod
-    def decode(cls: type[_T], key: str, data: bytes) -> _T:
+    def decode(cls, key: str, data: bytes) -> Self:
         """Read what `encode` wrote.
 
         Raises:

@@ -1,0 +1,121 @@
+"""What comes over a link, checked and made into entries of this cluster's log.
+
+The destination broker, not the pipeline, says where an entry came from: it appends `replicated_from` to the metadata and
+recomputes the checksum. So no task parses metadata, and nobody who lacks the link token can forge an origin.
+
+Bytes that fail their checksum were spoilt on the way or at the source: the topic stops there, they are never stored.
+Anything that only a broken or hostile peer sends (lists that do not fit, positions out of order, an entry that says it
+came from elsewhere, a count that is not its own) ends the connection instead.
+"""
+
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from magnetar.core.errors import BrokerError, ProtocolError
+from magnetar.core.ids import Position
+from magnetar.geo.reading import place
+from magnetar.storage.entries import EntryFlags, NewEntry
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import ChecksumError, field_bytes, inspect, with_appended
+
+ENTRIES_MAX: Final = 65_536
+"""A ceiling on entries in one frame: their lists are some 3 MB then."""
+
+ENTRY_HEADER_BYTES: Final = 10
+"""Magic, checksum and metadata size: not counted by the size limit, as in Pulsar."""
+
+REPLICATED_FROM: Final = 5
+_REPLICATED: Final = int(EntryFlags.REPLICATED)
+_MARKER: Final = int(EntryFlags.MARKER)
+
+
+class Stamp:
+    """What is appended to the metadata of every entry that comes from a cluster.
+
+    Args:
+        source: the cluster.
+    """
+
+    __slots__ = ("field", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.field = field_bytes(REPLICATED_FROM, source.encode())
+
+
+class Obstacle(NamedTuple):
+    """The entry that stops its topic."""
+
+    kind: str
+    reason: str
+    position: Position
+
+
+def check_lists(request: pb.CommandGeoAppend, payload_bytes: int) -> list[Position]:
+    """The positions of a GEO_APPEND.
+
+    Raises:
+        ProtocolError: its lists, sizes or positions cannot be.
+    """
+    count = len(request.ledgers)
+    lists = (request.entries, request.first_indexes, request.counts, request.sizes)
+    if not 1 <= count <= ENTRIES_MAX or any(len(values) != count for values in lists):
+        raise ProtocolError(f"GEO_APPEND with lists of {count}, {', '.join(str(len(v)) for v in lists)} entries")
+    if sum(request.sizes) != payload_bytes:
+        raise ProtocolError(f"GEO_APPEND of {sum(request.sizes)} bytes with {payload_bytes} bytes behind it")
+    positions = list(map(Position, request.ledgers, request.entries))
+    if min(request.ledgers) < 0 or min(request.entries) < 0:
+        raise ProtocolError("GEO_APPEND with a negative position")
+    if place(request.p) >= positions[0] or any(a >= b for a, b in pairwise(positions)):
+        raise ProtocolError("GEO_APPEND with positions that do not ascend")
+    return positions
+
+
+def prepare(
+    request: pb.CommandGeoAppend,
+    payload: bytes,
+    positions: list[Position],
+    first: int,
+    stamp: Stamp,
+    message_bytes_max: int,
+) -> tuple[list[NewEntry], Obstacle | None]:
+    """Make the entries from index `first` on into entries of our own.
+
+    Returns:
+        The entries, up to the first that cannot be stored, and what is wrong with that one.
+
+    Raises:
+        ProtocolError: only a broken peer sends this.
+    """
+    sizes = request.sizes
+    at = sum(sizes[:first])
+    entries: list[NewEntry] = []
+    source, incarnation, suffix = stamp.source, request.incarnation, stamp.field
+    limit = message_bytes_max + ENTRY_HEADER_BYTES
+    for size, position, count, first_index in zip(
+        sizes[first:], positions[first:], request.counts[first:], request.first_indexes[first:], strict=True
+    ):
+        data = payload[at : at + size]
+        at += size
+        if size > limit:
+            reason = f"a message of {size - ENTRY_HEADER_BYTES} bytes is over the limit of {message_bytes_max} bytes"
+            return entries, Obstacle("size", reason, position)
+        try:
+            seen = inspect(data, message_bytes_max=message_bytes_max)
+        except ChecksumError:
+            reason = f"entry {position} of {source} fails its checksum"
+            return entries, Obstacle("corrupt", reason, position)
+        except BrokerError as error:
+            raise ProtocolError(f"entry {position} of {source}: {error.message}") from None
+        flags = seen.flags
+        if flags & _REPLICATED:
+            raise ProtocolError(f"entry {position} of {source} came from {seen.metadata.replicated_from}: no relays")
+        if count != seen.count or (first_index < 0) != bool(flags & _MARKER):
+            raise ProtocolError(f"entry {position} of {source} has {seen.count} messages, not {count}")
+        entries.append(
+            NewEntry(
+                with_appended(seen.payload, suffix), flags | _REPLICATED, count, seen.publish_time, source, incarnation,
+                first_index, position,
+            )
+        )  # fmt: skip
+    return entries, None

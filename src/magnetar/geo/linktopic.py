@@ -1,0 +1,277 @@
+"""One topic of one outgoing link: its cursor in three versions, and what was lost to the link.
+
+    volatile   moves with every confirmation; what the pipeline is told
+    durable    what the store has; retention may delete up to here and no further (FINDINGS A7)
+    rewinding  a rewind on its way to the store; it is used only when it is durable (A2), but from the moment it is
+               known nobody may store an older cursor over it, and retention keeps what it needs
+
+A message that was deleted here before it could be sent is a *gap*: counted, shown, never silent. Origin indexes are dense,
+so the count needs no memory of the messages: it is the difference of two indexes. It may include messages that were not
+for this link's cluster (`replicate_to`), so it is an upper bound.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.geo import chain
+from magnetar.geo.policy import index_after, local_messages
+from magnetar.geo.records import LinkTopicRecord
+from magnetar.storage.topiclog import TopicLog
+
+MARKS_MAX: Final = 64
+"""A ceiling on remembered (position, index) pairs of a topic: one a ledger, the older half is thinned out beyond."""
+
+RETRY_MS_MIN: Final = 1_000
+RETRY_MS_MAX: Final = 60_000
+"""An entry that cannot be read is tried again after pauses between these: its disk may come back, seldom soon."""
+
+
+@dataclass(slots=True)
+class Blocked:
+    """Why a topic does not go on.
+
+    Attributes:
+        kind: `policy`, `partitions`, `size`, `identity`, `corrupt`, `schema`.
+        reason: one line for the operator.
+        since_ms: when it began.
+        position: of the entry that is in the way; NONE if it is not one entry.
+        retry_at_ms: when the source tries again by itself (entries it cannot read); 0: the pipeline does.
+        failures: in a row.
+    """
+
+    kind: str
+    reason: str
+    since_ms: int
+    position: Position = NONE
+    retry_at_ms: int = 0
+    failures: int = 1
+
+
+@dataclass(slots=True)
+class LinkTopic:
+    """The place of a link in one topic.
+
+    Attributes:
+        name, log: of the topic.
+        cursor: volatile.
+        durable: what the store has; None while it has nothing (being created).
+        rewinding: what is being stored; None when no rewind is under way.
+        start: where the link began.
+        index: origin index of the first message behind `cursor.c`.
+        wanted: whether policy and links name the target; else the cursor is an orphan.
+        counted: how far entries at or below `cursor.c`, set by a foreign watermark (A8), were counted as gap.
+        learned: the destination's change counter at the last comparison.
+        changed: change counter of the link when this topic changed last.
+    """
+
+    name: str
+    log: TopicLog
+    cursor: LinkCursor
+    durable: LinkCursor | None = None
+    rewinding: LinkCursor | None = None
+    start: Position = NONE
+    index: int = 0
+    marks: list[tuple[int, int, int]] = field(default_factory=list)
+    gap: int = 0
+    skipped: int = 0
+    paused: bool = False
+    wanted: bool = True
+    orphan_since_ms: int = 0
+    blocked: Blocked | None = None
+    counted: Position = NONE
+    learned: int = 0
+    changed: int = 0
+
+    @classmethod
+    def create(cls, name: str, log: TopicLog, *, latest: bool) -> "LinkTopic":
+        """A link begins: with everything retained, or behind the newest entry.
+
+        Args:
+            name, log: of the topic.
+            latest: begin behind what is readable now.
+        """
+        start = log.last if latest else NONE
+        index = index_after(log, start)
+        mark = (start.ledger, start.entry, index)
+        return cls(name, log, LinkCursor(start, NONE, 1), start=start, index=index, marks=[mark])
+
+    @classmethod
+    def load(cls, name: str, log: TopicLog, record: LinkTopicRecord) -> "LinkTopic":
+        """A link goes on after a restart."""
+        return cls(
+            name, log, record.cursor, durable=record.cursor, start=Position(*record.start), index=record.index,
+            marks=list(record.marks), gap=record.gap, skipped=record.skipped, paused=record.paused,
+            orphan_since_ms=record.orphan_since_ms, counted=log.last,
+        )  # fmt: skip
+
+    def record(self, cursor: LinkCursor | None = None) -> LinkTopicRecord:
+        """As it has to be stored; a rewind under way comes before everything else."""
+        c, s, gen = cursor or self.rewinding or self.cursor
+        return LinkTopicRecord(
+            incarnation=self.log.incarnation, c=(c[0], c[1]), s=(s[0], s[1]), gen=gen, start=(self.start[0], self.start[1]),
+            index=self._index_at(c) if c < self.cursor.c else self.index, marks=list(self.marks), gap=self.gap,
+            skipped=self.skipped, paused=self.paused, orphan_since_ms=self.orphan_since_ms,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------------------- how far it is
+
+    @property
+    def low(self) -> Position:
+        """Retention may delete up to here, as far as this link goes."""
+        if self.durable is None:
+            return NONE
+        lowest = min(self.durable.c, self.cursor.c)
+        return lowest if self.rewinding is None else min(lowest, self.rewinding.c)
+
+    @property
+    def last(self) -> Position:
+        """The newest entry that the link may read: confirmed, which in a replicated topic is synced (A6)."""
+        return self.log.last
+
+    def pending(self) -> tuple[int, int, int]:
+        """(entries, bytes, publish time of the first in ms) behind C, whether or not the link wants them."""
+        c, last = self.cursor.c, self.log.last
+        first = self.log.next_after(c) if c < last else None
+        if first is None:
+            return 0, 0, 0
+        return self.log.entries_between(c, last), self.log.bytes_between(c, last), self.log.time_at(first)
+
+    def lag_messages(self) -> int:
+        """Messages published here that are not settled."""
+        return local_messages(self.log, self.cursor.c, self.log.last)
+
+    # ------------------------------------------------------------------------------------------------------- it moves
+
+    def commit(self, incarnation: int, commit: LinkCursor) -> bool:
+        """A confirmation came; whether it moved the cursor. One of another life or another generation does not (A3)."""
+        if incarnation != self.log.incarnation or self.rewinding is not None or commit.c > self.log.last:
+            return False
+        moved = chain.advance(self.cursor, commit)
+        if moved is None:
+            return False
+        self._settle(moved.c)
+        self.cursor = moved
+        return True
+
+    def skip(self, through: Position) -> int:
+        """Settle without sending (C moves, S stays); returns how many messages were given up."""
+        lost = local_messages(self.log, self.cursor.c, through)
+        self._settle(through)
+        self.cursor = self.cursor._replace(c=max(through, self.cursor.c))
+        self.skipped += lost
+        return lost
+
+    def _settle(self, c: Position) -> None:
+        if c <= self.cursor.c:
+            return
+        self.index += local_messages(self.log, self.cursor.c, c)
+        if not self.marks or self.marks[-1][0] != c.ledger:
+            if len(self.marks) >= MARKS_MAX:
+                del self.marks[1 : MARKS_MAX // 2 : 2]
+            self.marks.append((c.ledger, c.entry, self.index))
+        else:
+            self.marks[-1] = (c.ledger, c.entry, self.index)
+
+    def learn(self, watermark: Position) -> LinkCursor | None:
+        """The destination told its persisted watermark; the cursor to rewind to, if it lost what it had."""
+        return chain.learn(self.rewinding or self.cursor, watermark, self.start)
+
+    def stored(self, cursor: LinkCursor) -> None:
+        """The store has this cursor."""
+        self.durable = cursor
+
+    def rewound(self, cursor: LinkCursor) -> int:
+        """A rewind is durable: use it. Returns the messages that are not here any more (a declared gap)."""
+        self.durable = cursor
+        self.index = self._index_at(cursor.c)
+        self.marks = [mark for mark in self.marks if (mark[0], mark[1]) <= cursor.c] or self.marks[:1]
+        self.cursor = cursor
+        if self.rewinding == cursor:
+            self.rewinding = None
+        return self.note_trimmed()
+
+    def _index_at(self, c: Position) -> int:
+        """The index behind a position: from the log if that is retained, else from the last mark before."""
+        first = self.log.first
+        if first != NONE and c >= self.log.position_before(first):
+            return index_after(self.log, c)
+        return max((index for ledger, entry, index in self.marks if (ledger, entry) <= c), default=0)
+
+    def note_trimmed(self) -> int:
+        """Ledgers were deleted: what was not settled is lost to this link. C jumps over it, S stays (A11).
+
+        Returns:
+            How many messages.
+        """
+        first = self.log.first
+        if first == NONE or self.cursor.c >= Position(first.ledger, first.entry - 1):
+            return 0
+        index = index_after(self.log, Position(first.ledger, first.entry - 1))
+        lost = index - self.index
+        if lost <= 0:
+            return 0
+        self.gap += lost
+        self.index = index
+        self.cursor = self.cursor._replace(c=Position(first.ledger, first.entry - 1))
+        return lost
+
+    # ------------------------------------------------------------------------------------------------ foreign watermark
+
+    def overtaken(self, watermark: Position) -> bool:
+        """Whether the destination holds, under this cluster's name, positions that this log has not reached (A8)."""
+        return watermark > self.log.last and watermark > self.cursor.c
+
+    def jump(self, watermark: Position) -> None:
+        """Nothing at or below a foreign watermark can be sent any more: it would be taken for known."""
+        self.counted = self.cursor.c
+        self.cursor = LinkCursor(watermark, self.cursor.s, self.cursor.gen)
+        self.count_unsendable()
+
+    def count_unsendable(self) -> int:
+        """Count what lies at or below a foreign watermark and is not counted yet; returns how many messages."""
+        end = min(self.log.last, self.cursor.c)
+        if self.counted >= end:
+            return 0
+        lost = local_messages(self.log, self.counted, end)
+        self.counted = end
+        self.gap += lost
+        self.index += lost
+        return lost
+
+    # ------------------------------------------------------------------------------------------------------- it stops
+
+    def block(self, kind: str, reason: str, now_ms: int, position: Position = NONE, *, here: bool = False) -> bool:
+        """The topic cannot go on; whether that is news.
+
+        Args:
+            kind, reason, position: see `Blocked`.
+            now_ms: the clock.
+            here: the cause is at the source, which waits a bounded, doubling time before it looks again.
+        """
+        before = self.blocked
+        same = before is not None and before.kind == kind
+        failures = before.failures + 1 if before is not None and same else 1
+        pause = min(RETRY_MS_MIN << min(failures - 1, 10), RETRY_MS_MAX)
+        since = before.since_ms if before is not None and same else now_ms
+        if position == NONE and before is not None and same:
+            position = before.position
+        self.blocked = Blocked(kind, reason, since, position, now_ms + pause if here else 0, failures)
+        return not same or (before is not None and before.reason != reason)
+
+    def unblock(self) -> bool:
+        """The cause is gone; whether there was one."""
+        was, self.blocked = self.blocked is not None, None
+        return was
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        c, s, _ = self.cursor
+        assert s <= c, f"{self.name}: S {s} above C {c}"
+        assert self.low <= c, f"{self.name}: retention may pass the cursor"
+        assert self.gap >= 0 and self.skipped >= 0 and self.index >= 0
+        if self.durable is not None and self.rewinding is None:
+            assert self.durable.gen <= self.cursor.gen, f"{self.name}: an older generation is in use than is durable"
+            assert self.durable.gen < self.cursor.gen or self.durable.c <= self.cursor.c, (
+                f"{self.name}: durable C ahead"
+            )
