@@ -12,6 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from magnetar.core.ids import NONE, Position
@@ -138,10 +139,8 @@ class FakeCluster:
             self._server.server_close()
             self._server = None
         for connection in list(self._connections):
-            try:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         with self.lock:
             for topic in self.topics.values():  # what was not persisted is gone
                 topic.pushed = dict(topic.persisted)

@@ -269,7 +269,9 @@ class Book:
     def _handshake(self, state: LinkState, now_ms: int) -> Handshake | None:
         names: Iterable[str] = ()
         if state.unready and not state.flying:
-            names = list(islice((n for n in state.unready if state.topics[n].retry_at_ms <= now_ms), HANDSHAKE_TOPICS_MAX))
+            names = list(
+                islice((n for n in state.unready if state.topics[n].retry_at_ms <= now_ms), HANDSHAKE_TOPICS_MAX)
+            )
         if not names and now_ms < state.checked_ms + HANDSHAKE_IDLE_MS:
             return None
         if not names:
@@ -393,15 +395,18 @@ class Book:
                 topic.planned_ms = now_ms
                 state.in_flight.setdefault(lane, set()).add(name)
                 # What was published since the source's last report should go with the rest, unless somebody counts.
-                size = size if link in bounds else max(size, RANGE_BYTES_MIN)
-                c, s, gen = topic.cursor
-                ranges.append(
-                    m.Range(number, link, name, topic.incarnation, gen, m.pair(c), m.pair(s), m.pair(topic.last), size)
-                )
+                most = size if link in bounds else max(size, RANGE_BYTES_MIN)
+                ranges.append(self._range(number, link, topic, most))
                 number += 1
             used = sorted({r.link for r in ranges})
             planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
         return planned
+
+    @staticmethod
+    def _range(number: int, link: int, topic: TopicState, bytes_max: int) -> m.Range:
+        c, s, gen = topic.cursor
+        after, sent, up_to = m.pair(c), m.pair(s), m.pair(topic.last)
+        return m.Range(number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max)
 
     def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
         state = self.links[number]
@@ -523,7 +528,11 @@ class Book:
         ]
 
     def told(
-        self, link: Link, commits: Sequence[pb.GeoCommitTopic], learned: Sequence[pb.GeoLearnTopic], ignored: Iterable[str]
+        self,
+        link: Link,
+        commits: Sequence[pb.GeoCommitTopic],
+        learned: Sequence[pb.GeoLearnTopic],
+        ignored: Iterable[str],
     ) -> None:
         """A source answered a GEO_COMMIT. What changed since it was sent stays owed."""
         state = self.links[link.number]

@@ -80,7 +80,7 @@ class Conductor:
         clock_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.pipeline = pipeline
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random()  # noqa: S311 - for jitter
         self._clock = clock_ms
         self.book = Book(pipeline.links, self._rng, pipeline.cores)
         self._say = on_line
@@ -277,18 +277,21 @@ class Conductor:
         while not self._stopping:
             now = time.monotonic()
             for link in links:
-                if due[link.number] and due[link.number] > now or link.number in (number for number, _ in asked.values()):
+                if (due[link.number] and due[link.number] > now) or link.number in (
+                    number for number, _ in asked.values()
+                ):
                     continue
                 request += 1
                 # The first answer must come at once: it is the probe, and says everything.
                 patience = POLL_MS if counters[link.number] else 0
                 channel.send(self._topics(request, link, counters[link.number], patience))
                 asked[request] = (link.number, now + (patience + CALL_MS) / 1000)
-            next_due = min((at for number, at in due.items() if number not in {n for n, _ in asked.values()}), default=0.0)
+            next_due = min(
+                (at for number, at in due.items() if number not in {n for n, _ in asked.values()}), default=0.0
+            )
             timeout = max(0.0, min(TICK_MS / 1000, next_due - now)) if next_due else TICK_MS / 1000
-            readable = writable = False
-            for _, readable, writable in wire.wait([channel], timeout):
-                pass
+            ready = wire.wait([channel], timeout)
+            _, readable, writable = ready[0] if ready else (channel, False, False)
             for command, _ in channel.pump(readable, writable):
                 if command.type == wire.ERROR:
                     raise wire.LinkDown(f"{source}: {command.error.message}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -83,11 +83,11 @@ class PulsarEntries(DataSource):
             return LISTED_SCHEMA
         return spark_schema(self._columns)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""
         return EntriesReader(self._conductor(), self.options.get("lane", ALL), self._columns)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The sink of the replication query."""
         return EntriesWriter(self._conductor(), self.options.get("lane", ALL))
 
@@ -112,11 +112,11 @@ class EntriesReader(DataSourceStreamReader):
         self._conductor, self._lane, self._columns = conductor, lane, tuple(columns)
         self._token: str = rpc.request(conductor, "token")
 
-    def initialOffset(self) -> offsets.Offset:
+    def initialOffset(self) -> offsets.Offset:  # noqa: N802
         """Nothing was read yet."""
         return offsets.offset(0)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> offsets.Offset:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> offsets.Offset:  # noqa: N802
         """The same offset, or the next one if there is something to do; waits for it for a while."""
         if rpc.request(self._conductor, "wait", self._lane, WAIT_MS):
             return offsets.following(start)
@@ -144,11 +144,11 @@ class EntriesWriter(DataSourceStreamArrowWriter):
         """Send the rows of one task."""
         return Committed(m.encode(write_task(iterator, self._token)))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Hand over what the tasks reported; the conductor tells the sources."""
         self._tell(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Some task failed for good; what the others had confirmed is confirmed all the same."""
         self._tell(messages)
 

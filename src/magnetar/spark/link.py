@@ -303,7 +303,9 @@ def wait(channels: Iterable[LinkChannel], timeout: float) -> list[tuple[LinkChan
         ]
 
 
-def call(channel: LinkChannel, command: pb.BaseCommand, timeout: float, *, clock: Callable[[], float] = time.monotonic) -> Frame:
+def call(
+    channel: LinkChannel, command: pb.BaseCommand, timeout: float, *, clock: Callable[[], float] = time.monotonic
+) -> Frame:
     """Send one request and wait for one answer; for callers that have nothing else to do.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import crc32c
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NONE, Position

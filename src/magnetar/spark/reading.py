@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
@@ -123,7 +123,9 @@ class Source:
                 continue
             if not fits(read, payload):
                 self._waiting.appendleft(progress)
-                self.give_up(f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes")
+                self.give_up(
+                    f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes"
+                )
                 return answers
             answers.append((progress, read, payload))
             if progress.answered(read, len(payload)):

@@ -266,8 +266,7 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
                 queries.stop()
             finally:
                 conductor.settle(2_000)
-                with session.standard_error_to(beside / "spark.log"):
-                    spark.stop()
+                session.stop(spark, beside / "spark.log")
         finally:
             conductor.stop()
     return code

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from magnetar.spark import messages as m
 from magnetar.storage.entries import EntryFlags
@@ -104,7 +104,8 @@ class Assembler:
         """Add a control row."""
         head = (kind, part.link, part.number, -1, -1, -1, 0, 0, 0)
         for index, value in enumerate(head):
-            self._columns[index].append(np.array([value], DTYPES[index]))
+            one: Int = np.full(1, value, DTYPES[index])
+            self._columns[index].append(one)
         self._sizes.append(np.array([len(body)], np.int64))
         self._data.append(body)
         for values in self._extra.values():
@@ -120,12 +121,14 @@ class Assembler:
         if rows == 0:
             return []
         done = self.flush() if self._rows and len(payload) >= FLUSH_BYTES else []
-        fixed = [np.full(rows, ENTRY, np.int8), np.full(rows, part.link, np.int32), np.full(rows, part.number, np.int32)]
-        values = [
-            np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)
+        fixed: list[Int] = [
+            np.full(rows, ENTRY, np.int8),
+            np.full(rows, part.link, np.int32),
+            np.full(rows, part.number, np.int32),
         ]
-        for column, added in zip(self._columns, [*fixed, *values], strict=True):
-            column.append(added)
+        values: list[Int] = [np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)]
+        for index, added in enumerate(fixed + values):
+            self._columns[index].append(added)
         self._sizes.append(sizes)
         self._data.append(payload)
         if self._decoded:

@@ -5,13 +5,14 @@ in the driver. A request is a MessagePack array `[method, arguments…]`, an ans
 length (4 bytes, big endian) before it. The socket lies in a folder that only the user may enter.
 """
 
-import os
 import shutil
 import socket
 import struct
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -56,8 +57,8 @@ class Server:
     def __init__(self, handlers: dict[str, Handler]) -> None:
         self._handlers = handlers
         # In /tmp, not in TMPDIR or the checkpoint folder: a Unix socket's path may have about 100 bytes only.
-        self._folder = tempfile.mkdtemp(prefix="magnetar-", dir="/tmp" if os.path.isdir("/tmp") else None)
-        self.path = os.path.join(self._folder, "conductor")
+        self._folder = Path(tempfile.mkdtemp(prefix="magnetar-", dir="/tmp"))
+        self.path = str(self._folder / "conductor")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(self.path)
         self._socket.listen(16)
@@ -96,10 +97,8 @@ class Server:
         """Stop answering and remove the socket."""
         self._socket.close()
         for connection in list(self._connections):
-            try:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -127,7 +126,9 @@ def request(path: str, method: str, *arguments: Any) -> Any:
                 connection.close()
             if kept and attempt == 0:
                 continue
-            raise ConductorGone(f"the pipeline's conductor at {path} does not answer: {failure or 'it stopped'}") from None
+            raise ConductorGone(
+                f"the pipeline's conductor at {path} does not answer: {str(failure) or 'it stopped'}"
+            ) from None
         _clients[path] = connection
         if error:
             raise ConductorGone(error)

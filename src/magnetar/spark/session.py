@@ -135,6 +135,11 @@ def build(
         from pyspark.sql import SparkSession
     except ImportError:
         raise ConfigError('PySpark is not installed: pip install "magnetar[spark]"') from None
+    from pyspark import accumulators
+
+    for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
+        # When a session stops, the JVM's end of the connection closes first, which socketserver would print as a traceback.
+        setattr(getattr(accumulators, name), "handle_error", lambda *_: None)  # noqa: B010
     log.parent.mkdir(parents=True, exist_ok=True)
     merged = {**_environment(master, log), **SETTINGS, **(settings or {})}
     builder = SparkSession.builder.appName(app).master(master)
@@ -146,6 +151,12 @@ def build(
     except Exception as error:  # noqa: BLE001 - py4j and the JVM raise what they like; the user gets one line
         raise ConfigError(f"Spark does not start with master {master}: {first_line(error)} (see {log})") from None
     return session
+
+
+def stop(spark: "SparkSession", log: Path) -> None:
+    """Stop a session; what is said while it ends goes to the log."""
+    with standard_error_to(log):
+        spark.stop()
 
 
 def _environment(master: str, log: Path) -> dict[str, str]:

@@ -1,0 +1,309 @@
+"""What may be planned when, and what is told to whom."""
+
+import pytest
+
+from magnetar.core.ids import LinkCursor
+from magnetar.spark import messages as m
+from magnetar.spark.book import ALL, BLOCKED_MS_MAX, HANDSHAKE_IDLE_MS
+from magnetar.spark.planner import BULK, TAIL
+from magnetar.wire import pulsar_pb2 as pb
+
+from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told
+
+MB = 1 << 20
+
+
+def test_nothing_is_planned_before_the_handshake() -> None:
+    of = book()
+    assert not ranges(of)
+    report(of, state())
+    assert not ranges(of)
+    [asked] = shake(of)
+    assert [query.topic for query in asked.topics] == ["t"] and asked.uuid == "ua"
+    [part] = ranges(of)
+    assert (part.after, part.s, part.up_to, part.gen) == ((-1, -1), (-1, -1), (5, 9), 1)
+
+
+def test_the_handshake_is_told_to_the_source_until_it_answers() -> None:
+    of = ready()
+    [(link, commits, learned)] = of.owed("a")
+    assert not commits and [(one.topic, one.counter) for one in learned] == [("t", 3)]
+    assert of.owed("a"), "it stays owed until it is told"
+    of.told(link, commits, learned, ())
+    assert not of.owed("a")
+
+
+def test_a_range_starts_where_the_cursor_stands_and_says_what_was_sent() -> None:
+    of = ready(states=(state(c=6, s=4, gen=3),), w={"t": 4})
+    [part] = ranges(of)
+    assert (part.after, part.s, part.gen) == ((5, 6), (5, 4), 3)
+
+
+def test_a_watermark_behind_s_waits_for_the_source_to_rewind() -> None:
+    of = ready(states=(state(c=6, s=6, gen=3),), w={"t": 2})
+    assert not ranges(of)
+    [(_, _, [learn])] = of.owed("a")
+    assert (learn.watermark.ledger, learn.watermark.entry) == (5, 2)
+    report(of, state(c=6, s=6, gen=3))
+    assert not ranges(of), "an old report is not the rewind"
+    report(of, state(c=2, s=2, gen=4))
+    [part] = ranges(of)
+    assert (part.after, part.s, part.gen) == ((5, 2), (5, 2), 4)
+
+
+def test_a_source_that_never_rewinds_is_compared_again() -> None:
+    of = ready(states=(state(c=6, s=6, gen=3),), w={"t": 2})
+    assert not of.handshakes("b", 10)
+    ranges(of, now=60_000)
+    assert of.handshakes("b", 60_000)[0].topics
+
+
+def test_what_tasks_confirmed_is_planned_from_at_once_and_owed() -> None:
+    of = ready()
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=4, s=3))
+    [following] = ranges(of)
+    assert (following.after, following.s) == ((5, 4), (5, 3))
+    [(_, [commit], _)] = of.owed("a")
+    assert (commit.cursor.c.entry, commit.cursor.s.entry, commit.cursor.gen) == (4, 3, 1)
+    report(of, state(c=-1))
+    assert ranges(of)[0].after == (5, 4), "an older report of the same generation does not undo it"
+
+
+def test_filtered_ranges_move_c_but_not_s() -> None:
+    of = ready(states=(state(c=1, s=0),), w={"t": 0})
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=9))
+    [(_, [commit], _)] = of.owed("a")
+    assert (commit.cursor.c.entry, commit.cursor.s.entry) == (9, 0)
+    assert not ranges(of)
+
+
+def test_a_commit_that_changed_meanwhile_stays_owed() -> None:
+    of = ready()
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=4, s=4))
+    [(link, commits, learned)] = of.owed("a")
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=7, s=7))
+    of.told(link, commits, learned, ())
+    [(_, [commit], _)] = of.owed("a")
+    assert commit.cursor.c.entry == 7
+
+
+def test_an_ignored_commit_voids_what_was_folded_until_the_source_reports() -> None:
+    of = ready()
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=4, s=4))
+    [(link, commits, learned)] = of.owed("a")
+    of.told(link, commits, learned, ["t"])
+    assert not ranges(of) and of.links[0].doubtful
+    report(of, state(c=1, s=1, gen=2))
+    assert ranges(of)[0].after == (5, 1)
+
+
+def test_an_ignored_commit_does_not_void_a_newer_report() -> None:
+    of = ready()
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=4, s=4))
+    [(link, commits, learned)] = of.owed("a")
+    report(of, state(c=1, s=1, gen=2))
+    of.told(link, commits, learned, ["t"])
+    assert ranges(of)[0].gen == 2
+
+
+@pytest.mark.parametrize("late", [{"gen": 0}, {"incarnation": 4}])
+def test_a_late_report_of_another_generation_or_incarnation_is_ignored(late: dict[str, int]) -> None:
+    of = ready()
+    [part] = ranges(of)
+    stale = m.Range(*(late.get(name, getattr(part, name)) for name in part.__struct_fields__))
+    told(of, ALL, outcome(stale, c=9, s=9))
+    assert of.links[0].topics["t"].cursor == LinkCursor(at(-1), at(-1), 1) and not of.links[0].owed
+
+
+def test_a_refusal_leads_to_a_handshake_before_the_next_range() -> None:
+    of = ready()
+    [part] = ranges(of)
+    assert not of.handshakes("b", 0)
+    told(of, ALL, outcome(part, trouble=m.REFUSED))
+    assert not ranges(of, now=50_000)
+    [asked] = shake(of, now=50_000)
+    assert [query.topic for query in asked.topics] == ["t"]
+    assert ranges(of, now=50_000)
+
+
+def test_a_topic_in_flight_is_not_compared() -> None:
+    of = ready()
+    ranges(of)
+    of.target_changed(0)
+    assert not of.handshakes("b", 100), "a confirmation of before the loss could still come"
+    told(of, ALL)
+    assert of.handshakes("b", 100)[0].topics
+
+
+def test_a_changed_counter_makes_all_topics_be_compared() -> None:
+    of = ready(states=(state("t"), state("u", c=9)))
+    [asked] = shake(of, counter=4, now=HANDSHAKE_IDLE_MS)
+    assert not asked.topics and asked.counter == 3, "idle: only the counters"
+    assert not ranges(of, now=HANDSHAKE_IDLE_MS)
+    [asked] = shake(of, counter=4, now=HANDSHAKE_IDLE_MS)
+    assert {query.topic for query in asked.topics} == {"t", "u"} and asked.counter == 4
+    assert ranges(of, now=HANDSHAKE_IDLE_MS)
+
+
+def test_an_equal_counter_compares_nothing() -> None:
+    of = ready()
+    shake(of, now=HANDSHAKE_IDLE_MS)
+    assert ranges(of, now=HANDSHAKE_IDLE_MS) and not of.links[0].unready
+
+
+def test_a_blocked_topic_is_told_to_the_source_and_tried_again_ever_more_rarely() -> None:
+    of, now, pauses = ready(states=(state("t"), state("u"))), 0, []
+    for _ in range(9):
+        parts = {part.topic: part for part in ranges(of, now=now)}
+        told(of, ALL, outcome(parts["t"], trouble=m.BLOCKED, kind="size", reason="too large"), now=now)
+        assert of.links[0].owed["t"].blocked == "size"
+        topic = of.links[0].topics["t"]
+        assert [part.topic for part in ranges(of, now=now)] == ["u"], "the others go on"
+        told(of, ALL, now=now)
+        pauses.append(topic.retry_at_ms - now)
+        now = topic.retry_at_ms
+    assert pauses[0] < 2000 and pauses[-1] > 20_000 and max(pauses) <= BLOCKED_MS_MAX * 1.25
+    parts = {part.topic: part for part in ranges(of, now=now)}
+    told(of, ALL, outcome(parts["t"], c=3, s=3), now=now)
+    owed = of.links[0].owed["t"]
+    assert owed.HasField("blocked") and owed.blocked == "" and not of.links[0].troubled
+
+
+def test_a_topic_blocked_at_the_handshake() -> None:
+    of = book()
+    report(of, state())
+    [asked] = of.handshakes("b", 0)
+    mark = pb.GeoWatermark(topic="t", persisted=pb.GeoPosition(ledger=-1, entry=-1), blocked="partitions", reason="4 and 8")
+    of.handshake_answered(asked, pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=[mark]), 0)
+    assert not ranges(of) and not of.handshakes("b", 10)
+    [(_, _, [learn])] = of.owed("a")
+    assert learn.blocked == "partitions"
+    shake(of, now=90_000)
+    assert ranges(of, now=90_000)
+
+
+def test_a_blocked_link_is_tried_again() -> None:
+    of = book()
+    report(of, state())
+    shake(of, blocked="identity", reason="two uuids")
+    assert of.links[0].blocked == "identity" and not of.handshakes("b", 10) and not ranges(of)
+    shake(of, now=90_000)
+    assert ranges(of, now=90_000)
+
+
+def test_nothing_is_planned_towards_or_from_a_broken_cluster() -> None:
+    of = ready(*LINKS)
+    assert {part.link for part in ranges(of)} == {0, 1, 2}
+    parts = {part.link: part for part in ranges(of)}
+    told(of, ALL, outcome(parts[0], trouble=m.TARGET_DOWN, reason="b: refused"))
+    assert {part.link for part in ranges(of, now=10_000)} == {2}, "b is source of link 1, too"
+    assert of.breakers["b"].probe(10_000)
+    of.breakers["b"].worked()
+    assert {part.link for part in ranges(of, now=10_000)} == {0, 1, 2}
+
+
+def test_a_lost_source_has_to_report_first() -> None:
+    of = ready()
+    of.source_lost("a")
+    assert not ranges(of)
+    report(of)
+    assert ranges(of)
+
+
+@pytest.mark.parametrize("more", [{"paused": True}, {"lease": False}])
+def test_a_paused_or_leased_link_rests(more: dict[str, bool]) -> None:
+    of = ready()
+    report(of, **more)
+    assert not ranges(of)
+    report(of)
+    assert ranges(of)
+
+
+def test_a_paused_topic_rests() -> None:
+    of = ready(states=(state("t", paused=True), state("u")))
+    assert [part.topic for part in ranges(of)] == ["u"]
+
+
+def test_a_removed_topic_is_forgotten() -> None:
+    of = ready()
+    report(of, state(removed=True))
+    assert not ranges(of) and not of.links[0].topics and not of.owed("a")
+
+
+def test_a_recreated_topic_starts_with_a_handshake() -> None:
+    of = ready()
+    report(of, state(incarnation=8))
+    assert not ranges(of)
+    shake(of)
+    assert ranges(of)[0].incarnation == 8
+
+
+def test_a_throttled_link_waits_and_says_when() -> None:
+    of = ready()
+    report(of, throttle_bytes_per_second=1000)
+    [part] = ranges(of)
+    assert part.bytes_max == 1000
+    told(of, ALL, outcome(part, c=4, s=4, bytes=5000))
+    works, wake = of.available(ALL, 0)
+    assert not works and 4000 < wake <= 4100
+    assert of.available(ALL, wake)[0]
+
+
+def test_a_throttling_destination_gets_a_pause_and_smaller_batches() -> None:
+    of = ready(states=(state(size=10 * MB),))
+    [part] = ranges(of)
+    told(of, ALL, outcome(part, c=1, s=1, throttle_ms=700))
+    works, wake = of.available(ALL, 10)
+    assert not works and wake == 700
+    [part] = ranges(of, now=700)
+    assert part.bytes_max == 8 * MB
+    for _ in range(20):
+        told(of, ALL, outcome(part, c=1, s=1), now=700)
+    assert of.destinations["b"].pace_bytes == 0, "and larger ones again when it accepts them"
+
+
+def test_two_lanes_never_plan_the_same_topic() -> None:
+    of = ready(states=(state("near"), state("far", size=20 * MB)))
+    assert [part.topic for part in ranges(of, TAIL)] == ["near"]
+    assert [part.topic for part in ranges(of, BULK)] == ["far"]
+    report(of, state("far", c=8, size=MB))
+    assert [part.topic for part in ranges(of, TAIL)] == ["near"], "the bulk lane still has it"
+    told(of, BULK)
+    assert {part.topic for part in ranges(of, TAIL)} == {"near", "far"}
+
+
+def test_one_query_gives_catching_up_a_small_part_beside_the_tail() -> None:
+    of = ready(states=(state("near"), state("far", size=20 * MB)))
+    parts = {part.topic: part for part in ranges(of, ALL)}
+    assert parts["near"].bytes_max < MB and parts["far"].bytes_max == 8 * MB
+    of = ready(states=(state("far", size=20 * MB),))
+    assert ranges(of, ALL)[0].bytes_max == 64 * MB
+
+
+def test_a_range_that_does_not_move_is_no_hot_loop() -> None:
+    of = ready()
+    [part] = ranges(of)
+    told(of, ALL, m.RangeReport(0, "t", 5, 1, None, part.s))
+    works, wake = of.available(ALL, 0)
+    assert not works and wake > 0
+
+
+def test_tasks_carry_the_routes_of_their_links_and_the_source_uuid() -> None:
+    of = ready(*LINKS)
+    [task] = of.plan(ALL, ROUTES, 0)
+    assert [(r.link, r.source, r.target, r.uuid) for r in task.routes] == [(0, "a", "b", "ua"), (1, "b", "a", "ua"), (2, "a", "c", "ua")]
+    assert [part.number for part in task.ranges] == [0, 1, 2]
+    assert m.decode_task(m.encode(task)) == task
+
+
+def test_new_partitions_are_told_to_the_destination() -> None:
+    of = ready()
+    report(of, pb.GeoTopicState.FromString(state().SerializeToString().replace(b"\x18\x00", b"\x18\x04")))
+    [asked] = of.handshakes("b", 0)
+    assert [query.partitions for query in asked.topics] == [4]
