@@ -242,8 +242,8 @@ class LinkDestination:
         try:
             topic.append(entries, outcome, durable=True)
         except BrokerError as error:
-            for field in ("blocked", "position"):
-                response.ClearField(field)  # type: ignore[arg-type]
+            response.ClearField("blocked")
+            response.ClearField("position")
             response.retry, response.reason = True, error.message
             return False
         self.pending_bytes += size

@@ -161,7 +161,7 @@ class Reading:
 
     def _answer(self, blocked: str = "", message: str = "") -> None:
         response = pb.CommandGeoReadResponse(request_id=self._request_id, end=geo(self._end))
-        fill(response, self._entries, self._cluster)
+        fill(response, self._entries, self._cluster, self._log.incarnation)
         if blocked:
             response.blocked, response.message = blocked, message
         self._reply(response, [entry.data for entry in self._entries])
@@ -173,8 +173,10 @@ def _run(segment: bytes | bytearray, start: int, most: int) -> int:
     return (hole if hole >= 0 else start + most) - start
 
 
-def fill(response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cluster: str) -> None:
-    """Put the lists that describe entries into an answer."""
+def fill(
+    response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cluster: str, incarnation: int
+) -> None:
+    """Put the lists that describe entries into an answer; those published here are of this topic's incarnation."""
     if not entries:
         return
     # One column at a time: the loop runs in C, and no object is made for an entry.
@@ -189,7 +191,7 @@ def fill(response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cl
     response.publish_times.extend(published)
     response.broker_times.extend(stamps)
     response.sizes.extend(map(len, data))
-    response.incarnations.extend(incarnations)
+    response.incarnations.extend([foreign or incarnation for foreign in incarnations])
     distinct = list(dict.fromkeys(origins))
     response.origins.extend(origin or cluster for origin in distinct)
     if len(distinct) == 1:

@@ -148,6 +148,10 @@ class LinkSource:
             # Settled past the end: a foreign watermark was met before the restart, or all entries are deleted. What comes
             # next must not be taken for settled.
             log.roll(self.outbox.now_ms, above=state.cursor.c.ledger)
+        # A crash may have come between a deletion and the count of what it took from the link.
+        if lost := state.note_trimmed():
+            self._gap(state, lost, "were deleted before they could be sent")
+            self._dirty.add(topic)
         if topic in self._dirty:
             self.flush()
         self._changed(state)
