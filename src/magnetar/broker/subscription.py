@@ -178,12 +178,11 @@ class Subscription:
 
     def disconnect_all(self) -> None:
         """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them."""
-        for consumer in list(self._dispatcher.consumers):
+        gone = list(self._dispatcher.consumers)
+        self._dispatcher.remove_all()
+        for consumer in gone:
+            self._gone += Counters.of(consumer)
             self._outbox.put(Send(consumer.connection, (commands.close_consumer(consumer.consumer_id),)))
-            # Nobody is left to take over at the end; meanwhile the others must not be sent what will be read again.
-            consumer.permits = 0
-        for consumer in list(self._dispatcher.consumers):
-            self.remove_consumer(consumer)
             self._on_detached(consumer.connection, consumer.consumer_id)
 
     def close(self, reason: str) -> None:

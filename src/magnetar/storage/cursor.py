@@ -217,10 +217,10 @@ class Cursor:
         Returns:
             Whether anything changed. A position behind the newest entry is refused: nothing changes.
         """
-        if position > self._log.last:
+        if position > self._log.last or position <= self.mark_delete:
             return False
         changed = False
-        if bits and position > self.mark_delete and self._log.valid(position):
+        if bits and self._log.valid(position):
             changed = self.ack_indexes(position, bits) > 0
             if position in self.partial:
                 position = Position(position.ledger, position.entry - 1)

@@ -75,6 +75,10 @@ class Dispatcher(ABC):
         """A consumer is gone; what it did not acknowledge goes to others."""
 
     @abstractmethod
+    def remove_all(self) -> None:
+        """All consumers are gone at once: nobody takes over from anybody."""
+
+    @abstractmethod
     def dispatch(self) -> None:
         """Send what can be sent now."""
 

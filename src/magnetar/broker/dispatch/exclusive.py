@@ -58,6 +58,11 @@ class Exclusive(Dispatcher):
         self.consumers.remove(consumer)
         self.stop()
 
+    def remove_all(self) -> None:
+        """Nobody is left."""
+        self.consumers.clear()
+        self.stop()
+
     def stop(self) -> None:
         """No consumer is active; nothing is read."""
         self._active = None

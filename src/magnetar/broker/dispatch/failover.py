@@ -39,17 +39,19 @@ class Failover(Exclusive):
     def remove(self, consumer: Consumer) -> None:
         """If it was the active one, the next takes over."""
         self.consumers.remove(consumer)
+        if consumer is self._active:
+            self.stop()
         if not self.consumers:
-            self._switch += 1
-            self.stop()
             return
-        gone = consumer is self._active
-        if gone:
-            self.stop()
         # Another one's going can change the candidate too: on a partition it counts how many there are.
         candidate = self._candidate()
         if candidate is not self._active:
             self._switch_to(candidate)
+
+    def stop(self) -> None:
+        """No consumer is active, nor waits to be."""
+        self._switch += 1
+        super().stop()
 
     def _candidate(self) -> Consumer:
         ordered = sorted(self.consumers, key=lambda consumer: (consumer.priority, consumer.name))

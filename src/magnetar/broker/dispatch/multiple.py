@@ -104,6 +104,15 @@ class MultipleConsumers(Dispatcher):
         self._check_blocked()
         self.dispatch()
 
+    def remove_all(self) -> None:
+        """What was pending is forgotten; the next consumer makes the reading start again."""
+        for consumer in self.consumers:
+            consumer.pending.clear()
+            consumer.unacked = 0
+        self.consumers.clear()
+        self._regroup()
+        self._forget()
+
     def _regroup(self) -> None:
         priorities = sorted({consumer.priority for consumer in self.consumers})
         self._groups = [[each for each in self.consumers if each.priority == priority] for priority in priorities]
@@ -119,6 +128,15 @@ class MultipleConsumers(Dispatcher):
                     self._turns[number] = (turn + step + 1) % len(group)
                     return consumer
         return None
+
+    def room(self, consumer: Consumer) -> int:
+        """Messages that a consumer which can receive may be sent now; the last batch may go over."""
+        limits = self.around.limits
+        return min(
+            consumer.permits,
+            limits.unacked_per_consumer_max - consumer.unacked,
+            limits.unacked_per_subscription_max - self.unacked,
+        )
 
     def restart(self) -> None:
         """Read from the cursor's new place, and count redeliveries anew."""

@@ -20,6 +20,9 @@ class Refetch:
         wanted: whether the entry at a position is still needed.
         lost: called with a position that was needed and exists no more.
         wake: called when an entry that was missing before can be had.
+
+    Attributes:
+        failed: the last read failed; it is tried again later.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class Refetch:
         self._held: dict[Position, StoredEntry] = {}
         self._held_bytes = 0
         self._in_flight = False
-        self._failed = False
+        self.failed = False
         self._generation = 0
 
     def keep(self, entry: StoredEntry) -> None:
@@ -61,7 +64,7 @@ class Refetch:
                 if self._wanted(entry.position):
                     self.keep(entry)
             return cached[0]
-        if not self._in_flight and not self._failed:
+        if not self._in_flight and not self.failed:
             self._ask(position, run)
         return None
 
@@ -76,7 +79,7 @@ class Refetch:
         self._held.clear()
         self._held_bytes = 0
         self._in_flight = False
-        self._failed = False
+        self.failed = False
         self._generation += 1
 
     def _hold(self, entry: StoredEntry) -> None:
@@ -114,7 +117,7 @@ class Refetch:
                 self.keep(entry)
         if position not in self._held and self._wanted(position):
             if around.log.valid(position):
-                self._failed = True
+                self.failed = True
                 problem = error or "the log gave nothing"
                 around.outbox.put(Note("error", f"{around}: cannot read {position} again: {problem}; trying again"))
                 generation = self._generation
@@ -124,8 +127,8 @@ class Refetch:
         self._wake()
 
     def _retry(self, generation: int) -> None:
-        if generation == self._generation and self._failed:
-            self._failed = False
+        if generation == self._generation and self.failed:
+            self.failed = False
             self._wake()
 
     def validate(self) -> None:

@@ -65,9 +65,11 @@ class Shared(MultipleConsumers):
             if budget <= 0:
                 self.dispatch_again()
                 return
-            entries = self._old(consumer.permits) if self.again else []
-            if not entries and not self.again:
-                entries = self.take_new(min(consumer.permits, ROUND_ENTRIES_MAX), consumer.permits, budget)
+            room = self.room(consumer)
+            entries = self._old(room) if self.again else []
+            # An entry that cannot be read does not stop the others.
+            if not entries and (not self.again or self.refetch.failed):
+                entries = self.take_new(min(room, ROUND_ENTRIES_MAX), room, budget)
             if not entries:
                 return
             budget -= self.give(consumer, entries)

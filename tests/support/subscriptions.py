@@ -1,0 +1,307 @@
+"""A topic's log and its subscriptions without a broker: time, disk and sockets are in the test's hands."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.effects import Note, Outbox, Read, Send, Timer
+from magnetar.broker.subscription import Subscription
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
+from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+from magnetar.wire import metadata
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import FrameDecoder
+
+TOPIC = "persistent://public/default/t"
+FIRST_LEDGER = 100
+
+
+def new_log(cache_bytes: int = 1 << 24, ledger_entries_max: int = 50_000) -> TopicLog:
+    """An empty log; ledger ids are 100, 101, ... as long as the clock says less."""
+    return TopicLog(
+        TOPIC, FIRST_LEDGER, LedgerIds(FIRST_LEDGER - 1), EntryCache(cache_bytes), ledger_entries_max=ledger_entries_max
+    )
+
+
+def add_entries(log: TopicLog, entries: list[NewEntry], now_ms: int = 0) -> list[StoredEntry]:
+    """Append, and confirm at once."""
+    append = log.stage(entries, now_ms)
+    log.confirm(append, Location(1, 0))
+    return append.entries
+
+
+def entry(
+    payload: bytes = b"x",
+    *,
+    count: int = 1,
+    marker: bool = False,
+    key: str | None = None,
+    deliver_at: int | None = None,
+    publish_time: int = 0,
+) -> NewEntry:
+    """An entry as a client would have sent it; a batch if `count` is not 1."""
+    meta = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_time)
+    flags = 0
+    if marker:
+        meta.marker_type = 10
+        flags, count = EntryFlags.MARKER, 0
+    if count > 1:
+        meta.num_messages_in_batch = count
+        flags |= EntryFlags.BATCH
+    if key is not None:
+        meta.partition_key = key
+        flags |= EntryFlags.KEYED
+    if deliver_at is not None:
+        meta.deliver_at_time = deliver_at
+        flags |= EntryFlags.DELAYED
+    return NewEntry(metadata.build(meta, payload), int(flags), count, publish_time)
+
+
+class Received(NamedTuple):
+    """One MESSAGE as a client sees it."""
+
+    consumer_id: int
+    position: Position
+    redelivery: int
+    ack_set: tuple[int, ...]
+    epoch: int | None
+    partition: int
+    payload: bytes
+
+
+@dataclass
+class Limits:
+    """The part of BrokerConfig that subscriptions read."""
+
+    unacked_messages_per_consumer_max: int = 50_000
+    unacked_messages_per_subscription_max: int = 200_000
+    cursor_ranges_max: int = 10_000
+    redeliveries_max: int = 100_000
+
+
+@dataclass
+class World:
+    """One topic with one subscription, and everything around it.
+
+    Attributes:
+        auto_read: answer reads as soon as they are asked; else `answer_reads` does.
+        disk_error: what reads are answered with, if not empty.
+        writable: connections to which nothing is wrong; a Send to another one fails the test.
+    """
+
+    cache_bytes: int = 1 << 24
+    ledger_entries_max: int = 50_000
+    partition: int = -1
+    durable: bool = True
+    limits: Limits = field(default_factory=Limits)
+    auto_read: bool = True
+    disk_error: str = ""
+
+    def __post_init__(self) -> None:
+        self.log = new_log(self.cache_bytes, self.ledger_entries_max)
+        self.outbox = Outbox(now_ms=0)
+        self.disk: list[StoredEntry] = []
+        self.received: dict[int, list[Received]] = {}
+        self.commands: list[tuple[int, pb.BaseCommand]] = []
+        self.sends: list[Send] = []
+        self.notes: list[Note] = []
+        self.reads: list[Read] = []
+        self.reads_asked = 0
+        self.dirty = 0
+        self.detached: list[tuple[int, int]] = []
+        self._timers: list[tuple[int, int, Callable[[int], None]]] = []
+        self._timers_set = 0
+        self._next_connection = 1
+        self.subscription = self.subscribe()
+
+    def subscribe(self, cursor: Cursor | None = None, start: Position = EARLIEST) -> Subscription:
+        """Make a subscription over this log."""
+
+        def on_dirty(subscription: Subscription) -> None:
+            self.dirty += 1
+
+        return Subscription(
+            self.outbox,
+            self.log,
+            TOPIC,
+            "s",
+            cursor or Cursor.at(self.log, start),
+            durable=self.durable,
+            partition=self.partition,
+            config=self.limits,
+            on_dirty=on_dirty,
+            on_detached=lambda connection, consumer: self.detached.append((connection, consumer)),
+        )
+
+    def set_limits(self, **changes: int) -> None:
+        """Change limits of dispatch that are not in the configuration."""
+        from dataclasses import replace
+
+        around = self.subscription._around
+        around.limits = replace(around.limits, **changes)
+
+    # ----------------------------------------------------------------------------------------------------- the topic
+
+    def publish(self, *entries: NewEntry) -> list[Position]:
+        """Append entries and tell the subscription."""
+        stored = add_entries(self.log, list(entries), self.outbox.now_ms)
+        self.disk += stored
+        self.subscription.available()
+        self.pump()
+        return [each.position for each in stored]
+
+    def publish_many(self, number: int) -> list[Position]:
+        """Append so many small messages, one by one numbered."""
+        return self.publish(*(entry(b"%d" % each) for each in range(number)))
+
+    # ------------------------------------------------------------------------------------------------------ clients
+
+    def consumer(
+        self,
+        name: str,
+        sub_type: SubType = SubType.EXCLUSIVE,
+        *,
+        permits: int = 0,
+        priority: int = 0,
+        ranges: Sequence[tuple[int, int]] = (),
+        out_of_order: bool = False,
+        epoch: int | None = None,
+        protocol_version: int = 20,
+    ) -> Consumer:
+        """Connect a consumer, with a connection of its own."""
+        consumer = Consumer(
+            connection=self._next_connection,
+            consumer_id=7,
+            name=name,
+            sub_type=sub_type,
+            priority=priority,
+            epoch=epoch,
+            protocol_version=protocol_version,
+            address=f"client-{name}",
+        )
+        self._next_connection += 1
+        meta = None
+        if ranges or out_of_order:
+            meta = pb.KeySharedMeta(keySharedMode=1 if ranges else 0, allowOutOfOrderDelivery=out_of_order)
+            for first, last in ranges:
+                meta.hashRanges.add(start=first, end=last)
+        self.subscription.add_consumer(consumer, meta)
+        self.received.setdefault(consumer.connection, [])
+        self.pump()
+        if permits:
+            self.flow(consumer, permits)
+        return consumer
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW."""
+        self.subscription.flow(consumer, permits)
+        self.pump()
+
+    def ack(
+        self, consumer: Consumer, *positions: Position, cumulative: bool = False, ack_set: Sequence[int] = ()
+    ) -> bool:
+        """ACK."""
+        ids = [pb.MessageIdData(ledgerId=each[0], entryId=each[1], ack_set=ack_set) for each in positions]
+        changed = self.subscription.ack(consumer, ids, cumulative=cumulative)
+        self.pump()
+        return changed
+
+    def redeliver(self, consumer: Consumer, *positions: Position, epoch: int | None = None) -> None:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+        self.subscription.redeliver(consumer, positions or None, epoch)
+        self.pump()
+
+    def leave(self, consumer: Consumer) -> None:
+        """CLOSE_CONSUMER from the client, or the end of its connection."""
+        self.subscription.remove_consumer(consumer)
+        self.pump()
+
+    def got(self, consumer: Consumer) -> list[Position]:
+        """What a consumer was sent, in order."""
+        return [each.position for each in self.received[consumer.connection]]
+
+    def take(self, consumer: Consumer) -> list[Received]:
+        """What a consumer was sent since the last call."""
+        messages, self.received[consumer.connection] = self.received[consumer.connection], []
+        return messages
+
+    # ---------------------------------------------------------------------------------------------------- the driver
+
+    def pump(self) -> None:
+        """Carry out effects until there are none; timers wait for `advance`, except those that are due."""
+        while True:
+            self.subscription.validate()
+            effects = self.outbox.drain()
+            for effect in effects:
+                if isinstance(effect, Send):
+                    self._sent(effect)
+                elif isinstance(effect, Timer):
+                    self._timers_set += 1
+                    heapq.heappush(self._timers, (effect.at_ms, self._timers_set, effect.then))
+                elif isinstance(effect, Read):
+                    self.reads_asked += 1
+                    self.reads.append(effect)
+                elif isinstance(effect, Note):
+                    self.notes.append(effect)
+                else:
+                    raise AssertionError(f"unexpected effect {effect}")
+            if self.auto_read and self.reads:
+                self.answer_read()
+                continue
+            if not self.outbox.effects and not self._run_due():
+                return
+
+    def answer_read(self) -> None:
+        """The disk answers the oldest read."""
+        read = self.reads.pop(0)
+        if self.disk_error:
+            read.then([], self.disk_error)
+            return
+        found: list[StoredEntry] = []
+        size = 0
+        for each in self.disk:
+            if each.position >= read.start and self.log.valid(each.position):
+                if len(found) >= read.entries_max or (found and size + len(each.data) > read.bytes_max):
+                    break
+                found.append(each)
+                size += len(each.data)
+        read.then(found, "")
+
+    def advance(self, ms: int) -> None:
+        """Time passes; timers fire in their order."""
+        end = self.outbox.now_ms + ms
+        while self._timers and self._timers[0][0] <= end:
+            self.outbox.now_ms = max(self.outbox.now_ms, self._timers[0][0])
+            self.pump()
+        self.outbox.now_ms = end
+        self.pump()
+
+    def _run_due(self) -> bool:
+        if not self._timers or self._timers[0][0] > self.outbox.now_ms:
+            return False
+        heapq.heappop(self._timers)[2](self.outbox.now_ms)
+        return True
+
+    def _sent(self, effect: Send) -> None:
+        self.sends.append(effect)
+        for frame in FrameDecoder(1 << 30).feed(b"".join(effect.buffers)):
+            command = frame.command
+            if command.type != 9:
+                self.commands.append((effect.connection, command))
+                continue
+            message = command.message
+            self.received[effect.connection].append(
+                Received(
+                    message.consumer_id,
+                    Position(message.message_id.ledgerId, message.message_id.entryId),
+                    message.redelivery_count,
+                    tuple(message.ack_set),
+                    message.consumer_epoch if message.HasField("consumer_epoch") else None,
+                    message.message_id.partition,
+                    frame.payload[metadata.split(frame.payload) :],
+                )
+            )

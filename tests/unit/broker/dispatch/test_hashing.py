@@ -1,0 +1,101 @@
+import pytest
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of
+
+
+def consumer(name: str) -> Consumer:
+    return Consumer(1, 1, name, SubType.KEY_SHARED)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"a", 0x3C2569B2),
+        (b"aaaa", 0x7EEED987),
+        (b"test", 0xBA6BD213),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"Hello, world!", 0xC0363E43),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_murmur3_gives_the_published_values(data: bytes, expected: int) -> None:
+    assert murmur3_32(data) == expected
+
+
+def test_a_slot_is_the_hash_without_its_sign_modulo_65536() -> None:
+    assert slot_of(b"Hello, world!") == (0xC0363E43 & 0x7FFFFFFF) % 65_536
+    assert slot_of(b"") == 0
+
+
+def test_the_ring_shares_out_evenly_and_moves_little() -> None:
+    everyone = [consumer(name) for name in "abcd"]
+    ring = Ring()
+    ring.rebuild(everyone)
+    before = [ring.owner(slot) for slot in range(SLOTS)]
+    for each in everyone:
+        assert 0.17 * SLOTS < before.count(each) < 0.33 * SLOTS
+    ring.rebuild(everyone[:3])
+    after = [ring.owner(slot) for slot in range(SLOTS)]
+    assert all(new is old for new, old in zip(after, before, strict=True) if old is not everyone[3])
+
+
+def test_the_ring_does_not_depend_on_the_order_of_coming() -> None:
+    a, b = consumer("a"), consumer("b")
+    one, other = Ring(), Ring()
+    one.rebuild([a, b])
+    other.rebuild([b, a])
+    assert all(one.owner(slot) is other.owner(slot) for slot in range(0, SLOTS, 97))
+
+
+def test_consumers_of_one_name_share_too() -> None:
+    a, twin = consumer("a"), consumer("a")
+    ring = Ring()
+    ring.rebuild([a, twin])
+    owners = [ring.owner(slot) for slot in range(0, SLOTS, 7)]
+    assert owners.count(a) > 0.3 * len(owners)
+    assert owners.count(twin) > 0.3 * len(owners)
+
+
+def test_an_empty_ring_has_no_owner() -> None:
+    assert Ring().owner(5) is None
+
+
+def test_sticky_ranges() -> None:
+    ranges = StickyRanges()
+    a, b = consumer("a"), consumer("b")
+    assert ranges.owner(0) is None
+    ranges.add(b, ((200, 300),))
+    ranges.add(a, ((0, 99), (400, 65_535)))
+    assert [ranges.owner(slot) for slot in (0, 99, 100, 199, 200, 300, 301, 400, 65_535)] == [
+        a, a, None, None, b, b, None, a, a,
+    ]  # fmt: skip
+    ranges.remove(b)
+    assert ranges.owner(250) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ((), "no hash ranges"),
+        (((5, 4),), "not within"),
+        (((0, 65_536),), "not within"),
+        (((-1, 3),), "not within"),
+        (((50, 100),), "overlaps 100..200"),
+        (((200, 250),), "overlaps 100..200"),
+        (((0, 65_535),), "overlaps 100..200"),
+        (((0, 5), (5, 6)), "overlaps 0..5"),
+    ],
+)
+def test_sticky_ranges_that_do_not_fit(wanted: tuple[tuple[int, int], ...], problem: str) -> None:
+    ranges = StickyRanges()
+    ranges.add(consumer("a"), ((100, 200),))
+    assert problem in ranges.overlap(wanted)
+
+
+def test_sticky_ranges_that_fit() -> None:
+    ranges = StickyRanges()
+    ranges.add(consumer("a"), ((100, 200),))
+    assert ranges.overlap(((0, 99), (201, 65_535))) == ""
