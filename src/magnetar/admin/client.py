@@ -144,6 +144,10 @@ class AdminClient:
             answer = response.read(REPLY_BYTES_MAX + 1)
             if len(answer) > REPLY_BYTES_MAX:
                 raise MagnetarError(f"{self.base_url}{path} answered more than {REPLY_BYTES_MAX} bytes")
+            if response.length:
+                raise MagnetarError(
+                    f"{self.base_url}{path} broke off its answer {response.length} bytes before the end"
+                )
             return response.status, response.headers.get("Content-Type", ""), answer
         except TimeoutError:
             raise MagnetarError(f"{self.base_url} gave no answer within {self._timeout_s:g} s") from None

@@ -2,12 +2,11 @@
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from magnetar.admin.replies import refusal, status_of
 from magnetar.broker.control import BrokerInfo
@@ -17,8 +16,6 @@ from magnetar.metadata.errors import Forbidden, PreconditionFailed
 logger = logging.getLogger("magnetar.admin")
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 NOT_BUILT: Final = ("/admin/", "/lookup/")
 """Below these, what is unknown is Pulsar's and answers 501, so that its tools can tell it from a wrong name."""

@@ -139,9 +139,10 @@ async def set_allowed(call: Call) -> None:
 @namespaces.add(
     "GET",
     "/{tenant}/{namespace}/retention",
-    "How long acknowledged messages stay (204: the broker's default).",
+    "How long acknowledged messages stay.",
     errors=(404, 412),
     reply="RetentionPolicies",
+    may_be_unset=True,
 )
 async def get_retention(call: Call) -> Any:
     """None is answered as 204, as Pulsar does."""
@@ -176,6 +177,7 @@ async def remove_retention(call: Call) -> None:
     "After how many seconds messages expire.",
     errors=(404, 412),
     reply="3600",
+    may_be_unset=True,
 )
 async def get_ttl(call: Call) -> Any:
     """204 when not set."""

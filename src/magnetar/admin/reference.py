@@ -42,7 +42,7 @@ def statuses(route: Route) -> list[int]:
         found.add(400)
     if route.body is not None:
         found |= set(WITH_BODY)
-    if route.method == "GET" and "204:" in route.summary:
+    if route.may_be_unset:
         found.add(204)
     return sorted(found)
 
@@ -118,8 +118,8 @@ def markdown(groups: Sequence[Routes]) -> str:
         "",
         "Names in a path are percent-encoded, one segment each. Bodies are JSON. Every refusal is JSON of one shape,",
         '`{"reason": "one line"}`. What Pulsar has below `/admin` and `/lookup` and Magnetar has not answers 501.',
-        "There is no authentication yet: a broker listens beyond loopback only with `--insecure`, answers to no strange",
-        "name in `Host` while it is on loopback, and takes no changes from other sites' pages.",
+        "There is no authentication yet: a broker listens beyond loopback only with `--insecure`, answers to no",
+        "strange name in `Host` while it is on loopback, and takes no changes from other sites' pages.",
         "",
         "## Statuses",
         "",
@@ -148,6 +148,8 @@ def _row(route: Route) -> str:
     if route.body is not None:
         does += f" Body: `{_type_name(route.body)}`" + ("." if route.body_needed else " (may be left out).")
     answers = f"{route.ok} `{route.reply}`" if route.reply else str(route.ok)
+    if route.may_be_unset:
+        answers += ", 204 when not set"
     return f"| `{route.method} {route.path}` | {_cell(does)} | {_cell(answers)} | {_codes(route.errors)} |"
 
 

@@ -29,6 +29,7 @@ class Route:
         body: the type of the JSON body, None for none.
         body_needed: whether leaving the body out is an error.
         reply: what the answer holds, for the reference.
+        may_be_unset: a GET that answers 204 when there is nothing set.
         own: not a path of Pulsar's but one of ours.
     """
 
@@ -42,6 +43,7 @@ class Route:
     body: Any = None
     body_needed: bool = True
     reply: str = ""
+    may_be_unset: bool = False
     own: bool = False
 
     @property
@@ -82,6 +84,7 @@ class Routes:
         body: Any = None,
         body_needed: bool = True,
         reply: str = "",
+        may_be_unset: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Decorate the function that answers `method path`."""
 
@@ -99,6 +102,7 @@ class Routes:
                         body,
                         body_needed,
                         reply,
+                        may_be_unset,
                         self._own,
                     )
                 )

@@ -1,6 +1,7 @@
 """The web application of one broker, put together from the route table."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -80,6 +81,8 @@ def make_app(
     )
     services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock())
     for route in ROUTES:
-        application.router.add_route(route.method, route.path, _handler(route, services))
+        # aiohttp's own pattern for a segment leaves out braces, which names may hold.
+        pattern = re.sub(r"{(\w+)}", r"{\1:[^/]+}", route.path)
+        application.router.add_route(route.method, pattern, _handler(route, services))
     application.on_response_prepare.append(quiet_headers)
     return application

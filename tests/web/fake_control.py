@@ -1,0 +1,338 @@
+"""A broker for the admin interface's tests: topics and subscriptions in memory, answers as `BrokerControl` promises.
+
+Changes are answered on a later turn of the loop, as the disk does it; `fail` makes the next change fail the way a disk
+fails, `hang` makes it never answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.broker.control import BrokerControl, Done, DonePeek, DonePosition, LinkState, SkipPreview
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.resources import Resources
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
+
+
+@dataclass
+class FakeTopic:
+    """What the fake knows of one topic."""
+
+    properties: dict[str, str] = field(default_factory=dict)
+    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    messages: list[bytes] = field(default_factory=list)
+    producers: int = 0
+    terminated: bool = False
+
+
+def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
+    """A stored entry of one message."""
+    described = pb.MessageMetadata(
+        producer_name=metadata.pop("producer_name", "p"), sequence_id=number, publish_time=1_700_000_000_000
+    )
+    for key, value in metadata.pop("properties", {}).items():
+        described.properties.add(key=key, value=value)
+    for key, value in metadata.items():
+        setattr(described, key, value)
+    data = build(described, payload)
+    return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
+
+
+class FakeControl:
+    """`BrokerControl` in memory.
+
+    Args:
+        resources: changed by `apply`, as the broker does.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.existing: dict[str, FakeTopic] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.fail: MagnetarError | None = None
+        self.hang = False
+        self.bug = False
+        self.ready = True
+        self.peeked = entry(0, b"hello")
+        self.link_states = [link_state("us-west", "us-east")]
+        self.blocked = {
+            "persistent://public/default/t": SkipPreview(
+                topic="persistent://public/default/t", through="7:3", messages=3, entries=1, bytes=900
+            )
+        }
+
+    # reads
+
+    def topics(self, namespace: str) -> list[str]:
+        return [name for name in self.existing if str(TopicName.parse(name).namespace_name) == namespace]
+
+    def partitions(self, topic: str) -> int | None:
+        if self.bug:
+            raise ZeroDivisionError("planted\nbug")
+        count = self.resources.partitions(TopicName.parse(topic))
+        return count if count is not None else 0 if topic in self.existing else None
+
+    def _topic(self, topic: str) -> FakeTopic:
+        if topic not in self.existing:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
+        return self.existing[topic]
+
+    def topic_stats(self, topic: str) -> dict[str, Any]:
+        found = self._topic(topic)
+        size = sum(len(message) for message in found.messages)
+        subscriptions = {
+            name: {
+                "msgBacklog": len(found.messages),
+                "unackedMessages": 0,
+                "type": "Exclusive",
+                "msgOutCounter": 1,
+                "bytesOutCounter": 5,
+                "consumers": [{"consumerName": "c"}] * one["consumers"],
+                "isDurable": True,
+                "lastAckedTimestamp": len(name),
+            }
+            for name, one in found.subscriptions.items()
+        }
+        return {
+            "msgInCounter": len(found.messages),
+            "bytesInCounter": size,
+            "msgOutCounter": 1,
+            "bytesOutCounter": 5,
+            "storageSize": size,
+            "averageMsgSize": 1.0,
+            "publishers": [{"producerName": "p"}] * found.producers,
+            "subscriptions": subscriptions,
+            "replication": {},
+            "ownerBroker": "127.0.0.1:6650",
+        }
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        found = self._topic(topic)
+        return {"numberOfEntries": len(found.messages), "totalSize": 100 * len(found.messages), "cursors": {}}
+
+    def subscriptions(self, topic: str) -> list[str]:
+        return sorted(self._topic(topic).subscriptions)
+
+    def last_message_id(self, topic: str) -> Position:
+        messages = self._topic(topic).messages
+        return Position(7, len(messages) - 1) if messages else NONE
+
+    def broker_stats(self) -> dict[str, Any]:
+        total = {
+            key: sum(self.topic_stats(name)[key] for name in self.existing)
+            for key in ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize")
+        }
+        return total | {
+            "connections": 1,
+            "producers": 0,
+            "consumers": 0,
+            "topics": len(self.existing),
+            "subscriptions": 0,
+            "pendingPublishBytes": 0,
+            "ready": self.ready,
+            "state": "" if self.ready else "the disk is full",
+        }
+
+    def links(self) -> list[LinkState]:
+        return self.link_states
+
+    def geo_status(self) -> dict[str, Any]:
+        return {"incoming": [], "gaps": [], "deleted": []}
+
+    # changes
+
+    def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:
+        if self.hang:
+            return
+        error, self.fail = self.fail, None
+
+        def answer() -> None:
+            if error is None:
+                act()
+            done(error)
+            done(error)  # `done` twice must do no harm to the caller
+
+        asyncio.get_running_loop().call_soon(answer)
+
+    def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
+        name = TopicName.parse(topic)
+        self.calls.append(("create_topic", topic, partitions, dict(properties)))
+        if partitions is None:
+            self._soon(done, lambda: self.existing.__setitem__(topic, FakeTopic(dict(properties))))
+            return
+        change = self.resources.create_partitioned(name, partitions, properties)
+        self.resources.begin(change)
+
+        def act() -> None:
+            self.resources.apply(change)
+            for number in range(partitions):
+                self.existing.setdefault(str(name.with_partition(number)), FakeTopic())
+
+        self._soon(done, act)
+
+    def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        name = TopicName.parse(topic)
+        change = self.resources.update_partitioned(name, partitions)
+
+        def act() -> None:
+            self.resources.apply(change)
+            for number in range(partitions):
+                self.existing.setdefault(str(name.with_partition(number)), FakeTopic())
+
+        self._soon(done, act)
+
+    def delete_topic(self, topic: str, force: bool, done: Done) -> None:
+        name = TopicName.parse(topic)
+        count = self.resources.partitions(name)
+        gone = [str(name.with_partition(number)) for number in range(count)] if count else [topic]
+        for one in gone:
+            found = self._topic(one)
+            if not force and (found.producers or found.subscriptions):
+                raise PreconditionFailed(f"topic {one} has producers or subscriptions; close them or use force")
+
+        def act() -> None:
+            for one in gone:
+                del self.existing[one]
+            if count:
+                self.resources.apply(self.resources.delete_partitioned(name))
+
+        self._soon(done, act)
+
+    def unload(self, topic: str, done: Done) -> None:
+        self.calls.append(("unload", topic))
+        self._soon(done)
+
+    def truncate(self, topic: str, done: Done) -> None:
+        self._soon(done, self._topic(topic).messages.clear)
+
+    def terminate(self, topic: str, done: DonePosition) -> None:
+        self._topic(topic).terminated = True
+        asyncio.get_running_loop().call_soon(done, self.last_message_id(topic), None)
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        position: Position | None,
+        replicated: bool,
+        properties: Mapping[str, str],
+        done: Done,
+    ) -> None:
+        found = self._topic(topic)
+        if subscription in found.subscriptions:
+            raise Conflict(f"subscription {subscription} exists")
+        self.calls.append(("create_subscription", topic, subscription, position, replicated, dict(properties)))
+        self._soon(done, lambda: found.subscriptions.__setitem__(subscription, {"consumers": 0}))
+
+    def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        found = self._topic(topic).subscriptions.get(subscription)
+        if found is None:
+            raise BrokerError(ErrorCode.SUBSCRIPTION_NOT_FOUND, f"subscription {subscription} does not exist")
+        return found
+
+    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+        if self._subscription(topic, subscription)["consumers"] and not force:
+            raise PreconditionFailed(f"subscription {subscription} has consumers")
+        self._soon(done, lambda: self._topic(topic).subscriptions.__delitem__(subscription))
+
+    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
+        self._subscription(topic, subscription)
+        self.calls.append(("skip", topic, subscription, entries))
+        self._soon(done)
+
+    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
+        self._subscription(topic, subscription)
+        self.calls.append(("skip_all", topic, subscription))
+        self._soon(done)
+
+    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+        self._subscription(topic, subscription)
+        self.calls.append(("reset_cursor", topic, subscription, target, exclusive))
+        self._soon(done)
+
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+        self._subscription(topic, subscription)
+        self.calls.append(("expire", topic, subscription, older_than_s))
+        self._soon(done)
+
+    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
+        self._subscription(topic, subscription)
+        if number > 1:
+            raise NotFound("fewer messages than that")
+        asyncio.get_running_loop().call_soon(done, self.peeked, None)
+
+    def link_pause(self, target: str, topic: str | None, done: Done) -> None:
+        self.calls.append(("link_pause", target, topic))
+        self._soon(done)
+
+    def link_resume(self, target: str, topic: str | None, done: Done) -> None:
+        self.calls.append(("link_resume", target, topic))
+        self._soon(done)
+
+    def link_throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        self.calls.append(("link_throttle", target, bytes_per_s))
+        self._soon(done)
+
+    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        self.calls.append(("link_skip_preview", target, topic, through))
+        return [part for name, part in self.blocked.items() if topic in {None, name}]
+
+    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        self.calls.append(("link_skip", target, topic, through))
+        self._soon(done)
+
+    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
+        if target == "us-east":
+            raise PreconditionFailed("the cursor is in use")
+        self.calls.append(("delete_orphan_cursor", target, topic))
+        self._soon(done)
+
+    def apply(self, change: Change, done: Done) -> None:
+        self.resources.begin(change)
+        error = self.fail
+
+        def answered(outcome: MagnetarError | None) -> None:
+            if outcome is not None:
+                self.resources.abort(change)
+            done(outcome)
+
+        self._soon(answered, (lambda: None) if error else (lambda: self.resources.apply(change)))
+
+
+def link_state(source: str, target: str, **changed: Any) -> LinkState:
+    """A link in good health, unless said otherwise."""
+    state = LinkState(
+        source=source,
+        target=target,
+        state="up",
+        since_ms=1,
+        detail="",
+        paused=False,
+        throttle_bytes_per_s=None,
+        throttled=False,
+        messages_sent=10,
+        bytes_sent=1000,
+        skipped_messages=0,
+        gap_messages=0,
+        lag_messages=2,
+        lag_bytes=200,
+        lag_ms=1500,
+        topics=[],
+    )
+    state.update(changed)  # type: ignore[typeddict-item]
+    return state
+
+
+def _conforms(control: FakeControl) -> BrokerControl:
+    """For mypy: the fake is a `BrokerControl`."""
+    return control
+
+
+__all__ = ["FakeControl", "FakeTopic", "entry", "link_state"]

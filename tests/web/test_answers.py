@@ -1,0 +1,270 @@
+"""What the answers hold."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from magnetar.admin import page as page_module
+from magnetar.admin.reference import markdown, openapi
+from magnetar.admin.server import GROUPS, ROUTES
+from magnetar.broker.control import LinkTopicState
+from magnetar.core.ids import LATEST, Position
+from tests.web.conftest import INFO, Tell, World
+from tests.web.fake_control import FakeTopic, entry, link_state
+
+A = "/admin/v2"
+P = f"{A}/persistent/public/default"
+FULL = "persistent://public/default"
+
+
+def test_topics_are_listed_by_domain_and_without_the_brokers_own(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for name in (f"{FULL}/b", f"{FULL}/a", f"{FULL}/__own", "non-persistent://public/default/n"):
+            world.control.existing[name] = FakeTopic()
+        await world.have(("PUT", f"{P}/p/partitions", "2"))
+        parts = [f"{FULL}/p-partition-0", f"{FULL}/p-partition-1"]
+        assert (await world.ask("GET", P)).json == [f"{FULL}/a", f"{FULL}/b", *parts]
+        assert f"{FULL}/__own" in (await world.ask("GET", f"{P}?includeSystemTopic=true")).json
+        assert (await world.ask("GET", f"{P}/partitioned")).json == [f"{FULL}/p"]
+        every = f"{A}/namespaces/public/default/topics"
+        assert (await world.ask("GET", f"{every}?mode=NON_PERSISTENT")).json == ["non-persistent://public/default/n"]
+        assert len((await world.ask("GET", every)).json) == 5
+        assert (await world.ask("GET", f"{P}/p/partitions")).json == {
+            "partitions": 2,
+            "deleted": False,
+            "properties": {},
+        }
+        assert (await world.ask("GET", f"{P}/a/partitions")).json["partitions"] == 0
+
+    tell(story)
+
+
+def test_statistics_of_partitions_are_summed(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/p/partitions", "2"), ("PUT", f"{P}/p/subscription/s", None))
+        for number, messages in enumerate(([b"12"], [b"123", b"1"])):
+            world.control.existing[f"{FULL}/p-partition-{number}"].messages = messages
+        stats = (await world.ask("GET", f"{P}/p/partitioned-stats")).json
+        assert (stats["msgInCounter"], stats["bytesInCounter"], stats["averageMsgSize"]) == (3, 6, 2.0)
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 3
+        assert stats["subscriptions"]["s"]["isDurable"] is True
+        assert stats["metadata"]["partitions"] == 2
+        assert sorted(stats["partitions"]) == [f"{FULL}/p-partition-0", f"{FULL}/p-partition-1"]
+        short = (await world.ask("GET", f"{P}/p/partitioned-stats?perPartition=false&excludeConsumers=true")).json
+        assert short["partitions"] == {}
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("body", "position"),
+    [
+        (None, LATEST),
+        ('{"ledgerId": -1, "entryId": -1, "partitionIndex": -1}', Position(-1, -1)),
+        ('{"ledgerId": 7, "entryId": 3, "partitionIndex": -1, "batchIndex": 0}', Position(7, 3)),
+        (json.dumps({"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}), LATEST),
+    ],
+)
+def test_a_subscription_begins_where_the_body_says(tell: Tell, body: str | None, position: Position) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/a%2Fb%20c?replicated=true", body))
+        expected: object = ("create_subscription", f"{FULL}/t", "a/b c", position, True, {})
+        assert world.control.calls[-1] == expected
+
+    tell(story)
+
+
+def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
+        world.control.peeked = entry(
+            3,
+            b"<script>alert(1)</script>",
+            producer_name="p\r\nSet-Cookie: x",
+            partition_key="schlüssel",
+            replicated_from="us-east",
+            num_messages_in_batch=2,
+            properties={"k": "v\r\n", "ü": "1"},
+        )
+        answer = await world.ask("GET", f"{P}/t/subscription/s/position/1")
+        assert answer.status == 200
+        assert answer.data == b"<script>alert(1)</script>"
+        assert answer.headers["Content-Type"] == "application/octet-stream"
+        assert answer.headers["X-Pulsar-Message-ID"] == "7:3"
+        assert answer.headers["X-Pulsar-producer-name"] == "p%0D%0ASet-Cookie: x"
+        assert answer.headers["X-Pulsar-partition-key"] == "schl%C3%BCssel"
+        assert answer.headers["X-Pulsar-replicated-from"] == "us-east"
+        assert answer.headers["X-Pulsar-num-batch-message"] == "2"
+        assert answer.headers["X-Pulsar-publish-time"] == "2023-11-14T22:13:20.000Z"
+        assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"k": "v\r\n", "ü": "1"}
+        assert "Set-Cookie" not in answer.headers
+
+    tell(story)
+
+
+def test_peek_leaves_out_headers_that_no_client_takes(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
+        world.control.peeked = entry(0, b"x", properties={"k": "v" * 100_000})
+        answer = await world.ask("GET", f"{P}/t/subscription/s/position/1")
+        assert answer.status == 200 and answer.headers["X-Magnetar-Left-Out"] == "X-Pulsar-PROPERTY"
+        world.control.peeked = entry(0, b"x")._replace(data=b"nonsense")
+        broken = await world.ask("GET", f"{P}/t/subscription/s/position/1")
+        assert broken.status == 500 and "7:0" in broken.reason
+
+    tell(story)
+
+
+def test_lookup_names_this_broker_and_may_refuse_unknown_topics(tell: Tell) -> None:
+    async def kind(world: World) -> None:
+        answer = (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).json
+        assert answer == {"brokerUrl": INFO.service_url, "httpUrl": INFO.web_url, "nativeUrl": INFO.service_url}
+
+    async def strict(world: World) -> None:
+        assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).status == 404
+        world.control.existing[f"{FULL}/x"] = FakeTopic()
+        assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).status == 200
+
+    tell(kind)
+    tell(strict, info=INFO._replace(topic_auto_creation=False))
+
+
+def test_skip_gives_up_exactly_what_its_answer_says(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        preview = (await world.ask("POST", "/geo/v1/links/us-east/skip?preview=true")).json
+        assert preview["messages"] == 3
+        assert not [call for call in world.control.calls if call[0] == "link_skip"]
+        assert (await world.ask("POST", "/geo/v1/links/us-east/skip")).json == preview
+        assert world.control.calls[-1] == ("link_skip", "us-east", f"{FULL}/t", Position(7, 3))
+
+    tell(story)
+
+
+def test_the_replication_preview_tells_what_will_be_copied(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("POST", f"{A}/namespaces/public/default/replication", '["us-west"]'), ("PUT", f"{P}/t", None))
+        world.control.existing[f"{FULL}/t"].messages = [b"a", b"b"]
+        path = "/geo/v1/namespaces/public/default/replicationPreview?clusters=us-west,us-east"
+        expected = {"added": ["us-east"], "removed": [], "topics": 1, "entries": 2, "bytes": 200}
+        assert (await world.ask("GET", path)).json == expected
+        await world.have(("POST", "/geo/v1/namespaces/public/default/replicationStart", '"latest"'))
+        assert (await world.ask("GET", path)).json == expected | {"entries": 0, "bytes": 0}
+
+    tell(story)
+
+
+# -------------------------------------------------------------------------------------------------- page and metrics
+
+
+HOSTILE = '<img src=x onerror=alert(1)>"&'
+
+
+def _blocked(topic: str) -> LinkTopicState:
+    return LinkTopicState(
+        topic=topic, c="7:1", s="7:1", gen=0, lag_messages=4, lag_bytes=10, lag_ms=5, paused=False,
+        blocked="size", blocked_detail=HOSTILE, blocked_since_ms=1, orphan=False,
+    )  # fmt: skip
+
+
+def test_the_page_escapes_names_and_loads_nothing(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        topic = f"{FULL}/{HOSTILE}"
+        world.control.existing[topic] = FakeTopic(subscriptions={HOSTILE: {"consumers": 1}})
+        world.control.link_states = [
+            link_state("us-west", "us-east", state="down", detail=HOSTILE, topics=[_blocked(topic)])
+        ]
+        answer = await world.ask("GET", "/")
+        text = answer.data.decode()
+        assert "<img" not in text and "&lt;img src=x onerror=alert(1)&gt;&quot;&amp;" in text
+        assert "<script" not in text and "http://127.0.0.1:8080" not in text.replace("pulsar://", "")
+        assert "src=" not in text.replace("img src=x", "") and "@import" not in text
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        for shown in ("us-east", "down", "Topics that do not go on", "90 s"):
+            assert shown in text
+        world.control.ready = False
+        assert "the disk is full" in (await world.ask("GET", "/")).data.decode()
+
+    tell(story)
+
+
+def test_the_page_is_short_however_many_topics_there_are(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for number in range(page_module.PAGE_ROWS_MAX + 50):
+            world.control.existing[f"{FULL}/t{number:04}"] = FakeTopic()
+        text = (await world.ask("GET", "/")).data.decode()
+        assert "50 more" in text and text.count("<tr><td>") <= page_module.PAGE_ROWS_MAX + 5
+
+    tell(story)
+
+
+def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.admin.metrics.METRIC_TOPICS_MAX", 3)
+    monkeypatch.setattr("magnetar.admin.metrics.METRIC_SUBSCRIPTIONS_MAX", 2)
+
+    async def story(world: World) -> None:
+        for number in range(10):
+            world.control.existing[f'{FULL}/t"{number}'] = FakeTopic(
+                subscriptions={"s": {"consumers": 2}}, messages=[b"12345"]
+            )
+        world.control.link_states = [link_state("us-west", "us-east", topics=[_blocked(f"{FULL}/x")])]
+        answer = await world.ask("GET", "/metrics")
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = {family.name: family for family in text_string_to_metric_families(answer.data.decode())}
+        published = families["pulsar_in_bytes"].samples
+        assert len(published) == 4 and sum(sample.value for sample in published) == 50
+        assert {sample.labels["cluster"] for sample in published} == {"us-west"}
+        assert [s.value for s in published if s.labels["topic"] == "(other)"] == [35]
+        assert len(families["pulsar_subscription_back_log"].samples) == 3
+        assert families["magnetar_metrics_topics_left_out"].samples[0].value == 7
+        assert families["magnetar_link_lag_seconds"].samples[0].value == 1.5
+        assert families["magnetar_link_blocked_topics"].samples[0].labels["reason"] == "size"
+        states = {s.labels["state"]: s.value for s in families["magnetar_link_state"].samples}
+        assert states == {"up": 1, "down": 0, "paused": 0, "blocked": 0, "idle": 0}
+
+    tell(story)
+
+
+def test_a_topic_deleted_during_a_scrape_does_no_harm(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for number in range(100):
+            world.control.existing[f"{FULL}/t{number}"] = FakeTopic()
+
+        async def delete() -> None:
+            for number in range(100):
+                world.control.existing.pop(f"{FULL}/t{99 - number}")
+                await asyncio.sleep(0)
+
+        answer, _ = await asyncio.gather(world.ask("GET", "/metrics"), delete())
+        assert answer.status == 200
+
+    tell(story)
+
+
+# ------------------------------------------------------------------------------------------------------ descriptions
+
+
+def test_openapi_describes_every_route() -> None:
+    described = openapi(GROUPS, "0.1.0")
+    assert {(path, method.upper()) for path, item in described["paths"].items() for method in item} == {
+        (route.path, route.method) for route in ROUTES
+    }
+    assert "ClusterData" in described["components"]["schemas"]
+    text = json.dumps(described)
+    for name in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert name in described["components"]["schemas"]
+    names = [operation["operationId"] for item in described["paths"].values() for operation in item.values()]
+    assert len(names) == len(set(names))
+
+
+def test_the_reference_page_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "rest.md"
+    assert page.read_text(encoding="utf-8") == markdown(GROUPS), "run: python tools/generate_rest_reference.py"
+
+
+def test_no_two_routes_are_the_same() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)

@@ -1,0 +1,111 @@
+"""Names in paths: every valid one arrives as it is, every other one is refused, none is met by two spellings."""
+
+import asyncio
+import string
+from urllib.parse import quote
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.admin.client import segment, topic_path
+from magnetar.core.errors import NameNotValid
+from magnetar.core.names import TopicName, check_subscription
+from tests.web.conftest import World
+from tests.web.fake_control import FakeTopic
+
+names = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
+    st.text(string.ascii_letters + "./\\%_-:=?#&+ ;@~", min_size=1, max_size=20),
+    st.sampled_from(
+        ["..", ".", "%2e%2e", "a%2Fb", "%", "%%", "a b", "+", "a+b", "%00", "partitions", "stats", "a/../b"]
+    ),
+)
+
+
+def _run(names: list[str]) -> None:
+    async def story(world: World) -> None:
+        for name in names:
+            world.control.existing.clear()
+            answer = await world.ask("PUT", f"/admin/v2/persistent/public/default/{segment(name)}")
+            try:
+                expected = TopicName.parse(f"persistent://public/default/{name}")
+            except NameNotValid:
+                assert answer.status in {404, 412, 501}, (name, answer.status)
+                assert answer.reason
+                assert world.control.existing == {}
+            else:
+                assert answer.status == 204, (name, answer.status, answer.data)
+                assert list(world.control.existing) == [str(expected)]
+
+    asyncio.run(World().within(story))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(names, min_size=1, max_size=10))
+def test_a_topic_is_created_under_its_very_name_or_not_at_all(names: list[str]) -> None:
+    _run(names)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(names, min_size=1, max_size=10))
+def test_a_subscription_is_created_under_its_very_name_or_not_at_all(names: list[str]) -> None:
+    async def story(world: World) -> None:
+        topic = FakeTopic()
+        world.control.existing["persistent://public/default/t"] = topic
+        for name in names:
+            topic.subscriptions.clear()
+            answer = await world.ask("PUT", topic_path("t", "subscription", name))
+            try:
+                check_subscription(name)
+            except NameNotValid:
+                assert answer.status in {404, 412, 501} and answer.reason, (name, answer.status)
+                assert topic.subscriptions == {}
+            else:
+                assert (answer.status, list(topic.subscriptions)) == (204, [name]), name
+
+    asyncio.run(World().within(story))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=10))
+def test_any_bytes_in_a_path_get_an_answer_of_the_one_shape(parts: list[bytes]) -> None:
+    async def story(world: World) -> None:
+        for part in parts:
+            answer = await world.ask("GET", f"/admin/v2/persistent/public/default/{quote(part, safe='')}/stats")
+            assert answer.status in {404, 412, 501}, (part, answer.status)
+            assert answer.reason
+
+    asyncio.run(World().within(story))
+
+
+def test_a_path_that_is_not_utf8_is_refused() -> None:
+    async def story(world: World) -> None:
+        answer = await world.ask("PUT", "/admin/v2/persistent/public/default/%FF")
+        assert answer.status == 412 and "UTF-8" in answer.reason
+        assert world.control.existing == {}
+
+    asyncio.run(World().within(story))
+
+
+def test_the_longest_name_fits_and_a_longer_one_is_refused() -> None:
+    head = "persistent://public/default/"
+    _run(["x" * (512 - len(head)), "x" * (513 - len(head)), "ü" * 242, "ü" * 243, "x" * 6000])
+
+
+def test_raw_dots_do_not_lead_anywhere() -> None:
+    async def story(world: World) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+        for path in (
+            "/admin/v2/persistent/../clusters",
+            "/admin/v2/persistent/public/default/../../x/stats",
+            "/./metrics/..",
+        ):
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.split()[1] in {b"404", b"412", b"501"}, (path, head)
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            assert b'"reason"' in await reader.readexactly(length)
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(World().within(story))
