@@ -302,8 +302,12 @@ class LinkDestination:
         self._check_source(request.source)
         standing = self.peers.standing(request.source, request.uuid)
         if standing is Standing.HEIR and not self._all_above(request):
-            standing = Standing.RIVAL
-        if standing in (Standing.RIVAL, Standing.FORMER):
+            # Its next messages would be taken for the old one's. It has to leave those positions behind first (A8).
+            reason = (
+                f"{request.uuid} is to be {request.source} from now on, but begins below what is known of the old one"
+            )
+            reply(self._answer(request, {}, reason, foreign=True))
+        elif standing in (Standing.RIVAL, Standing.FORMER):
             reply(self._answer(request, {}, self.peers.explain(request.source, request.uuid)))
         elif standing is Standing.KNOWN:
             self._make_topics(request, names, reply)
@@ -386,7 +390,12 @@ class LinkDestination:
         return f"{name.base if partitions else name} has {counts[0]} at the source and {counts[1]} in {self.cluster}"
 
     def _answer(
-        self, request: pb.CommandGeoWatermarks, trouble: dict[str, tuple[str, str]], identity: str = ""
+        self,
+        request: pb.CommandGeoWatermarks,
+        trouble: dict[str, tuple[str, str]],
+        identity: str = "",
+        *,
+        foreign: bool = False,
     ) -> pb.CommandGeoWatermarksResponse:
         response = pb.CommandGeoWatermarksResponse(request_id=request.request_id, counter=self.counter, uuid=self.uuid)
         if identity:
@@ -394,6 +403,7 @@ class LinkDestination:
         for query in request.topics:
             told = response.topics.add()
             told.topic = query.topic
+            told.foreign = foreign
             found = self._host.find(query.topic)
             told.persisted.ledger, told.persisted.entry = (
                 found.log.watermark(request.source) if found is not None else NONE

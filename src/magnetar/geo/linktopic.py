@@ -60,7 +60,8 @@ class LinkTopic:
         start: where the link began.
         index: origin index of the first message behind `cursor.c`.
         wanted: whether policy and links name the target; else the cursor is an orphan.
-        counted: how far entries at or below `cursor.c`, set by a foreign watermark (A8), were counted as gap.
+        floor: a foreign watermark (A8) that the log has not passed; NONE: none.
+        counted: how far entries at or below `floor` were counted as gap.
         learned: the destination's change counter at the last comparison.
         changed: change counter of the link when this topic changed last.
     """
@@ -79,6 +80,7 @@ class LinkTopic:
     wanted: bool = True
     orphan_since_ms: int = 0
     blocked: Blocked | None = None
+    floor: Position = NONE
     counted: Position = NONE
     learned: int = 0
     changed: int = 0
@@ -102,7 +104,8 @@ class LinkTopic:
         return cls(
             name, log, record.cursor, durable=record.cursor, start=Position(*record.start), index=record.index,
             marks=list(record.marks), gap=record.gap, skipped=record.skipped, paused=record.paused,
-            orphan_since_ms=record.orphan_since_ms, counted=log.last,
+            orphan_since_ms=record.orphan_since_ms,
+            floor=record.cursor.c if record.cursor.c > log.last else NONE, counted=log.last,
         )  # fmt: skip
 
     def record(self, cursor: LinkCursor | None = None) -> LinkTopicRecord:
@@ -218,23 +221,46 @@ class LinkTopic:
 
     # ------------------------------------------------------------------------------------------------ foreign watermark
 
-    def overtaken(self, watermark: Position) -> bool:
-        """Whether the destination holds, under this cluster's name, positions that this log has not reached (A8)."""
-        return watermark > self.log.last and watermark > self.cursor.c
+    def overtaken(self, watermark: Position, *, foreign: bool = False) -> bool:
+        """Whether the destination holds positions of an earlier life of this cluster that are not behind us (A8).
 
-    def jump(self, watermark: Position) -> None:
-        """Nothing at or below a foreign watermark can be sent any more: it would be taken for known."""
-        self.counted = self.cursor.c
-        self.cursor = LinkCursor(watermark, self.cursor.s, self.cursor.gen)
-        self.count_unsendable()
+        Args:
+            watermark: what it persisted.
+            foreign: it says so itself, because this cluster's uuid is new to it; else the log must end below.
+        """
+        return watermark > (self.rewinding or self.cursor).c and (foreign or watermark > self.log.last)
+
+    def jump_record(self, watermark: Position) -> tuple[LinkCursor, LinkTopicRecord]:
+        """The cursor that leaves a foreign watermark behind, and what has to be durable before it is used."""
+        target = LinkCursor(watermark, self.cursor.s, self.cursor.gen)
+        lost = local_messages(self.log, self.cursor.c, min(self.log.last, watermark))
+        record = self.record(target)
+        record.index, record.gap = self.index + lost, self.gap + lost
+        return target, record
+
+    def jumped(self, target: LinkCursor) -> int:
+        """It is durable: nothing at or below a foreign watermark can be sent, it would be taken for known.
+
+        Returns:
+            Messages that were published here at or below, so far.
+        """
+        if self.floor == NONE:
+            self.counted = self.cursor.c
+        self.floor = target.c
+        self.cursor = self.durable = target
+        if self.rewinding == target:
+            self.rewinding = None
+        return self.count_unsendable()
 
     def count_unsendable(self) -> int:
-        """Count what lies at or below a foreign watermark and is not counted yet; returns how many messages."""
-        end = min(self.log.last, self.cursor.c)
-        if self.counted >= end:
+        """Count what is confirmed at or below a foreign watermark and not counted yet; returns how many messages."""
+        if self.floor == NONE:
             return 0
+        end = min(self.log.last, self.floor)
         lost = local_messages(self.log, self.counted, end)
-        self.counted = end
+        self.counted = max(self.counted, end)
+        if self.log.last > self.floor:
+            self.floor = NONE
         self.gap += lost
         self.index += lost
         return lost
@@ -269,7 +295,7 @@ class LinkTopic:
         c, s, _ = self.cursor
         assert s <= c, f"{self.name}: S {s} above C {c}"
         assert self.low <= c, f"{self.name}: retention may pass the cursor"
-        assert self.gap >= 0 and self.skipped >= 0 and self.index >= 0
+        assert min(self.gap, self.skipped, self.index) >= 0
         if self.durable is not None and self.rewinding is None:
             assert self.durable.gen <= self.cursor.gen, f"{self.name}: an older generation is in use than is durable"
             assert self.durable.gen < self.cursor.gen or self.durable.c <= self.cursor.c, (

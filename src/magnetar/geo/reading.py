@@ -173,9 +173,7 @@ def _run(segment: bytes | bytearray, start: int, most: int) -> int:
     return (hole if hole >= 0 else start + most) - start
 
 
-def fill(
-    response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cluster: str, incarnation: int
-) -> None:
+def fill(response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cluster: str, incarnation: int) -> None:
     """Put the lists that describe entries into an answer; those published here are of this topic's incarnation."""
     if not entries:
         return

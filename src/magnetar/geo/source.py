@@ -213,7 +213,8 @@ class LinkSource:
         """Entries became readable."""
         state = self.topics.get(topic)
         if state is not None:
-            if state.counted < state.log.last <= state.cursor.c and state.count_unsendable():
+            if lost := state.count_unsendable():
+                self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
                 self._touch_record(state)
             self._changed(state)
 
@@ -399,8 +400,10 @@ class LinkSource:
         if state.learned != learnt.counter:
             state.learned = learnt.counter
             self._changed(state)
-        if state.overtaken(watermark):
-            self._overtaken(state, watermark)
+        if state.overtaken(watermark, foreign=learnt.foreign):
+            self._overtaken(state, watermark, stored)
+            return True
+        if learnt.foreign:
             return False
         target = None if learnt.blocked else state.learn(watermark)
         if target is None:
@@ -409,41 +412,52 @@ class LinkSource:
         return True
 
     def _rewind(self, state: LinkTopic, target: LinkCursor, stored: Done) -> None:
+        """The destination lost what was behind `target.s`: send it again (A2)."""
+
+        def apply() -> None:
+            lost = state.rewound(target)
+            self._note("warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it")
+            if lost:
+                self._gap(state, lost, "are missing there and were already deleted here")
+                self._touch_record(state)
+
+        self._move(state, target, state.record(target), apply, stored)
+
+    def _overtaken(self, state: LinkTopic, watermark: Position, stored: Done) -> None:
+        """The log has to get above what the destination holds under this cluster's name (A8)."""
+        last = state.log.last
+        if watermark > last:
+            state.log.roll(self.outbox.now_ms, above=watermark.ledger)
+
+        def apply() -> None:
+            lost = state.jumped(target)
+            self._note(
+                "warning",
+                f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
+                f"it goes on behind that; {lost} messages at or below cannot be sent",
+            )
+
+        target, record = state.jump_record(watermark)
+        self._move(state, target, record, apply, stored)
+
+    def _move(
+        self, state: LinkTopic, target: LinkCursor, record: LinkTopicRecord, apply: Callable[[], None], stored: Done
+    ) -> None:
+        """Put the cursor somewhere else: durable first, then used."""
         state.rewinding = target
 
         def done(error: str) -> None:
             if self.topics.get(state.name) is state:
-                if error:
+                if not error:
+                    apply()
+                else:
                     if state.rewinding == target:
                         state.rewinding = None
-                    self._note("error", f"cannot store the rewind of {state.name}: {error}")
-                else:
-                    self._rewound(state, target)
+                    self._note("error", f"cannot store the new place of {state.name}: {error}")
+                self._changed(state)
             stored(error)
 
-        self.outbox.put(Store({link_cursor_key(state.name, self.to): state.record(target).encode()}, (), done))
-
-    def _rewound(self, state: LinkTopic, target: LinkCursor) -> None:
-        lost = state.rewound(target)
-        self._note("warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it")
-        if lost:
-            self._gap(state, lost, "are missing there and were already deleted here")
-            self._touch_record(state)
-        self._changed(state)
-
-    def _overtaken(self, state: LinkTopic, watermark: Position) -> None:
-        """A8: the log has to get above what the destination holds under this cluster's name."""
-        state.log.roll(self.outbox.now_ms, above=watermark.ledger)
-        before = state.gap
-        last = state.log.last
-        state.jump(watermark)
-        self._touch_record(state)
-        self._changed(state)
-        self._note(
-            "warning",
-            f"{state.name} ends at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
-            f"it goes on in a ledger above; {state.gap - before} messages at or below cannot be sent",
-        )
+        self.outbox.put(Store({link_cursor_key(state.name, self.to): record.encode()}, (), done))
 
     # ---------------------------------------------------------------------------------------------------------- storing
 

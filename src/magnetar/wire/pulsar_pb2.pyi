@@ -2209,6 +2209,7 @@ class GeoLearnTopic(message.Message):
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     GEN_FIELD_NUMBER: builtins.int
+    FOREIGN_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     counter: builtins.int
@@ -2217,6 +2218,8 @@ class GeoLearnTopic(message.Message):
     reason: builtins.str
     gen: builtins.int
     """of the cursor that was compared; another one: too late. 0: not said"""
+    foreign: builtins.bool
+    """as the destination said"""
     @builtins.property
     def watermark(self) -> GeoPosition: ...
     def __init__(
@@ -2229,10 +2232,11 @@ class GeoLearnTopic(message.Message):
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
         gen: builtins.int | None = ...,
+        foreign: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2383,9 +2387,12 @@ class GeoWatermark(message.Message):
     PERSISTED_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    FOREIGN_FIELD_NUMBER: builtins.int
     topic: builtins.str
     blocked: builtins.str
     reason: builtins.str
+    foreign: builtins.bool
+    """of an earlier life of the source: nothing at or below can be sent (A8)"""
     @builtins.property
     def persisted(self) -> GeoPosition: ...
     def __init__(
@@ -2395,10 +2402,11 @@ class GeoWatermark(message.Message):
         persisted: GeoPosition | None = ...,
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
+        foreign: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
