@@ -15,25 +15,10 @@ from magnetar.core.ids import Position
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import NO_REQUEST
 from magnetar.wire.frames import encode
+from magnetar.wire.varint import U64, varint
 from magnetar.wire.versions import agreed
 
 SERVER_VERSION: Final = "Magnetar"
-
-U64: Final = (1 << 64) - 1
-_ONE_BYTE: Final = tuple(bytes([value]) for value in range(128))
-
-
-def varint(value: int) -> bytes:
-    """A protobuf varint of a number; negative ones travel as unsigned 64 bit."""
-    if 0 <= value < 128:
-        return _ONE_BYTE[value]
-    value &= U64
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def message_id(position: Position, partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:

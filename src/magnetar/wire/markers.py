@@ -39,14 +39,14 @@ class MarkerType(IntEnum):
 
 
 class SnapshotRequest(NamedTuple):
-    """ "Where are you?", from the cluster that takes a snapshot to all others."""
+    """The question where everybody is, from the cluster that takes a snapshot to all others."""
 
     snapshot_id: str
     source_cluster: str
 
 
 class SnapshotResponse(NamedTuple):
-    """ "Here": the answering cluster's newest position when it met the request."""
+    """The answering cluster's newest position when it met the request."""
 
     snapshot_id: str
     cluster: str

@@ -18,6 +18,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 from magnetar.wire.text import missing_fields
+from magnetar.wire.varint import varint
 
 MAGIC: Final = b"\x0e\x01"
 
@@ -146,7 +147,9 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     if end > len(payload):
         raise ProtocolError(f"metadata of {size} bytes does not fit into a message of {len(payload)} bytes")
     seen = _decode(view[_HEADER_BYTES:end])
-    if len(payload) - _HEADER_BYTES > message_bytes_max:
+    # Clients cut a large message into chunks by the payload alone, so that a chunk's metadata comes on top of the limit;
+    # the frame's own limit bounds them.
+    if len(payload) - _HEADER_BYTES > message_bytes_max and not seen.HasField("chunk_id"):
         raise MessageTooLargeError(len(payload) - _HEADER_BYTES, message_bytes_max)
     has = seen.HasField
     flags = 0
@@ -207,13 +210,7 @@ def build(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 def field_bytes(number: int, value: bytes) -> bytes:
     """One length-delimited protobuf field, as appended to metadata."""
-    out = bytearray()
-    for part in (number << 3 | 2, len(value)):
-        while part > 0x7F:
-            out.append(part & 0x7F | 0x80)
-            part >>= 7
-        out.append(part)
-    return bytes(out) + value
+    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def with_appended(payload: bytes, suffix: bytes) -> bytes:

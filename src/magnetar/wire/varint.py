@@ -1,0 +1,21 @@
+"""Protobuf's variable-length numbers, for the few messages that are put together by hand."""
+
+from typing import Final
+
+U64: Final = (1 << 64) - 1
+"""Also how -1 travels in an unsigned field."""
+
+_ONE_BYTE: Final = tuple(bytes([value]) for value in range(128))
+
+
+def varint(value: int) -> bytes:
+    """A protobuf varint of a number; negative ones travel as unsigned 64 bit."""
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
+    value &= U64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
