@@ -17,7 +17,7 @@ names = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
     st.text(string.ascii_letters + "./\\%_-:=?#&+ ;@~", min_size=1, max_size=20),
     st.sampled_from(
-        ["..", ".", "%2e%2e", "a%2Fb", "%", "%%", "a b", "+", "a+b", "%00", "partitions", "stats", "a/../b"]
+        ["..", ".", "%2e%2e", "a%2Fb", "%", "%%", "a b", "+", "a+b", "%00", "partitions", "stats", "a/../b", "{", "}{"]
     ),
 )
 
