@@ -24,10 +24,10 @@ from tests.spark.fakes import TOKEN, Cursor, FakeCluster, Topic, entry_bytes, wi
 
 from magnetar.core.ids import Position
 from magnetar.spark import session
-from magnetar.spark.book import ALL, Link
 from magnetar.spark.conductor import Conductor, Pipeline
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.replicate import Queries
+from magnetar.spark.states import ALL, Link
 from magnetar.wire import pulsar_pb2 as pb
 
 LEDGER = 7

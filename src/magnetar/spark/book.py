@@ -17,18 +17,29 @@ Time (`now_ms`) and chance (`rng`) come in from outside.
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
-from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.core.ids import NONE, LinkCursor
 from magnetar.spark import messages as m
-from magnetar.spark.breaker import Breaker, TokenBucket, backoff_ms
+from magnetar.spark.breaker import Breaker, backoff_ms
 from magnetar.spark.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
+from magnetar.spark.states import (
+    ALL,
+    BULK_BATCH_BYTES_MAX,
+    HANDSHAKE_IDLE_MS,
+    NOWHERE,
+    TAIL_BATCH_BYTES_MAX,
+    Destination,
+    Handshake,
+    Link,
+    LinkState,
+    TopicState,
+    Trouble,
+    geo,
+    place,
+)
 from magnetar.wire import pulsar_pb2 as pb
-
-HANDSHAKE_IDLE_MS: Final = 30_000
-"""How often a link that has nothing to do compares counters with its destination (geo-replication.md)."""
 
 HANDSHAKE_FULL_EVERY: Final = 20
 """Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
@@ -47,137 +58,8 @@ RETRY_MS_MAX: Final = 5_000
 AWAIT_MS_MAX: Final = 2_000
 """How long to wait for a source to report the rewind it was told to make, before asking the destination again."""
 
-TAIL_BATCH_BYTES_MAX: Final = 16 << 20
-"""Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
-
-BULK_BATCH_BYTES_MAX: Final = 64 << 20
-"""Of a batch of the bulk lane: long enough that Spark's own 160 ms are a small part of it."""
-
 BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
 """What catching up gets of a batch that also carries tails, where one query serves both lanes."""
-
-PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
-"""What a throttling destination still gets in one batch."""
-
-ALL: Final = "all"
-"""The lane of a pipeline that runs one query only."""
-
-
-NOWHERE: Final = LinkCursor(NONE, NONE, 0)
-
-
-class Link(NamedTuple):
-    """One direction between two clusters, numbered within this process."""
-
-    number: int
-    source: str
-    target: str
-    filter: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}"
-
-
-class Handshake(NamedTuple):
-    """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only)."""
-
-    link: Link
-    uuid: str
-    counter: int
-    topics: tuple[pb.GeoWatermarkQuery, ...]
-
-
-@dataclass(slots=True)
-class TopicState:
-    """One topic of one link."""
-
-    topic: str
-    incarnation: int
-    partitions: int = 0
-    cursor: LinkCursor = NOWHERE
-    last: Position = NONE
-    pending_entries: int = 0
-    pending_bytes: int = 0
-    oldest_ms: int = 0
-    gap: int = 0
-    blocked: str = ""
-    reason: str = ""
-    paused: bool = False
-    failures: int = 0
-    retry_at_ms: int = 0
-    awaited_gen: int = 0
-    planned_ms: int = 0
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something behind the cursor."""
-        return self.cursor.c < self.last
-
-
-@dataclass(slots=True)
-class LinkState:
-    """One link, its topics, and what is owed to its source."""
-
-    link: Link
-    uuid: str = ""
-    lease: bool = True
-    lease_holder: str = ""
-    paused: bool = False
-    bucket: TokenBucket = field(default_factory=TokenBucket)
-    blocked: str = ""
-    reason: str = ""
-    failures: int = 0
-    retry_at_ms: int = 0
-    counter: int = 0
-    target_uuid: str = ""
-    checked_ms: int = -HANDSHAKE_IDLE_MS
-    checks: int = 0
-    reported: bool = False
-    doubtful: bool = False
-    topics: dict[str, TopicState] = field(default_factory=dict)
-    pending: set[str] = field(default_factory=set)
-    unready: set[str] = field(default_factory=set)
-    troubled: set[str] = field(default_factory=set)
-    owed: dict[str, pb.GeoCommitTopic] = field(default_factory=dict)
-    learned: dict[str, pb.GeoLearnTopic] = field(default_factory=dict)
-    in_flight: dict[str, set[str]] = field(default_factory=dict)
-    messages: int = 0
-    bytes: int = 0
-    duplicates: int = 0
-    last_lag_ms: int = 0
-
-    @property
-    def flying(self) -> bool:
-        """Whether a batch carries ranges of this link."""
-        return any(self.in_flight.values())
-
-
-@dataclass(slots=True)
-class Destination:
-    """How a destination cluster wants to be treated."""
-
-    quiet_until_ms: int = 0
-    pace_bytes: int = 0
-
-    def throttled(self, now_ms: int, pause_ms: int, batch_bytes: int) -> None:
-        """It asked for a pause: the next batches are half as large."""
-        self.quiet_until_ms = max(self.quiet_until_ms, now_ms + pause_ms)
-        self.pace_bytes = max(PACE_BYTES_MIN, (self.pace_bytes or batch_bytes) // 2)
-
-    def accepted(self) -> None:
-        """A batch went through without complaint: the next may be a quarter larger."""
-        if self.pace_bytes:
-            self.pace_bytes = 0 if self.pace_bytes >= BULK_BATCH_BYTES_MAX else self.pace_bytes * 5 // 4
-
-
-def geo(position: Position) -> pb.GeoPosition:
-    """A position as the wire has it."""
-    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
-
-
-def place(value: pb.GeoPosition) -> Position:
-    """A position of the wire as itself."""
-    return Position(value.ledger, value.entry)
 
 
 class Book:
@@ -203,7 +85,7 @@ class Book:
         state = self.links[number]
         state.reported = True
         if response.uuid != state.uuid:
-            state.uuid = response.uuid
+            state.uuid, state.target_uuid, state.told = response.uuid, "", None
             state.unready.update(state.topics)
         state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
         state.bucket.set_rate(response.throttle_bytes_per_second, now_ms)
@@ -272,7 +154,9 @@ class Book:
             names = list(
                 islice((n for n in state.unready if state.topics[n].retry_at_ms <= now_ms), HANDSHAKE_TOPICS_MAX)
             )
-        if not names and now_ms < state.checked_ms + HANDSHAKE_IDLE_MS:
+        # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
+        # new source is, and it can judge that only by positions.
+        if not names and (not state.target_uuid or now_ms < state.checked_ms + HANDSHAKE_IDLE_MS):
             return None
         if not names:
             state.checked_ms = now_ms
@@ -285,8 +169,9 @@ class Book:
     @staticmethod
     def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
         return pb.GeoWatermarkQuery(
-            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last)
-        )
+            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last),
+            start=geo(topic.cursor.c),
+        )  # fmt: skip
 
     def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:
         """Fold a destination's answer; what the source must learn of it is owed to it from now on."""
@@ -296,6 +181,7 @@ class Book:
             state.failures += 1
             state.retry_at_ms = now_ms + backoff_ms(state.failures, self._rng, BLOCKED_MS_MIN, BLOCKED_MS_MAX)
             state.unready.update(state.topics)
+            self._foreign_learned(state, response)
             return
         state.failures = state.retry_at_ms = 0
         if (response.counter, response.uuid) != (state.counter, state.target_uuid):
@@ -314,17 +200,28 @@ class Book:
             else:
                 self._watermark_learned(state, topic, answer, now_ms)
 
+    @staticmethod
+    def _foreign_learned(state: LinkState, response: pb.CommandGeoWatermarksResponse) -> None:
+        """Marks of an earlier life of the source: it has to leave those positions behind, then is believed (A8)."""
+        for answer in response.topics:
+            topic = state.topics.get(answer.topic)
+            if topic is not None and answer.foreign:
+                state.learned[answer.topic] = pb.GeoLearnTopic(
+                    topic=topic.topic, incarnation=topic.incarnation, watermark=answer.persisted, foreign=True
+                )
+
     def _watermark_learned(self, state: LinkState, topic: TopicState, answer: pb.GeoWatermark, now_ms: int) -> None:
         name, watermark = topic.topic, place(answer.persisted)
         state.learned[name] = pb.GeoLearnTopic(
-            topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter
-        )
+            topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter,
+            gen=topic.cursor.gen, foreign=answer.foreign,
+        )  # fmt: skip
         if answer.blocked:
             state.learned[name].blocked, state.learned[name].reason = answer.blocked, answer.reason
             self._blocked(state, topic, answer.blocked, answer.reason, now_ms)
             return  # stays unready: it is asked again after the pause
         state.unready.discard(name)
-        if watermark < topic.cursor.s:
+        if watermark < topic.cursor.s and not answer.foreign:
             topic.awaited_gen = topic.cursor.gen + 1
             topic.retry_at_ms = now_ms + AWAIT_MS_MAX
 
@@ -495,6 +392,8 @@ class Book:
             self._again(topic, now_ms)
         elif report.trouble == m.RETRY or not (report.trouble or moved or report.done):
             self._again(topic, now_ms)
+            if report.trouble and topic.failures > 1:
+                state.unready.add(topic.topic)  # a destination may want to shake hands first
         elif not report.trouble:
             unblocked = bool(topic.blocked)
             topic.failures = topic.retry_at_ms = 0
@@ -506,6 +405,8 @@ class Book:
             )
             if unblocked or topic.blocked:
                 owed.blocked, owed.reason = topic.blocked, topic.reason
+                if report.at is not None:
+                    owed.position.ledger, owed.position.entry = report.at
             state.owed[topic.topic] = owed
 
     def _blocked(self, state: LinkState, topic: TopicState, kind: str, reason: str, now_ms: int) -> None:
@@ -526,6 +427,25 @@ class Book:
             for state in self.links.values()
             if state.link.source == source and (state.owed or state.learned)
         ]
+
+    def troubles(self, source: str) -> list[tuple[Link, Trouble]]:
+        """What ails a source's links, where that changed since it was told."""
+        return [
+            (state.link, trouble)
+            for state in self.links.values()
+            if state.link.source == source and state.reported and (trouble := self._trouble(state)) != state.told
+        ]
+
+    def _trouble(self, state: LinkState) -> Trouble:
+        breaker = self.breakers[state.link.target]
+        throttled = bool(self.destinations[state.link.target].pace_bytes)
+        if not breaker.closed:
+            return Trouble("down", breaker.reason, throttled)
+        return Trouble(state.blocked, state.reason, throttled)
+
+    def told_trouble(self, link: Link, trouble: Trouble) -> None:
+        """A source knows what ails a link."""
+        self.links[link.number].told = trouble
 
     def told(
         self,
@@ -552,31 +472,9 @@ class Book:
                 self._note_pending(state, topic)
                 state.doubtful = True
 
-    # ------------------------------------------------------------------------------------------------------- figures
-
     def probes(self, target: str) -> list[Handshake]:
         """A comparison of counters for one link to a destination: the question that a probe asks."""
         for state in self.links.values():
-            if state.link.target == target and state.uuid:
+            if state.link.target == target and state.target_uuid and not state.blocked:
                 return [Handshake(state.link, state.uuid, state.counter, ())]
         return []
-
-    def figures(self, state: LinkState, now_ms: int) -> dict[str, int | str | bool]:
-        """One link in figures: totals since the start, and what is pending by the sources' last reports."""
-        topics = [state.topics[name] for name in state.pending]
-        oldest = min((topic.oldest_ms for topic in topics if topic.oldest_ms), default=0)
-        return {
-            "messages": state.messages,
-            "bytes": state.bytes,
-            "duplicates": state.duplicates,
-            "latency_ms": state.last_lag_ms,
-            "lag_entries": sum(topic.pending_entries for topic in topics),
-            "lag_bytes": sum(topic.pending_bytes for topic in topics),
-            "lag_ms": max(0, now_ms - oldest) if oldest else 0,
-            "topics": len(state.topics),
-            "unready": len(state.unready),
-            "blocked": len(state.troubled),
-            "gap": sum(topic.gap for topic in state.topics.values()),
-            "paused": state.paused,
-            "lease": state.lease,
-        }

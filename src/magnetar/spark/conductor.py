@@ -20,9 +20,10 @@ from typing import Any, Final
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
-from magnetar.spark.book import Book, Handshake, Link
+from magnetar.spark.book import Book
 from magnetar.spark.breaker import BreakerState
 from magnetar.spark.rpc import Server
+from magnetar.spark.states import Handshake, Link
 from magnetar.wire import pulsar_pb2 as pb
 
 POLL_MS: Final = 10_000
@@ -330,37 +331,50 @@ class Conductor:
                     counters[link.number] = 0
 
     def _trusted(self, source: str) -> bool:
-        """False when a task could not reach the source although we are connected: then connect anew, as the probe."""
+        """False when a task could not reach the source although we are connected: then connect anew, as the probe.
+
+        Half-open is trusted: until its first answer, this connection is the probe.
+        """
         with self._changed:
-            return self.book.breakers[source].closed
+            return self.book.breakers[source].state is not BreakerState.OPEN
 
     # --------------------------------------------------------------------------------------------------------- teller
+
+    def _has_news(self, source: str) -> bool:
+        """Whether a source that can be reached has to be told something; the lock is held."""
+        book = self.book
+        return book.breakers[source].closed and bool(book.owed(source) or book.troubles(source))
 
     def _tell(self, source: str) -> None:
         channel: wire.Channel | None = None
         request = 0
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._stopping or (self.book.breakers[source].closed and bool(self.book.owed(source))),
-                )
+                self._changed.wait_for(lambda: self._stopping or self._has_news(source))
                 if self._stopping:
                     break
-                owed = self.book.owed(source)
+                owed = {link: (commits, learned) for link, commits, learned in self.book.owed(source)}
+                troubles = dict(self.book.troubles(source))
             try:
                 channel = channel or wire.Channel(self.pipeline.addresses[source], self.pipeline.token)
-                for link, commits, learned in owed:
+                for link in owed.keys() | troubles.keys():
+                    commits, learned = owed.get(link, ([], []))
+                    trouble = troubles.get(link)
                     request += 1
                     command = pb.BaseCommand(type=wire.GEO_COMMIT)
                     commit = command.geo_commit
                     commit.request_id, commit.to, commit.pipeline = request, link.target, self.pipeline.name
                     commit.commits.extend(commits)
                     commit.learned.extend(learned)
+                    if trouble is not None:
+                        commit.trouble, commit.reason, commit.throttled = trouble
                     answer = wire.call(channel, command, CALL_MS / 1000).command.geo_commit_response
                     if answer.HasField("error"):
                         raise wire.LinkDown(answer.message)
                     with self._changed:
                         self.book.told(link, commits, learned, answer.ignored)
+                        if trouble is not None:
+                            self.book.told_trouble(link, trouble)
                         self._changed.notify_all()
             except wire.LinkDown as down:
                 if channel is not None:
@@ -487,6 +501,6 @@ class Conductor:
                     name: {"state": breaker.state.value, "reason": breaker.reason, "since_ms": breaker.since_ms}
                     for name, breaker in self.book.breakers.items()
                 },
-                "links": {str(state.link): self.book.figures(state, now) for state in self.book.links.values()},
+                "links": {str(state.link): state.figures(now) for state in self.book.links.values()},
                 "troubles": self._troubles(),
             }

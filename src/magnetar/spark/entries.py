@@ -28,10 +28,10 @@ from pyspark.sql.types import StructType
 
 from magnetar.spark import messages as m
 from magnetar.spark import offsets, rpc
-from magnetar.spark.book import ALL
 from magnetar.spark.listing import LISTED_SCHEMA, list_topic
 from magnetar.spark.reading import read_task
 from magnetar.spark.rows import spark_schema
+from magnetar.spark.states import ALL
 from magnetar.spark.writing import write_task
 
 if TYPE_CHECKING:

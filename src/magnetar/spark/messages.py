@@ -119,6 +119,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
         throttle_ms: how long the destination asks to be left alone.
         oldest_publish_ms: publish time of the oldest confirmed entry; 0: none.
         confirmed_ms: clock when the last confirmation came; 0: none.
+        at: position of the entry that blocks, if it is one.
     """
 
     link: int
@@ -138,6 +139,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
     throttle_ms: int = 0
     oldest_publish_ms: int = 0
     confirmed_ms: int = 0
+    at: Pair | None = None
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.spark import offsets, session
-from magnetar.spark.book import ALL, Link
 from magnetar.spark.conductor import Conductor, Pipeline
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.rows import decoded_columns, keep
+from magnetar.spark.states import ALL, Link
 from magnetar.spark.writing import SENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class Once:
         unknown = [link for link in self._conductor.pipeline.links if link.number not in self._known]
         down = [f"{what}: {why}" for what, why in troubles.items() if what.startswith(("cluster", "link"))]
         if not waiting and not unknown:
-            return stuck if not stuck else sorted({*stuck, *(line for line in down if " blocked" in line)})
+            return sorted(stuck)
         patient = time.monotonic() - self._began < ONCE_PATIENCE_MS / 1000
         if down and not patient and self._conductor.quiet(waiting):
             return sorted({*down, *stuck})

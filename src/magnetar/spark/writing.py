@@ -54,6 +54,7 @@ class Sending:
     trouble: str = ""
     kind: str = ""
     reason: str = ""
+    at: m.Pair | None = None
     throttle_ms: int = 0
     oldest_publish_ms: int = 0
     confirmed_ms: int = 0
@@ -78,7 +79,7 @@ class Sending:
             part.link, part.topic, part.incarnation, part.gen, c,
             m.pair(self.confirmed) if self.confirmed is not None else part.s,
             self.entries, self.messages, self.bytes, self.duplicates, whole and not self.trouble,
-            self.trouble, self.kind, self.reason, self.throttle_ms, self.oldest_publish_ms, self.confirmed_ms,
+            self.trouble, self.kind, self.reason, self.throttle_ms, self.oldest_publish_ms, self.confirmed_ms, self.at,
         )  # fmt: skip
 
 
@@ -273,6 +274,8 @@ class Courier:
         sending.throttle_ms = max(sending.throttle_ms, answer.throttle_ms)
         persisted = Position(answer.persisted.ledger, answer.persisted.entry)
         if answer.blocked:
+            if not sending.trouble:
+                self._partly_confirmed(piece, persisted, answer)
             sending.fail(m.BLOCKED, answer.reason, answer.blocked)
         elif answer.refused:
             sending.fail(m.REFUSED, f"the destination has {persisted}")
@@ -291,6 +294,21 @@ class Courier:
         sending.confirmed_ms = self._clock_ms()
         known = sending.oldest_publish_ms
         sending.oldest_publish_ms = min(known or piece.oldest_publish_ms, piece.oldest_publish_ms)
+
+    def _partly_confirmed(self, piece: Piece, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
+        """An entry in the middle blocks: what came before it is stored, and settled."""
+        if answer.HasField("position"):
+            piece.sending.at = (answer.position.ledger, answer.position.entry)
+        positions = list(zip(piece.ledgers, piece.entries, strict=True))
+        if persisted in positions:
+            stored = positions.index(persisted) + 1
+            size = sum(piece.sizes[:stored])
+            done = Piece(
+                piece.sending, piece.p, persisted, piece.ledgers[:stored], piece.entries[:stored],
+                piece.first_indexes[:stored], piece.counts[:stored], piece.sizes[:stored], piece.data[:size],
+                sum(piece.counts[:stored]), piece.oldest_publish_ms,
+            )  # fmt: skip
+            self._confirmed(done, min(answer.duplicates, stored))
 
     def _reconnect(self, line: Line) -> bool:
         """A kept connection may have died between two tasks, unseen: it is worth one new one.

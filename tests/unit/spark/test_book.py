@@ -4,8 +4,9 @@ import pytest
 
 from magnetar.core.ids import LinkCursor
 from magnetar.spark import messages as m
-from magnetar.spark.book import ALL, BLOCKED_MS_MAX, HANDSHAKE_IDLE_MS
+from magnetar.spark.book import BLOCKED_MS_MAX
 from magnetar.spark.planner import BULK, TAIL
+from magnetar.spark.states import ALL, HANDSHAKE_IDLE_MS
 from magnetar.wire import pulsar_pb2 as pb
 
 from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told
@@ -19,7 +20,8 @@ def test_nothing_is_planned_before_the_handshake() -> None:
     report(of, state())
     assert not ranges(of)
     [asked] = shake(of)
-    assert [query.topic for query in asked.topics] == ["t"] and asked.uuid == "ua"
+    assert [query.topic for query in asked.topics] == ["t"]
+    assert asked.uuid == "ua"
     [part] = ranges(of)
     assert (part.after, part.s, part.up_to, part.gen) == ((-1, -1), (-1, -1), (5, 9), 1)
 
@@ -27,7 +29,8 @@ def test_nothing_is_planned_before_the_handshake() -> None:
 def test_the_handshake_is_told_to_the_source_until_it_answers() -> None:
     of = ready()
     [(link, commits, learned)] = of.owed("a")
-    assert not commits and [(one.topic, one.counter) for one in learned] == [("t", 3)]
+    assert not commits
+    assert [(one.topic, one.counter) for one in learned] == [("t", 3)]
     assert of.owed("a"), "it stays owed until it is told"
     of.told(link, commits, learned, ())
     assert not of.owed("a")
@@ -97,7 +100,8 @@ def test_an_ignored_commit_voids_what_was_folded_until_the_source_reports() -> N
     told(of, ALL, outcome(part, c=4, s=4))
     [(link, commits, learned)] = of.owed("a")
     of.told(link, commits, learned, ["t"])
-    assert not ranges(of) and of.links[0].doubtful
+    assert not ranges(of)
+    assert of.links[0].doubtful
     report(of, state(c=1, s=1, gen=2))
     assert ranges(of)[0].after == (5, 1)
 
@@ -118,7 +122,8 @@ def test_a_late_report_of_another_generation_or_incarnation_is_ignored(late: dic
     [part] = ranges(of)
     stale = m.Range(*(late.get(name, getattr(part, name)) for name in part.__struct_fields__))
     told(of, ALL, outcome(stale, c=9, s=9))
-    assert of.links[0].topics["t"].cursor == LinkCursor(at(-1), at(-1), 1) and not of.links[0].owed
+    assert of.links[0].topics["t"].cursor == LinkCursor(at(-1), at(-1), 1)
+    assert not of.links[0].owed
 
 
 def test_a_refusal_leads_to_a_handshake_before_the_next_range() -> None:
@@ -147,14 +152,16 @@ def test_a_changed_counter_makes_all_topics_be_compared() -> None:
     assert not asked.topics and asked.counter == 3, "idle: only the counters"
     assert not ranges(of, now=HANDSHAKE_IDLE_MS)
     [asked] = shake(of, counter=4, now=HANDSHAKE_IDLE_MS)
-    assert {query.topic for query in asked.topics} == {"t", "u"} and asked.counter == 4
+    assert {query.topic for query in asked.topics} == {"t", "u"}
+    assert asked.counter == 4
     assert ranges(of, now=HANDSHAKE_IDLE_MS)
 
 
 def test_an_equal_counter_compares_nothing() -> None:
     of = ready()
     shake(of, now=HANDSHAKE_IDLE_MS)
-    assert ranges(of, now=HANDSHAKE_IDLE_MS) and not of.links[0].unready
+    assert ranges(of, now=HANDSHAKE_IDLE_MS)
+    assert not of.links[0].unready
 
 
 def test_a_blocked_topic_is_told_to_the_source_and_tried_again_ever_more_rarely() -> None:
@@ -168,20 +175,27 @@ def test_a_blocked_topic_is_told_to_the_source_and_tried_again_ever_more_rarely(
         told(of, ALL, now=now)
         pauses.append(topic.retry_at_ms - now)
         now = topic.retry_at_ms
-    assert pauses[0] < 2000 and pauses[-1] > 20_000 and max(pauses) <= BLOCKED_MS_MAX * 1.25
+    assert pauses[0] < 2000
+    assert pauses[-1] > 20_000
+    assert max(pauses) <= BLOCKED_MS_MAX * 1.25
     parts = {part.topic: part for part in ranges(of, now=now)}
     told(of, ALL, outcome(parts["t"], c=3, s=3), now=now)
     owed = of.links[0].owed["t"]
-    assert owed.HasField("blocked") and owed.blocked == "" and not of.links[0].troubled
+    assert owed.HasField("blocked")
+    assert owed.blocked == ""
+    assert not of.links[0].troubled
 
 
 def test_a_topic_blocked_at_the_handshake() -> None:
     of = book()
     report(of, state())
     [asked] = of.handshakes("b", 0)
-    mark = pb.GeoWatermark(topic="t", persisted=pb.GeoPosition(ledger=-1, entry=-1), blocked="partitions", reason="4 and 8")
+    mark = pb.GeoWatermark(
+        topic="t", persisted=pb.GeoPosition(ledger=-1, entry=-1), blocked="partitions", reason="4 and 8"
+    )
     of.handshake_answered(asked, pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=[mark]), 0)
-    assert not ranges(of) and not of.handshakes("b", 10)
+    assert not ranges(of)
+    assert not of.handshakes("b", 10)
     [(_, _, [learn])] = of.owed("a")
     assert learn.blocked == "partitions"
     shake(of, now=90_000)
@@ -192,7 +206,9 @@ def test_a_blocked_link_is_tried_again() -> None:
     of = book()
     report(of, state())
     shake(of, blocked="identity", reason="two uuids")
-    assert of.links[0].blocked == "identity" and not of.handshakes("b", 10) and not ranges(of)
+    assert of.links[0].blocked == "identity"
+    assert not of.handshakes("b", 10)
+    assert not ranges(of)
     shake(of, now=90_000)
     assert ranges(of, now=90_000)
 
@@ -233,7 +249,9 @@ def test_a_paused_topic_rests() -> None:
 def test_a_removed_topic_is_forgotten() -> None:
     of = ready()
     report(of, state(removed=True))
-    assert not ranges(of) and not of.links[0].topics and not of.owed("a")
+    assert not ranges(of)
+    assert not of.links[0].topics
+    assert not of.owed("a")
 
 
 def test_a_recreated_topic_starts_with_a_handshake() -> None:
@@ -251,7 +269,8 @@ def test_a_throttled_link_waits_and_says_when() -> None:
     assert part.bytes_max == 1000
     told(of, ALL, outcome(part, c=4, s=4, bytes=5000))
     works, wake = of.available(ALL, 0)
-    assert not works and 4000 < wake <= 4100
+    assert not works
+    assert 4000 < wake <= 4100
     assert of.available(ALL, wake)[0]
 
 
@@ -260,7 +279,8 @@ def test_a_throttling_destination_gets_a_pause_and_smaller_batches() -> None:
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=1, s=1, throttle_ms=700))
     works, wake = of.available(ALL, 10)
-    assert not works and wake == 700
+    assert not works
+    assert wake == 700
     [part] = ranges(of, now=700)
     assert part.bytes_max == 8 * MB
     for _ in range(20):
@@ -281,7 +301,8 @@ def test_two_lanes_never_plan_the_same_topic() -> None:
 def test_one_query_gives_catching_up_a_small_part_beside_the_tail() -> None:
     of = ready(states=(state("near"), state("far", size=20 * MB)))
     parts = {part.topic: part for part in ranges(of, ALL)}
-    assert parts["near"].bytes_max < MB and parts["far"].bytes_max == 8 * MB
+    assert parts["near"].bytes_max < MB
+    assert parts["far"].bytes_max == 8 * MB
     of = ready(states=(state("far", size=20 * MB),))
     assert ranges(of, ALL)[0].bytes_max == 64 * MB
 
@@ -291,13 +312,18 @@ def test_a_range_that_does_not_move_is_no_hot_loop() -> None:
     [part] = ranges(of)
     told(of, ALL, m.RangeReport(0, "t", 5, 1, None, part.s))
     works, wake = of.available(ALL, 0)
-    assert not works and wake > 0
+    assert not works
+    assert wake > 0
 
 
 def test_tasks_carry_the_routes_of_their_links_and_the_source_uuid() -> None:
     of = ready(*LINKS)
     [task] = of.plan(ALL, ROUTES, 0)
-    assert [(r.link, r.source, r.target, r.uuid) for r in task.routes] == [(0, "a", "b", "ua"), (1, "b", "a", "ua"), (2, "a", "c", "ua")]
+    assert [(r.link, r.source, r.target, r.uuid) for r in task.routes] == [
+        (0, "a", "b", "ua"),
+        (1, "b", "a", "ua"),
+        (2, "a", "c", "ua"),
+    ]
     assert [part.number for part in task.ranges] == [0, 1, 2]
     assert m.decode_task(m.encode(task)) == task
 

@@ -11,13 +11,17 @@ from magnetar.spark.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerS
 
 def test_one_failure_opens_it_and_one_probe_at_a_time_closes_it() -> None:
     breaker, rng = Breaker(), random.Random(1)
-    assert breaker.closed and not breaker.probe(0)
+    assert breaker.closed
+    assert not breaker.probe(0)
     breaker.failed(1000, rng, "refused")
-    assert breaker.state is BreakerState.OPEN and breaker.reason == "refused" and breaker.since_ms == 1000
+    assert breaker.state is BreakerState.OPEN
+    assert breaker.reason == "refused"
+    assert breaker.since_ms == 1000
     assert not breaker.probe(1000)
     assert breaker.probe(breaker.retry_at_ms)
     assert not breaker.closed and not breaker.probe(breaker.retry_at_ms), "the second probe waits for the first"
-    assert breaker.worked() and breaker.closed
+    assert breaker.worked()
+    assert breaker.closed
     assert not breaker.worked(), "it was not down any more"
 
 
@@ -29,7 +33,8 @@ def test_the_pause_grows_while_batches_fail_though_probes_work() -> None:
         now = breaker.retry_at_ms
         assert breaker.probe(now)
         breaker.worked()
-    assert pauses[-1] > 8 * pauses[0] and max(pauses) <= PAUSE_MS_MAX * 1.25
+    assert pauses[-1] > 8 * pauses[0]
+    assert max(pauses) <= PAUSE_MS_MAX * 1.25
     breaker.confirmed()
     breaker.failed(now, rng, "silent")
     assert breaker.retry_at_ms - now <= PAUSE_MS_MIN * 1.25, "a batch that went through starts the count anew"
@@ -40,7 +45,8 @@ def test_a_late_report_does_not_stretch_the_pause() -> None:
     breaker.failed(0, rng, "first")
     until = breaker.retry_at_ms
     breaker.failed(50, rng, "late")
-    assert breaker.retry_at_ms == until and breaker.reason == "first"
+    assert breaker.retry_at_ms == until
+    assert breaker.reason == "first"
 
 
 def test_down_since_the_first_failure_of_a_row() -> None:
@@ -48,7 +54,8 @@ def test_down_since_the_first_failure_of_a_row() -> None:
     breaker.failed(100, rng, "x")
     assert breaker.probe(breaker.retry_at_ms)
     breaker.failed(5000, rng, "y")
-    assert breaker.since_ms == 100 and breaker.reason == "y"
+    assert breaker.since_ms == 100
+    assert breaker.reason == "y"
 
 
 @given(st.integers(1, 200), st.integers(0, 2**32))
@@ -76,4 +83,5 @@ def test_a_bucket_never_lets_more_through_than_its_rate_and_one_overdraft(
 
 
 def test_no_rate_no_bound() -> None:
-    assert TokenBucket().allowance(5) is None and TokenBucket().ready_at_ms(5) == 5
+    assert TokenBucket().allowance(5) is None
+    assert TokenBucket().ready_at_ms(5) == 5

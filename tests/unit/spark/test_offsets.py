@@ -27,7 +27,9 @@ def test_round_trip_in_canonical_order(count: int) -> None:
     assert offsets.counter(offsets.following(json.loads(text))) == count + 1
 
 
-@pytest.mark.parametrize("foreign", [None, 3, [], {}, {"n": 3}, {"n": 3, "v": 2}, {"n": -1, "v": 1}, {"n": 1.5, "v": 1}, {"n": True, "v": 1}])
+@pytest.mark.parametrize(
+    "foreign", [None, 3, [], {}, {"n": 3}, {"n": 3, "v": 2}, {"n": -1, "v": 1}, {"n": 1.5, "v": 1}, {"n": True, "v": 1}]
+)
 def test_an_unreadable_offset_starts_anew(foreign: object) -> None:
     assert offsets.counter(foreign) == 0
 

@@ -61,9 +61,7 @@ def test_tasks_for(total: int, ranges: int, cores: int, tasks: int) -> None:
     assert tasks_for(total, ranges, cores) == tasks
 
 
-@pytest.mark.parametrize(
-    ("pending", "lane"), [(0, TAIL), (64 * MB, TAIL), (64 * MB + 1, BULK), (10 << 30, BULK)]
-)
+@pytest.mark.parametrize(("pending", "lane"), [(0, TAIL), (64 * MB, TAIL), (64 * MB + 1, BULK), (10 << 30, BULK)])
 def test_lane_of(pending: int, lane: str) -> None:
     assert lane_of(pending) == lane
 
@@ -82,7 +80,8 @@ def works(*sizes: int, link: int = 0) -> list[Work]:
         (works(90 * MB), 2, 16 * MB, {}, [[Grant(0, "t0", 16 * MB)]]),
         (works(90 * MB, 1 * KB), 2, 16 * MB, {}, [[Grant(0, "t0", 16 * MB - KB)], [Grant(0, "t1", KB)]]),
         # A throttled link's allowance is shared by its topics; the other links do not notice.
-        ([*works(9 * KB, 9 * KB), Work(1, "u", 50)], 2, 16 * MB, {0: 10}, [[Grant(0, "t0", 5), Grant(0, "t1", 5), Grant(1, "u", 50)]]),
+        ([*works(9 * KB, 9 * KB), Work(1, "u", 50)], 2, 16 * MB, {0: 10},
+         [[Grant(0, "t0", 5), Grant(0, "t1", 5), Grant(1, "u", 50)]]),
         (works(10), 2, 16 * MB, {0: 0}, [[Grant(0, "t0", 1)]]),  # in no case nothing: an entry is never divided
     ],
 )  # fmt: skip
@@ -122,13 +121,12 @@ def test_share_is_fair_like_its_dumb_twin(wants: list[int], budget: int) -> None
     st.integers(1, 64 * MB),
     st.dictionaries(st.integers(0, 3), st.integers(0, MB)),
 )
-def test_plan_keeps_its_promises(
-    sizes: list[tuple[int, int]], cores: int, budget: int, bounds: dict[int, int]
-) -> None:
+def test_plan_keeps_its_promises(sizes: list[tuple[int, int]], cores: int, budget: int, bounds: dict[int, int]) -> None:
     given_works = [Work(link, f"t{number}", size) for number, (link, size) in enumerate(sizes)]
     tasks = plan(given_works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
     grants = [grant for task in tasks for grant in task]
-    assert len(tasks) <= cores and all(tasks)
+    assert len(tasks) <= cores
+    assert all(tasks)
     assert sorted(grant.topic for grant in grants) == sorted(work.topic for work in given_works)  # each in one task
     pending = {work.topic: work.pending_bytes for work in given_works}
     assert all(1 <= grant.bytes_max <= pending[grant.topic] for grant in grants)

@@ -4,7 +4,8 @@ import random
 
 from magnetar.core.ids import NONE, Position
 from magnetar.spark import messages as m
-from magnetar.spark.book import Book, Handshake, Link, geo
+from magnetar.spark.book import Book
+from magnetar.spark.states import Handshake, Link, geo
 from magnetar.wire import pulsar_pb2 as pb
 
 ROUTES = {0: ("a:1", "b:1"), 1: ("b:1", "a:1"), 2: ("a:1", "c:1")}
@@ -19,7 +20,9 @@ def at(entry: int, ledger: int = 5) -> Position:
     return Position(ledger, entry) if entry >= 0 else NONE
 
 
-def state(topic: str = "t", *, c: int = -1, s: int = -1, gen: int = 1, last: int = 9, size: int = 1000, **more: object) -> pb.GeoTopicState:
+def state(
+    topic: str = "t", *, c: int = -1, s: int = -1, gen: int = 1, last: int = 9, size: int = 1000, **more: object
+) -> pb.GeoTopicState:
     return pb.GeoTopicState(
         topic=topic, incarnation=more.pop("incarnation", 5), partitions=0, last=geo(at(last)),
         cursor=pb.GeoCursor(c=geo(at(c)), s=geo(at(s)), gen=gen),
@@ -29,15 +32,21 @@ def state(topic: str = "t", *, c: int = -1, s: int = -1, gen: int = 1, last: int
 
 def report(of: Book, *states: pb.GeoTopicState, link: int = 0, now: int = 0, **more: object) -> None:
     of.source_reported(
-        link, pb.CommandGeoTopicsResponse(request_id=1, counter=1, topics=states, uuid=more.pop("uuid", "ua"), **more), now
+        link,
+        pb.CommandGeoTopicsResponse(request_id=1, counter=1, topics=states, uuid=more.pop("uuid", "ua"), **more),
+        now,
     )
 
 
-def shake(of: Book, target: str = "b", *, w: dict[str, int] | None = None, counter: int = 3, now: int = 0, **more: object) -> list[Handshake]:
+def shake(
+    of: Book, target: str = "b", *, w: dict[str, int] | None = None, counter: int = 3, now: int = 0, **more: object
+) -> list[Handshake]:
     """Carry out every handshake that is due; returns what was asked."""
     asked = of.handshakes(target, now)
     for handshake in asked:
-        marks = [pb.GeoWatermark(topic=q.topic, persisted=geo(at((w or {}).get(q.topic, -1)))) for q in handshake.topics]
+        marks = [
+            pb.GeoWatermark(topic=q.topic, persisted=geo(at((w or {}).get(q.topic, -1)))) for q in handshake.topics
+        ]
         answer = pb.CommandGeoWatermarksResponse(
             request_id=1, counter=counter, uuid=more.get("uuid", "ub"), topics=marks,
             blocked=more.get("blocked"), reason=more.get("reason"),
@@ -60,7 +69,9 @@ def ranges(of: Book, lane: str = "all", now: int = 0) -> list[m.Range]:
     return [part for task in of.plan(lane, ROUTES, now) for part in task.ranges]
 
 
-def outcome(part: m.Range, *, c: int | None = None, s: int | None = None, trouble: str = "", **more: object) -> m.RangeReport:
+def outcome(
+    part: m.Range, *, c: int | None = None, s: int | None = None, trouble: str = "", **more: object
+) -> m.RangeReport:
     position = None if c is None else m.pair(at(c))
     return m.RangeReport(
         part.link, part.topic, part.incarnation, part.gen, position, m.pair(at(s)) if s is not None else part.s,

@@ -1,0 +1,82 @@
+"""One Spark session for all tests here; clusters in memory and a conductor for each."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.spark import session
+from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.replicate import Queries, prepare_checkpoint
+from magnetar.spark.states import ALL, Link
+from tests.spark.fakes import TOKEN, FakeCluster
+
+MASTER = "local[2,4]"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    built = session.build(app="tests", master=MASTER, log=log)
+    yield built
+    session.stop(built, log)
+
+
+@pytest.fixture
+def clusters() -> Iterator[Callable[..., list[FakeCluster]]]:
+    """Start clusters by name."""
+    started: list[FakeCluster] = []
+
+    def start(*names: str) -> list[FakeCluster]:
+        new = [FakeCluster(name).start() for name in names]
+        started.extend(new)
+        return new
+
+    yield start
+    for cluster in started:
+        cluster.silent = False
+        cluster.stop()
+        assert not cluster.violations, cluster.violations
+
+
+class Running:
+    """A pipeline that runs, and what it said."""
+
+    def __init__(
+        self, spark: Any, folder: Path, clusters: list[FakeCluster], links: tuple[Link, ...], lanes: tuple[str, ...]
+    ) -> None:
+        self.lines: list[str] = []
+        addresses = {cluster.name: cluster.address for cluster in clusters}
+        self.conductor = Conductor(Pipeline(links, addresses, TOKEN, 2, "tests"), self.lines.append).start()
+        prepare_checkpoint(folder)
+        self.queries = Queries(spark, self.conductor, lanes, folder, self.lines.append)
+
+    def stop(self) -> None:
+        self.conductor.drain(10_000)
+        self.queries.stop()
+        self.conductor.stop()
+
+
+@pytest.fixture
+def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Start the pipeline between clusters: `pipeline(a, b, links=("a:b",), filters={"a:b": "..."})`; a full mesh by default."""
+    running: list[Running] = []
+
+    def start(
+        *clusters: FakeCluster,
+        links: tuple[str, ...] = (),
+        filters: dict[str, str] | None = None,
+        lanes: tuple[str, ...] = (ALL,),
+    ) -> Running:
+        names = [cluster.name for cluster in clusters]
+        wanted = links or tuple(f"{x}:{y}" for x in names for y in names if x != y)
+        numbered = tuple(
+            Link(number, *text.split(":"), (filters or {}).get(text, "")) for number, text in enumerate(wanted)
+        )
+        running.append(Running(spark, tmp_path / f"checkpoint-{len(running)}", list(clusters), numbered, lanes))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
