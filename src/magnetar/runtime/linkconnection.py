@@ -229,13 +229,14 @@ class LinkConnection:
 
     def _flush(self) -> None:
         while self._out:
+            request = self._out[0].obj is not _PONG_BYTES
             try:
                 sent = self._socket.sendmsg(list(islice(self._out, _BUFFERS_PER_SEND)))
             except BlockingIOError:
                 return
             except OSError as error:
                 raise self.die(error.strerror or str(error)) from None
-            if self._pending:
+            if request:
                 self._moved_at = self._clock()
             while sent:
                 head = self._out[0]
