@@ -1,0 +1,1 @@
+"""The main job: real flights, three clusters, and what may go wrong."""

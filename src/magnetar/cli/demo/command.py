@@ -1,0 +1,7 @@
+"""`magnetar demo`."""
+
+EXAMPLE = "magnetar demo --fast"
+
+
+def demo() -> None:
+    """Run the main job."""

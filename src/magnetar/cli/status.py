@@ -1,0 +1,135 @@
+"""`magnetar status`: which clusters are up, how far every link is behind, what is blocked and why."""
+
+import signal
+import threading
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from magnetar.cli.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
+from magnetar.cli.links import COLUMNS as LINK_COLUMNS
+from magnetar.cli.links import rows_of
+from magnetar.cli.targets import Target, at_once, of_config
+from magnetar.core.errors import MagnetarError
+
+EXAMPLE = "magnetar status --watch"
+
+TIMEOUT_S: Final = 3.0
+"""A status page that waits longer for one dead cluster is no status page."""
+
+CLUSTER_COLUMNS = ("cluster", "state", "service", "topics", "producers", "consumers", "messages_in", "up_for", "detail")
+
+
+def status(
+    config: ConfigOption = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="With --watch: how often.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which clusters are up, how far every link is behind, and what is blocked and why."""
+    chosen = read_config(config)
+    found = of_config(chosen, timeout_s=TIMEOUT_S)
+    urls = {name: cluster.service_url for name, cluster in chosen.clusters.items()}
+    if not watch:
+        seen = look(found)
+        if as_json:
+            print_json(seen)
+        else:
+            console().print(picture(seen, urls))
+        if all("error" in one for one in seen.values()):
+            raise MagnetarError("no cluster answers; `magnetar up` starts those of this machine")
+        return
+    if as_json:
+        raise MagnetarError("--watch shows a table: leave --json out, or call it again and again")
+    _watch(found, urls, every)
+
+
+def _watch(found: list[Target], urls: dict[str, str], every_s: float) -> None:
+    from rich.live import Live
+
+    stop = threading.Event()
+    kept = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        with Live(picture(look(found), urls), console=console(), auto_refresh=False, screen=False) as live:
+            while not stop.wait(every_s):
+                live.update(picture(look(found), urls), refresh=True)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+
+
+def look(found: list[Target]) -> dict[str, dict[str, Any]]:
+    """What each cluster says of itself; `error` where it does not answer."""
+    answers = at_once(found, lambda client: client.get("/geo/v1/status"))
+    return {
+        target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
+        for target, answer in zip(found, answers, strict=True)
+    }
+
+
+def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
+    """Tables and lines for people."""
+    from rich.console import Group
+    from rich.text import Text
+
+    links = [link for one in seen.values() for link in one.get("links", ())]
+    parts: list[Any] = [table(cluster_rows(seen, urls), CLUSTER_COLUMNS)]
+    if links:
+        parts.append(table(rows_of(links), LINK_COLUMNS))
+    parts += [Text(line) for line in trouble(seen)]
+    return Group(*parts)
+
+
+def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[dict[str, Any]]:
+    """One row a cluster."""
+    rows = []
+    for name, one in seen.items():
+        broker = one.get("broker", {})
+        rows.append(
+            {
+                "cluster": name,
+                "state": "down" if "error" in one else "up",
+                "service": urls[name],
+                "topics": broker.get("topics"),
+                "producers": broker.get("producers"),
+                "consumers": broker.get("consumers"),
+                "messages_in": broker.get("msgInCounter"),
+                "up_for": duration(max(0, one.get("now_ms", 0) - one["started_ms"])) if "started_ms" in one else "",
+                "detail": one.get("error") or broker.get("state", ""),
+            }
+        )
+    return rows
+
+
+def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for everything that needs an operator: blocked topics, blocked sources, gaps, orphaned cursors."""
+    lines: list[str] = []
+    for name, one in seen.items():
+        for topic in one.get("blocked", ()):
+            since = _ago(topic.get("blocked_since_ms"), one)
+            lines.append(
+                f"{name}:{topic['target']} {topic['topic']} blocked: {topic['blocked']}{since}: "
+                f"{topic.get('blocked_detail', '')}"
+            )
+        for source, state in one.get("incoming", {}).items():
+            if isinstance(state, dict) and state.get("blocked"):
+                lines.append(f"{source}:{name} blocked: {state['blocked']}: {state.get('detail', '')}")
+        for link in one.get("links", ()):
+            for topic in link["topics"]:
+                where = f"{name}:{link['target']} {topic['topic']}"
+                if topic.get("gap_messages"):
+                    lines.append(f"{where}: {topic['gap_messages']:,} messages were deleted before they could be sent")
+                if topic["orphan"]:
+                    lines.append(f"{where}: its link or policy is gone, its cursor still holds data back")
+                if topic["paused"] and not link["paused"]:
+                    lines.append(f"{where}: paused")
+    return [cell(line) for line in lines]
+
+
+def _ago(since_ms: int | None, one: dict[str, Any]) -> str:
+    if not since_ms:
+        return ""
+    now_ms = one.get("now_ms") or int(time.time() * 1000)
+    return f" for {duration(max(0, now_ms - since_ms))}"

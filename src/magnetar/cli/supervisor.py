@@ -1,0 +1,369 @@
+"""The supervisor of `magnetar up`: child processes, their lines, restarts with backoff, a clean end.
+
+One thread, one selector. What it waits for are lines of children, the ends of children (the end of their output), signals
+and the next restart's time; it never polls.
+
+Rules:
+
+- A child has one of four states: `waiting` (for its turn or for its restart), `starting` (its ready line has not come),
+  `ready`, `ended` (not started again).
+- A child of the first group that ends before it was ever ready makes the whole start fail: what keeps it from running
+  (a port in use, a folder of another version) will not go away by itself, and its own line says so.
+- A child that ends later is started again after `Backoff.delay`, unless restarts are switched off.
+- The end goes in groups, last group first: the pipeline before the brokers that it writes to.
+"""
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from magnetar.core.errors import MagnetarError
+
+LINE_BYTES_MAX: Final = 64 * 1024
+"""A ceiling: a child that writes without line ends must not fill our memory; longer lines are shown in pieces."""
+
+STOP_S: Final = 30.0
+"""How long a child may take to end after SIGTERM (a broker makes cursors durable, Spark ends its batch)."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a child is started again.
+
+    Attributes:
+        first_s: after its first end.
+        most_s: never longer; a child that cannot run costs one start in this time.
+        calm_s: a child that ran for so long is taken for healthy: counting begins anew.
+    """
+
+    first_s: float = 0.5
+    most_s: float = 30.0
+    calm_s: float = 60.0
+
+    def delay(self, ends: int, chance: float) -> float:
+        """Seconds before the next start: doubling, bounded, and between half and all of it by `chance` (0..1).
+
+        Args:
+            ends: how often it ended in a row, from 1 on.
+            chance: random, so that children that died together do not start together.
+        """
+        full = min(self.most_s, self.first_s * 2.0 ** min(ends - 1, 32))
+        return full * (0.5 + chance / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A child to be kept running.
+
+    Attributes:
+        name: for lines about it.
+        command: argument list.
+        ready: text in the stdout line that says it is ready.
+        group: started when the group before it is ready; ended before it.
+        prefix: put before each of its lines.
+        essential: whether everything fails when it ends before it was ever ready.
+    """
+
+    name: str
+    command: Sequence[str]
+    ready: str
+    group: int = 0
+    prefix: str = ""
+    essential: bool = True
+
+
+@dataclass(slots=True)
+class Child:
+    """One child process and what is known of it; see the module for its states."""
+
+    spec: Spec
+    state: str = "waiting"
+    process: subprocess.Popen[bytes] | None = None
+    ready_line: str = ""
+    last_error: str = ""
+    ends: int = 0
+    was_ready: bool = False
+    started_at: float = 0.0
+    start_at: float | None = None
+    buffers: dict[int, bytes] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Keeps children running until a signal comes.
+
+    Args:
+        specs: what to run.
+        say: gets one line for the user at a time.
+        on_ready: called once, when every essential child is ready (and again never).
+        restart: whether a child that ends is started again.
+        backoff: how soon.
+        random: for the jitter.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        say: Callable[[str], None],
+        *,
+        on_ready: Callable[[list[Child]], None] = lambda _children: None,
+        restart: bool = True,
+        backoff: Backoff | None = None,
+        random: Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.children = [Child(spec) for spec in specs]
+        self._say = say
+        self._on_ready = on_ready
+        self._told_ready = False
+        self._restart = restart
+        self._backoff = backoff or Backoff()
+        self._random = random or Random()  # noqa: S311 - jitter, no secret
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._signals = 0
+
+    def run(self) -> int:
+        """Run until SIGINT or SIGTERM, or until no child is left.
+
+        Returns:
+            0 after a signal, 1 when every child has ended by itself.
+
+        Raises:
+            MagnetarError: an essential child could not start; its own line.
+        """
+        with self._wake_on_signals():
+            try:
+                while not self._signals:
+                    self._start_due()
+                    if all(child.state == "ended" for child in self.children):
+                        return 1
+                    self._wait(self._next_start())
+                return 0
+            finally:
+                self._stop()
+                self._selector.close()
+
+    # ---------------------------------------------------------------------------------------------------------- starting
+
+    def _start_due(self) -> None:
+        """Start the children whose time has come."""
+        now = self._clock()
+        for child in self.children:
+            due = child.start_at is None or child.start_at <= now
+            if child.state == "waiting" and due and self._group_ready(child.spec.group):
+                self._start(child, now)
+
+    def _group_ready(self, group: int) -> bool:
+        """Whether every child of the groups before has been ready once (later ends hold nobody up)."""
+        return all(other.was_ready or other.state == "ended" for other in self.children if other.spec.group < group)
+
+    def _start(self, child: Child, now: float) -> None:
+        child.started_at, child.start_at, child.last_error = now, None, ""
+        try:
+            child.process = subprocess.Popen(
+                list(child.spec.command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # Ctrl-C of a terminal goes to its whole process group: only we shall get it, and end them in order.
+                start_new_session=True,
+                preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one thread
+            )
+        except OSError as error:
+            raise MagnetarError(f"{child.spec.name} cannot be started: {error.strerror or error}") from None
+        child.state = "starting"
+        for stream in (child.process.stdout, child.process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            child.buffers[stream.fileno()] = b""
+            self._selector.register(stream, selectors.EVENT_READ, child)
+
+    def _next_start(self) -> float | None:
+        """Seconds until the next restart; None when none is planned."""
+        planned = [child.start_at for child in self.children if child.state == "waiting" and child.start_at is not None]
+        return max(0.0, min(planned) - self._clock()) if planned else None
+
+    # ----------------------------------------------------------------------------------------------------------- events
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for something to happen, and handle it."""
+        for key, _ in self._selector.select(timeout_s):
+            child = key.data
+            if child is None:
+                os.read(key.fd, 4096)  # a signal's number; its handler has noted it
+            else:
+                self._read(child, key.fd)
+
+    def _read(self, child: Child, descriptor: int) -> None:
+        assert child.process is not None
+        try:
+            data = os.read(descriptor, LINE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        lines = (child.buffers[descriptor] + data).split(b"\n")
+        rest = lines.pop()
+        if not data or len(rest) >= LINE_BYTES_MAX:
+            lines, rest = [*lines, *([rest] if rest else [])], b""
+        child.buffers[descriptor] = rest
+        assert child.process.stdout is not None
+        for line in lines:
+            self._line(child, line.decode("utf-8", "replace").rstrip("\r"), descriptor != child.process.stdout.fileno())
+        if not data:
+            self._closed(child, descriptor)
+
+    def _line(self, child: Child, line: str, error: bool) -> None:
+        """One line that a child wrote."""
+        if error:
+            child.last_error = line or child.last_error
+            # A start that fails is told once, by whoever reports its end.
+            if child.state != "starting" or not line.startswith("magnetar: "):
+                sys.stderr.write(f"{child.spec.prefix}{line}\n")
+                sys.stderr.flush()
+            return
+        if child.state == "starting" and child.spec.ready in line:
+            child.state, child.ready_line = "ready", line
+            if child.was_ready:
+                self._say(f"{child.spec.name} is back")
+            child.was_ready = True
+            self._tell_ready()
+            return
+        self._say(f"{child.spec.prefix}{line}")
+
+    def _tell_ready(self) -> None:
+        if not self._told_ready and all(child.was_ready for child in self.children if child.spec.essential):
+            self._told_ready = True
+            self._on_ready(self.children)
+
+    def _closed(self, child: Child, descriptor: int) -> None:
+        """A child closed one of its outputs; when both are closed it has ended (or is ended)."""
+        process = child.process
+        assert process is not None
+        self._selector.unregister(descriptor)
+        del child.buffers[descriptor]
+        if child.buffers:
+            return
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        try:
+            code = process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            code = process.wait()
+        child.process = None
+        self._ended(child, code)
+
+    def _ended(self, child: Child, code: int) -> None:
+        """Decide what follows from a child's end."""
+        if self._signals:
+            child.state = "ended"
+            return
+        why = _why(child, code)
+        if child.spec.essential and not child.was_ready:
+            child.state = "ended"
+            raise MagnetarError(f"{child.spec.name} did not start: {why}")
+        if not self._restart:
+            child.state = "ended"
+            self._say(f"{child.spec.name} ended: {why}; not restarted (--no-restart)")
+            return
+        now = self._clock()
+        child.ends = 1 if now - child.started_at >= self._backoff.calm_s else child.ends + 1
+        delay = self._backoff.delay(child.ends, self._random.random())
+        child.state, child.start_at = "waiting", now + delay
+        self._say(f"{child.spec.name} ended: {why}; restarting in {delay:.1f} s")
+
+    # ----------------------------------------------------------------------------------------------------------- ending
+
+    def _stop(self) -> None:
+        """End all children, the last group first."""
+        self._signals = max(1, self._signals)
+        for group in sorted({child.spec.group for child in self.children}, reverse=True):
+            self._stop_group([child for child in self.children if child.spec.group == group])
+        for child in self.children:
+            child.state = "ended"
+
+    def _stop_group(self, children: list[Child]) -> None:
+        asked = self._signals
+        for child in children:
+            if child.process is not None:
+                child.process.terminate()
+        deadline = time.monotonic() + STOP_S
+        while any(child.process is not None for child in children):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._signals > asked:
+                # A second Ctrl-C, or out of patience.
+                for child in children:
+                    if child.process is not None:
+                        self._say(
+                            f"{child.spec.name} is killed" + ("" if left > 0 else f": it did not end in {STOP_S:g} s")
+                        )
+                        _kill(child.process)
+                deadline, asked = time.monotonic() + STOP_S, self._signals
+                continue
+            self._wait(left)
+
+    @contextmanager
+    def _wake_on_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM are counted, and end any wait of the selector."""
+        reading, writing = os.pipe()
+        for descriptor in (reading, writing):
+            os.set_blocking(descriptor, False)
+
+        def note(_number: int, _frame: object) -> None:
+            self._signals += 1
+
+        kept = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        kept_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self._selector.register(reading, selectors.EVENT_READ, None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(kept_fd)
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+            os.close(reading)
+            os.close(writing)
+
+
+def _why(child: Child, code: int) -> str:
+    """Why a child ended, in a few words: its own last line if it explained itself."""
+    if code == 1 and child.last_error.startswith("magnetar: "):
+        return child.last_error.removeprefix("magnetar: ")
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a child and all that it started (Spark's driver has a JVM and workers)."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """On Linux: what makes a child get SIGTERM when its supervisor dies without a chance to end it."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died in between
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask

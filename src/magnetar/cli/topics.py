@@ -1,0 +1,182 @@
+"""`magnetar topics`: list, make, look at, delete."""
+
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.admin.client import AdminClient, segment, topic_path
+from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, size
+from magnetar.cli.group import Group
+from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
+from magnetar.core.names import NamespaceName, TopicName
+
+app = Group("Topics: list, make, look at, delete.")
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete name, or the short form.")]
+
+
+def partitions(client: AdminClient, topic: TopicName) -> int:
+    """How many partitions a topic has; 0 when it is not partitioned."""
+    return int(client.get(topic_path(topic, "partitions"))["partitions"])
+
+
+def stats_of(client: AdminClient, topic: TopicName) -> dict[str, Any]:
+    """Statistics of a topic; of a partitioned one in sum."""
+    what = "partitioned-stats" if partitions(client, topic) else "stats"
+    return dict(client.get(topic_path(topic, what)))
+
+
+@app.add("list", example="magnetar topics list public/default")
+def list_topics(
+    namespace: Annotated[str, typer.Argument(metavar="TENANT/NAMESPACE")] = "public/default",
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the topics of a namespace, each partition by itself."""
+    name = NamespaceName.parse(namespace)
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        path = f"/admin/v2/namespaces/{segment(name.tenant)}/{segment(name.local)}/topics"
+        return [{"topic": topic} for topic in sorted(client.get(path))]
+
+    show(targets(config, admin_url, everywhere), ask, ("topic",), as_json=as_json)
+
+
+@app.add("create", example="magnetar topics create persistent://public/default/orders --partitions 4")
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Option(min=0, help="How many partitions; 0: a topic without partitions.")] = 0,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Create a topic. Links create it elsewhere when they need it."""
+    name = TopicName.parse(topic)
+
+    def act(client: AdminClient) -> None:
+        if partitions:
+            client.put(topic_path(name, "partitions"), partitions)
+        else:
+            client.put(topic_path(name))
+
+    change(targets(config, admin_url, everywhere), act, f"created {name}")
+
+
+@app.add("grow", example="magnetar topics grow persistent://public/default/orders 8")
+def grow(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="How many it shall have.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Give a partitioned topic more partitions; they never become fewer."""
+    name = TopicName.parse(topic)
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(topic_path(name, "partitions"), partitions),
+        f"{name} has {partitions} partitions",
+    )
+
+
+@app.add("stats", example="magnetar topics stats persistent://public/default/orders --everywhere")
+def stats(
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a topic's figures; --json prints all that the broker knows."""
+    name = TopicName.parse(topic)
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        answer = stats_of(client, name)
+        if as_json:
+            return [answer]
+        subscriptions = answer.get("subscriptions", {})
+        return [
+            {
+                "topic": str(name),
+                "publishers": len(answer.get("publishers", ())),
+                "subscriptions": len(subscriptions),
+                "consumers": sum(len(one.get("consumers", ())) for one in subscriptions.values()),
+                "messages_in": answer.get("msgInCounter"),
+                "messages_out": answer.get("msgOutCounter"),
+                "stored": size(answer.get("storageSize", 0)),
+                "backlog": max((one.get("msgBacklog", 0) for one in subscriptions.values()), default=0),
+            }
+        ]
+
+    columns = ("topic", "publishers", "subscriptions", "consumers", "messages_in", "messages_out", "stored", "backlog")
+    show(targets(config, admin_url, everywhere), ask, columns, as_json=as_json)
+
+
+@app.add("internal", example="magnetar topics internal persistent://public/default/orders-partition-0")
+def internal(topic: TopicArgument, config: ConfigOption = None, admin_url: AdminUrlOption = None) -> None:
+    """Print a topic's ledgers and cursors as JSON."""
+    path = topic_path(topic, "internalStats")
+    print_json(targets(config, admin_url, False)[0].client.get(path))
+
+
+@app.add("delete", example="magnetar topics delete persistent://public/default/orders --force")
+def delete(
+    topic: TopicArgument,
+    force: Annotated[bool, typer.Option("--force", help="Also while clients and subscriptions use it.")] = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Delete a topic with its messages, in this cluster only unless --everywhere is said."""
+    name, found = TopicName.parse(topic), targets(config, admin_url, everywhere)
+    where = ", ".join(target.cluster or target.client.base_url for target in found)
+    confirm(f"Delete {name} and its messages in {where}?", yes=yes)
+
+    def act(client: AdminClient) -> None:
+        rest = ("partitions",) if partitions(client, name) else ()
+        client.delete(topic_path(name, *rest), {"force": force})
+
+    change(found, act, f"deleted {name}")
+
+
+@app.add("unload", example="magnetar topics unload persistent://public/default/orders")
+def unload(
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Close a topic's clients, which reconnect, and reopen it from what is stored."""
+    path = topic_path(topic, "unload")
+    change(targets(config, admin_url, everywhere), lambda client: client.put(path), f"unloaded {topic}")
+
+
+@app.add("truncate", example="magnetar topics truncate persistent://public/default/orders --yes")
+def truncate(
+    topic: TopicArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Acknowledge everything in every subscription and delete what no link needs."""
+    path = topic_path(topic, "truncate")
+    confirm(f"Give up every message of {topic} that is not acknowledged?", yes=yes)
+    change(targets(config, admin_url, everywhere), lambda client: client.delete(path), f"truncated {topic}")
+
+
+@app.add("terminate", example="magnetar topics terminate persistent://public/default/orders")
+def terminate(
+    topic: TopicArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Let nobody publish to a topic any more; this cannot be taken back."""
+    path = topic_path(topic, "terminate")
+    confirm(f"Let nobody publish to {topic} any more? This cannot be taken back.", yes=yes)
+    change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"terminated {topic}")
