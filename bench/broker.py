@@ -81,18 +81,14 @@ def load(url: str, topic: str, *arguments: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        world = World(
-            folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n'
-        )
+        world = World(folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n')
         broker = world["bench"]
         try:
             started = time.perf_counter()
@@ -144,9 +140,7 @@ def main() -> None:
             )
             again = disk(folder, 128 * KIB, (400 << 20) // scale)
             bare = (beside["mb_s"] + again["mb_s"]) / 2
-            figures.append(
-                Figure("128 KB entries, durable", large["mb_per_s"], "MB/s", "", large)
-            )
+            figures.append(Figure("128 KB entries, durable", large["mb_per_s"], "MB/s", "", large))
             figures.append(
                 Figure(
                     "128 KB entries / the disk",

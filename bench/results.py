@@ -65,6 +65,4 @@ def store(suite: str, figures: list[Figure], command: list[str]) -> None:
         },
         "figures": [asdict(figure) for figure in figures],
     }
-    (RESULTS / f"{suite}.json").write_text(
-        json.dumps(content, indent=2, sort_keys=True) + "\n"
-    )
+    (RESULTS / f"{suite}.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")

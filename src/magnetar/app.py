@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -19,6 +18,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
+from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.core.config import ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.resources import Resources
@@ -55,14 +55,10 @@ def read_link_token(path: Path) -> bytes:
         except FileExistsError:
             pass
         if path.stat().st_mode & 0o077:
-            raise StorageError(
-                f"{path} can be read by others; it is the links' secret: chmod 600 {path}"
-            )
+            raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
         token = path.read_text().strip().encode()
     except OSError as error:
-        raise StorageError(
-            f"cannot use the link token file {path}: {error.strerror}"
-        ) from error
+        raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
     if not token:
         raise StorageError(f"{path} is empty; delete it to have a new link token made")
     return token
@@ -94,20 +90,21 @@ class BrokerApp:
         name = self.cluster.name
         clock = SystemClock()
         token = read_link_token(self.config.replication.token_file)
-        folder = DataFolder.open(self.config.data_folder(name), cluster=name)
+        folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
         self.store = SqliteStore(folder.path / "meta.sqlite")
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
-        callbacks: list[Callable[..., None]] = []
+        # The log thread needs to know whom to tell before the driver exists; nothing is told before the first append.
+        told: list[Driver] = []
         self.log = LogThread(
             OsFiles(),
             folder.path / "log",
             config,
-            on_appended=lambda batch: callbacks[0](batch),
-            on_failed=lambda batch, error: callbacks[1](batch, error),
-            on_healed=lambda: callbacks[2](),
+            on_appended=lambda batch: told[0].appended(batch),
+            on_failed=lambda batch, error: told[0].append_failed(batch, error),
+            on_healed=lambda: told[0].healed(),
         )
         recovered = self.log.start()
         self._stack.callback(self.log.stop)
@@ -128,18 +125,13 @@ class BrokerApp:
             resources=resources,
             stored=stored,
             recovered=recovered.topics,
-            ledger_ids=LedgerIds(recovered.last_ledger),
+            ledger_ids=LedgerIds(max(recovered.last_ledger, int(stored.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(config.cache_bytes_max),
-            link_targets=tuple(
-                link.target for link in self.config.links if link.source == name
-            ),
-            link_sources=tuple(
-                link.source for link in self.config.links if link.target == name
-            ),
+            link_targets=tuple(link.target for link in self.config.links if link.source == name),
             boot=clock.now_ms(),
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
-        callbacks[:] = self.driver.log_callbacks()
+        told.append(self.driver)
         self._stack.callback(self.driver.shut_down)
         self.server = PulsarServer(
             loop,
@@ -155,12 +147,8 @@ class BrokerApp:
         gc.collect()
         gc.freeze()
 
-    async def _listen(
-        self, resources: Resources, uuid: str, clock: SystemClock
-    ) -> None:
-        self.pulsar_port = await self.server.start(
-            self.cluster.pulsar.host, self.cluster.pulsar.port
-        )
+    async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
+        self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)
         if self.cluster.pulsar.port == 0:
             host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
@@ -169,12 +157,15 @@ class BrokerApp:
             uuid=uuid,
             version=__version__,
             service_url=self.broker.service_url,
-            web_url=self.cluster.web_url,
+            web_url=self.cluster.admin_url,
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,
         )
         application = make_app(
-            Controller(self.broker, self.driver.run), resources, info
+            Controller(self.broker, self.driver.run),
+            resources,
+            info,
+            body_bytes_max=self.config.broker.http_body_bytes_max,
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
@@ -183,9 +174,7 @@ class BrokerApp:
             site = web.TCPSite(self._runner, host, port)
             await site.start()
         except OSError as error:
-            raise MagnetarError(
-                f"cannot listen on {host}:{port} (http): {error.strerror or error}"
-            ) from error
+            raise MagnetarError(f"cannot listen on {host}:{port} (http): {error.strerror or error}") from error
         self.http_port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -34,9 +34,7 @@ def nothing_more(consumer: pulsar.Consumer) -> bool:
 def test_one_message(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
-    sent = producer.send(
-        b"hello", properties={"a": "1"}, partition_key="k", event_timestamp=1234
-    )
+    sent = producer.send(b"hello", properties={"a": "1"}, partition_key="k", event_timestamp=1234)
     message = consumer.receive(WAIT_MS)
     assert message.data() == b"hello"
     assert message.properties() == {"a": "1"}
@@ -89,9 +87,7 @@ def test_batches_and_compression(
 
 def test_chunked_message(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(
-        topic, chunking_enabled=True, batching_enabled=False
-    )
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     payload = bytes(range(256)) * (12 * 4096)
     producer.send(payload)
     producer.send(b"small")
@@ -101,9 +97,7 @@ def test_chunked_message(client: pulsar.Client, topic: str) -> None:
     assert consumer.receive(WAIT_MS).data() == b"small"
 
 
-def test_message_too_big_is_refused_by_the_client(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_message_too_big_is_refused_by_the_client(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     with pytest.raises(pulsar.MessageTooBig):
         producer.send(b"x" * (5 * 1024 * 1024 + 1))
@@ -115,9 +109,7 @@ def test_initial_position(client: pulsar.Client, topic: str) -> None:
     for n in range(5):
         producer.send(str(n).encode())
     latest = client.subscribe(topic, "latest")
-    earliest = client.subscribe(
-        topic, "earliest", initial_position=pulsar.InitialPosition.Earliest
-    )
+    earliest = client.subscribe(topic, "earliest", initial_position=pulsar.InitialPosition.Earliest)
     assert [m.data() for m in drain(earliest, 5)] == [b"0", b"1", b"2", b"3", b"4"]
     assert nothing_more(latest)
     producer.send(b"5")
@@ -133,12 +125,8 @@ def test_exclusive_refuses_a_second_consumer(client: pulsar.Client, topic: str) 
 
 
 def test_failover_goes_to_the_next_consumer(client: pulsar.Client, topic: str) -> None:
-    first = client.subscribe(
-        topic, "s", consumer_type=pulsar.ConsumerType.Failover, consumer_name="a"
-    )
-    second = client.subscribe(
-        topic, "s", consumer_type=pulsar.ConsumerType.Failover, consumer_name="b"
-    )
+    first = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Failover, consumer_name="a")
+    second = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Failover, consumer_name="b")
     producer = client.create_producer(topic)
     for n in range(10):
         producer.send(str(n).encode())
@@ -149,9 +137,7 @@ def test_failover_goes_to_the_next_consumer(client: pulsar.Client, topic: str) -
     assert got == [str(n).encode() for n in range(10)]
 
 
-def test_shared_spreads_and_redelivers_what_a_closed_consumer_held(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_shared_spreads_and_redelivers_what_a_closed_consumer_held(client: pulsar.Client, topic: str) -> None:
     shared = pulsar.ConsumerType.Shared
     first = client.subscribe(topic, "s", consumer_type=shared, receiver_queue_size=10)
     second = client.subscribe(topic, "s", consumer_type=shared, receiver_queue_size=10)
@@ -171,9 +157,7 @@ def test_key_shared_keeps_order_per_key(client: pulsar.Client, topic: str) -> No
     consumers = [client.subscribe(topic, "s", consumer_type=kind) for _ in range(3)]
     producer = client.create_producer(topic, batching_enabled=False)
     for n in range(300):
-        producer.send_async(
-            str(n).encode(), lambda _r, _i: None, partition_key=f"key-{n % 20}"
-        )
+        producer.send_async(str(n).encode(), lambda _r, _i: None, partition_key=f"key-{n % 20}")
     producer.flush()
     by_key: dict[str, list[int]] = defaultdict(list)
     owner: dict[str, set[int]] = defaultdict(set)
@@ -208,9 +192,7 @@ def test_cumulative_acknowledgement(client: pulsar.Client, topic: str) -> None:
     assert nothing_more(again)
 
 
-def test_individual_acknowledgement_leaves_holes(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_individual_acknowledgement_leaves_holes(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=False)
     for n in range(10):
@@ -224,9 +206,7 @@ def test_individual_acknowledgement_leaves_holes(
     assert nothing_more(again)
 
 
-def test_acknowledgement_with_receipt(
-    client: pulsar.Client, topic: str, broker: BrokerProcess
-) -> None:
+def test_acknowledgement_with_receipt(client: pulsar.Client, topic: str, broker: BrokerProcess) -> None:
     consumer = (
         client.subscribe(topic, "s", ack_with_response_enabled=True)
         if _has_receipts()
@@ -252,9 +232,7 @@ def test_part_of_a_batch_acknowledged(client: pulsar.Client, topic: str) -> None
         consumer_type=pulsar.ConsumerType.Shared,
         batch_index_ack_enabled=True,
     )
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=200
-    )
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
     for n in range(10):
         producer.send_async(str(n).encode(), lambda _r, _i: None)
     producer.flush()
@@ -272,9 +250,7 @@ def test_part_of_a_batch_acknowledged(client: pulsar.Client, topic: str) -> None
     assert nothing_more(again)
 
 
-def test_negative_acknowledgement_and_redelivery_count(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_negative_acknowledgement_and_redelivery_count(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(
         topic,
         "s",
@@ -322,16 +298,12 @@ def test_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
 def test_seek_by_id_and_time(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(str(n).encode()) for n in range(5)]
-    time.sleep(
-        0.02
-    )  # publish times are milliseconds: the next message must have a later one
+    time.sleep(0.02)  # publish times are milliseconds: the next message must have a later one
     middle_ms = int(time.time() * 1000)
     time.sleep(0.02)
     for n in range(5, 10):
         producer.send(str(n).encode())
-    consumer = client.subscribe(
-        topic, "s", initial_position=pulsar.InitialPosition.Earliest
-    )
+    consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     assert [m.data() for m in drain(consumer, 10)][-1] == b"9"
     consumer.seek(ids[3])
     assert consumer.receive(WAIT_MS).data() in {
@@ -368,9 +340,7 @@ def test_reader(client: pulsar.Client, topic: str) -> None:
 
 
 def test_reader_inside_a_batch(client: pulsar.Client, topic: str) -> None:
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=300
-    )
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=300)
     for n in range(10):
         producer.send_async(str(n).encode(), lambda _r, _i: None)
     producer.flush()
@@ -398,17 +368,11 @@ def test_unsubscribe_forgets_the_position(client: pulsar.Client, topic: str) -> 
     assert nothing_more(again)
 
 
-def test_partitioned_topic(
-    client: pulsar.Client, topic: str, broker: BrokerProcess
-) -> None:
+def test_partitioned_topic(client: pulsar.Client, topic: str, broker: BrokerProcess) -> None:
     broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", 3)
-    assert client.get_topic_partitions(topic) == [
-        f"{topic}-partition-{n}" for n in range(3)
-    ]
+    assert client.get_topic_partitions(topic) == [f"{topic}-partition-{n}" for n in range(3)]
     consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(
-        topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
-    )
+    producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
     for n in range(30):
         producer.send(str(n).encode())
     messages = drain(consumer, 30)
@@ -437,14 +401,13 @@ def test_several_topics_in_one_subscription(client: pulsar.Client, topic: str) -
     assert {m.data().decode() for m in drain(consumer, 3)} == set(names)
 
 
-def test_producer_name_is_used_once(
-    client: pulsar.Client, topic: str, broker: BrokerProcess
-) -> None:
-    client.create_producer(topic, producer_name="me")
+def test_producer_name_is_used_once(client: pulsar.Client, topic: str, broker: BrokerProcess) -> None:
+    holder = client.create_producer(topic, producer_name="me")
     other = connect(broker)
     with pytest.raises(pulsar.ProducerBusy):
         other.create_producer(topic, producer_name="me")
     other.close()
+    holder.close()
 
 
 def test_exclusive_producer_is_alone(client: pulsar.Client, topic: str) -> None:
@@ -475,27 +438,21 @@ def test_wrong_names_are_refused_quickly(client: pulsar.Client) -> None:
     started = time.monotonic()
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("persistent://no-such-tenant/nothing/here")
-    assert time.monotonic() - started < 15, (
-        "the client went on trying: the error was not final"
-    )
+    assert time.monotonic() - started < 15, "the client went on trying: the error was not final"
 
 
 def test_delayed_delivery(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=False)
     started = time.monotonic()
-    producer.send(
-        b"later", deliver_after=__import__("datetime").timedelta(milliseconds=700)
-    )
+    producer.send(b"later", deliver_after=__import__("datetime").timedelta(milliseconds=700))
     producer.send(b"now")
     assert consumer.receive(WAIT_MS).data() == b"now"
     assert consumer.receive(WAIT_MS).data() == b"later"
     assert time.monotonic() - started >= 0.65
 
 
-def test_many_messages_through_a_small_window(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_many_messages_through_a_small_window(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(
         topic,
         "s",

@@ -38,9 +38,7 @@ def test_every_acknowledged_message_survives_ten_kills(
     client = connect(own_broker)
     topic = "ten-kills"
     acknowledged: list[int] = []
-    producer = client.create_producer(
-        topic, batching_enabled=False, block_if_queue_full=True
-    )
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     number = 0
 
     def sent(n: int) -> object:

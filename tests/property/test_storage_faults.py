@@ -154,7 +154,9 @@ class World:
         elif dice < 0.75:
             self.settle()
         elif dice < 0.85:
-            self.files.fail_next(self.random.choice(("write", "sync", "sync")), OSError(errno.EIO, "Input/output error"))
+            self.files.fail_next(
+                self.random.choice(("write", "sync", "sync")), OSError(errno.EIO, "Input/output error")
+            )
             if self.random.random() < 0.3:
                 self.files.fail_next("create", OSError(errno.ENOSPC, "No space left on device"))
         elif dice < 0.93:

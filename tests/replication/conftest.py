@@ -28,14 +28,10 @@ class Mesh:
         if cluster not in self._clients:
             logger = logging.getLogger("pulsar-client")
             logger.setLevel(logging.CRITICAL)
-            self._clients[cluster] = pulsar.Client(
-                self.world[cluster].url, operation_timeout_seconds=30, logger=logger
-            )
+            self._clients[cluster] = pulsar.Client(self.world[cluster].url, operation_timeout_seconds=30, logger=logger)
         return self._clients[cluster]
 
-    def read_all(
-        self, cluster: str, topic: str, count: int, timeout_ms: int = 30_000
-    ) -> list[pulsar.Message]:
+    def read_all(self, cluster: str, topic: str, count: int, timeout_ms: int = 30_000) -> list[pulsar.Message]:
         """Read so many messages of a topic from its beginning."""
         reader = self.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
         try:

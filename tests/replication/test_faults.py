@@ -23,9 +23,7 @@ class Publisher:
     def __init__(self, client: pulsar.Client, topic: str, prefix: str) -> None:
         self.acknowledged: list[bytes] = []
         self._stop = threading.Event()
-        self._producer = client.create_producer(
-            topic, batching_enabled=False, max_pending_messages=200
-        )
+        self._producer = client.create_producer(topic, batching_enabled=False, max_pending_messages=200)
         self._prefix = prefix
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -61,15 +59,11 @@ def contents(mesh: Mesh, cluster: str, topic: str) -> list[bytes]:
     return found
 
 
-def assert_same(
-    mesh: Mesh, topic: str, origin: str, acknowledged: list[bytes], others: list[str]
-) -> None:
+def assert_same(mesh: Mesh, topic: str, origin: str, acknowledged: list[bytes], others: list[str]) -> None:
     """The others hold exactly what the origin holds, in its order, and the origin all that was acknowledged."""
     held = contents(mesh, origin, topic)
     first = list(dict.fromkeys(held))
-    assert set(acknowledged) <= set(held), (
-        "an acknowledged message is missing at its origin"
-    )
+    assert set(acknowledged) <= set(held), "an acknowledged message is missing at its origin"
     assert first == sorted(first, key=lambda data: int(data[1:]))
     for other in others:
         eventually(
@@ -89,9 +83,7 @@ def test_ten_kills_of_brokers_and_drivers(make_mesh: MakeMesh, topic: str) -> No
     publisher = Publisher(mesh.client("a"), topic, "n")
     for round_number in range(10):
         eventually(lambda: len(publisher.acknowledged) % 97 >= 1 or True)
-        target = (
-            random_source.choice(["a", "b", "driver"]) if round_number else "driver"
-        )
+        target = random_source.choice(["a", "b", "driver"]) if round_number else "driver"
         before = len(publisher.acknowledged)
         if target == "driver":
             mesh.pipeline.kill()
@@ -99,16 +91,12 @@ def test_ten_kills_of_brokers_and_drivers(make_mesh: MakeMesh, topic: str) -> No
         else:
             mesh[target].kill()
             mesh[target].start()
-        eventually(
-            lambda before=before: len(publisher.acknowledged) > before + 50, within_s=60
-        )
+        eventually(lambda before=before: len(publisher.acknowledged) > before + 50, within_s=60)
     assert_same(mesh, topic, "a", publisher.stop(), ["b"])
 
 
 @pytest.mark.timeout(300)
-def test_destination_down_for_a_while_leaves_the_others_alone(
-    make_mesh: MakeMesh, topic: str
-) -> None:
+def test_destination_down_for_a_while_leaves_the_others_alone(make_mesh: MakeMesh, topic: str) -> None:
     mesh = make_mesh(["a", "b", "c"])
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     producer.send(b"0")
@@ -117,34 +105,24 @@ def test_destination_down_for_a_while_leaves_the_others_alone(
     mesh["b"].kill()
     for n in range(1, 20):
         producer.send(b"%d" % n)
-    assert [m.data() for m in mesh.read_all("c", topic, 20)] == [
-        b"%d" % n for n in range(20)
-    ]
+    assert [m.data() for m in mesh.read_all("c", topic, 20)] == [b"%d" % n for n in range(20)]
     mesh["b"].start()
-    assert [m.data() for m in mesh.read_all("b", topic, 20, 60_000)] == [
-        b"%d" % n for n in range(20)
-    ]
+    assert [m.data() for m in mesh.read_all("b", topic, 20, 60_000)] == [b"%d" % n for n in range(20)]
 
 
 @pytest.mark.timeout(300)
-def test_once_replicates_what_is_there_and_stops(
-    make_mesh: MakeMesh, topic: str
-) -> None:
+def test_once_replicates_what_is_there_and_stops(make_mesh: MakeMesh, topic: str) -> None:
     mesh = make_mesh(["a", "b"])
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     for n in range(10):
         producer.send(b"%d" % n)
-    pipeline = Pipeline(
-        mesh.world.config, "--once", "--link", "a:b", name="once"
-    ).start(wait=False)
+    pipeline = Pipeline(mesh.world.config, "--once", "--link", "a:b", name="once").start(wait=False)
     assert pipeline.wait() == 0, pipeline.log.read_text()[-2000:]
     assert contents(mesh, "b", topic) == [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.timeout(300)
-def test_wiped_destination_gets_everything_retained_again(
-    make_mesh: MakeMesh, topic: str
-) -> None:
+def test_wiped_destination_gets_everything_retained_again(make_mesh: MakeMesh, topic: str) -> None:
     mesh = make_mesh(["a", "b"])
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     mesh.pipeline.start()
@@ -167,9 +145,7 @@ def _has(mesh: Mesh, cluster: str, topic: str, count: int) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_wiped_source_comes_back_under_its_old_name(
-    make_mesh: MakeMesh, topic: str
-) -> None:
+def test_wiped_source_comes_back_under_its_old_name(make_mesh: MakeMesh, topic: str) -> None:
     mesh = make_mesh(["a", "b"], "[broker]\nidentity_silence_ms = 1000\n")
     mesh.pipeline.start()
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)

@@ -14,10 +14,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_cluster_publishes_and_all_have_all(mesh: Mesh, topic: str) -> None:
-    producers = {
-        name: mesh.client(name).create_producer(topic, batching_enabled=False)
-        for name in "abc"
-    }
+    producers = {name: mesh.client(name).create_producer(topic, batching_enabled=False) for name in "abc"}
     for n in range(100):
         for name, producer in producers.items():
             producer.send_async(f"{name}{n}".encode(), lambda _r, _i: None)
@@ -26,9 +23,7 @@ def test_every_cluster_publishes_and_all_have_all(mesh: Mesh, topic: str) -> Non
     for reading in "abc":
         messages = [m.data().decode() for m in mesh.read_all(reading, topic, 300)]
         for origin in "abc":
-            assert [m for m in messages if m[0] == origin] == [
-                f"{origin}{n}" for n in range(100)
-            ]
+            assert [m for m in messages if m[0] == origin] == [f"{origin}{n}" for n in range(100)]
         assert not mesh.extra(reading, topic, 300)
 
 
@@ -52,9 +47,7 @@ def test_everything_of_a_message_arrives(mesh: Mesh, topic: str) -> None:
     for n in range(50):
         batched.send_async(b"%d" % n, lambda _r, _i: None, properties={"n": str(n)})
     batched.flush()
-    chunked = client.create_producer(
-        topic, chunking_enabled=True, batching_enabled=False, producer_name="chunked"
-    )
+    chunked = client.create_producer(topic, chunking_enabled=True, batching_enabled=False, producer_name="chunked")
     big = bytes(range(256)) * (11 * 4096)
     chunked.send(big)
     first, *rest = mesh.read_all("b", topic, 52)
@@ -93,9 +86,7 @@ def test_replicate_to_and_local_only(mesh: Mesh, topic: str) -> None:
 def test_partitioned_topics_travel_with_their_count(mesh: Mesh, topic: str) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
     mesh["a"].rest("PUT", path, 3)
-    eventually(
-        lambda: _partitions(mesh, "b", path) == 3 and _partitions(mesh, "c", path) == 3
-    )
+    eventually(lambda: _partitions(mesh, "b", path) == 3 and _partitions(mesh, "c", path) == 3)
     producer = mesh.client("a").create_producer(
         topic,
         message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
@@ -103,9 +94,7 @@ def test_partitioned_topics_travel_with_their_count(mesh: Mesh, topic: str) -> N
     )
     for n in range(30):
         producer.send(b"%d" % n)
-    assert sorted(int(m.data()) for m in mesh.read_all("b", topic, 30)) == list(
-        range(30)
-    )
+    assert sorted(int(m.data()) for m in mesh.read_all("b", topic, 30)) == list(range(30))
     mesh["a"].rest("POST", path, 5)
     eventually(lambda: _partitions(mesh, "b", path) == 5)
 
@@ -117,9 +106,7 @@ def _partitions(mesh: Mesh, cluster: str, path: str) -> int:
         return 0
 
 
-def test_partition_counts_that_conflict_block_this_topic_only(
-    mesh: Mesh, topic: str
-) -> None:
+def test_partition_counts_that_conflict_block_this_topic_only(mesh: Mesh, topic: str) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
     # Both at once, before the link can carry either: more at the destination than at the source.
     mesh["b"].rest("PUT", f"/admin/v2/{topic.replace('://', '/')}")
@@ -164,20 +151,10 @@ def test_pause_skip_and_resume(mesh: Mesh, topic: str) -> None:
     mesh["a"].rest("POST", f"/geo/v1/links/b/pause?topic={topic}")
     for n in range(5):
         producer.send(b"skipped %d" % n)
-    assert [m.data() for m in mesh.read_all("c", topic, 6)][1:] == [
-        b"skipped %d" % n for n in range(5)
-    ]
+    assert [m.data() for m in mesh.read_all("c", topic, 6)][1:] == [b"skipped %d" % n for n in range(5)]
     assert not mesh.extra("b", topic, 1)
-    preview = mesh["a"].rest(
-        "POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest&preview=true"
-    )
-    assert (
-        sum(
-            item["messages"]
-            for item in (preview if isinstance(preview, list) else preview["topics"])
-        )
-        == 5
-    )
+    preview = mesh["a"].rest("POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest&preview=true")
+    assert sum(item["messages"] for item in (preview if isinstance(preview, list) else preview["topics"])) == 5
     mesh["a"].rest("POST", f"/geo/v1/links/b/skip?topic={topic}&through=latest")
     mesh["a"].rest("POST", f"/geo/v1/links/b/resume?topic={topic}")
     producer.send(b"after")

@@ -131,7 +131,8 @@ def test_a_task_run_twice_stores_nothing_twice(pair: tuple[FakeCluster, FakeClus
     first, again = carry(work), carry(work)
     assert b.identities(TOPIC, "a") == list(range(30))
     assert not b.violations
-    assert again[TOPIC].duplicates == 30 and again[TOPIC].c == first[TOPIC].c, "and says as much"
+    assert again[TOPIC].duplicates == 30, "and says as much"
+    assert again[TOPIC].c == first[TOPIC].c
 
 
 def test_a_late_task_behind_the_cursor_is_harmless(pair: tuple[FakeCluster, FakeCluster]) -> None:

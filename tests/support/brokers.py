@@ -38,9 +38,7 @@ def eventually(
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"not within {within_s} s: {what or check}; last answer {answer!r}"
-            )
+            raise AssertionError(f"not within {within_s} s: {what or check}; last answer {answer!r}")
         time.sleep(every_s)
 
 
@@ -53,9 +51,7 @@ class BrokerProcess:
         pulsar_port, http_port: as in the file.
     """
 
-    def __init__(
-        self, config: Path, cluster: str, pulsar_port: int, http_port: int
-    ) -> None:
+    def __init__(self, config: Path, cluster: str, pulsar_port: int, http_port: int) -> None:
         self.config = config
         self.cluster = cluster
         self.pulsar_port = pulsar_port
@@ -96,9 +92,7 @@ class BrokerProcess:
         line = self.process.stdout.readline() if ready else b""
         if b" ready " not in line:
             self.kill()
-            raise AssertionError(
-                f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}"
-            )
+            raise AssertionError(f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}")
         return self
 
     def kill(self) -> None:
@@ -150,9 +144,7 @@ class World:
         lines = ['[magnetar]\ndata_dir = "data"\n']
         for name in clusters:
             pulsar, http = free_port(), free_port()
-            lines.append(
-                f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n'
-            )
+            lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
             self.brokers[name] = BrokerProcess(self.config, name, pulsar, http)
         self.config.write_text("\n".join(lines) + "\n" + extra)
 

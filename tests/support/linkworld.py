@@ -301,7 +301,6 @@ class World:
 
     source_class: type[LinkSource] = LinkSource
     destination_class: type[LinkDestination] = LinkDestination
-    handshakes = True
     sync_before_read = True
     reuse_ledgers = False
     slow_clocks = True
@@ -434,7 +433,7 @@ class World:
                 if kind != FOREIGN:
                     self.bind(node.log.incarnation, entry.first_index, uid)
                 self.alive.append(self.messages[uid])
-            else:
+            elif entry.origin:
                 self.arrived(entry, uid, kind)
 
     def bind(self, incarnation: int, index: int, uid: int) -> None:
@@ -514,6 +513,13 @@ class World:
         if self.b.writes:
             self.b.fail_writes()
             self.say(f"B's append fails, W {self.b.log.watermark('a')}")
+
+    def publish_b(self) -> None:
+        """Somebody publishes in B: its ledgers hold more than what came over the link."""
+        if self.b.topic is not None:
+            data, flags = entry_bytes(0, PLAIN, 1)
+            self.b.append([NewEntry(data, flags, 1, 1)], lambda _append, _error: None)
+            self.b.pump()
 
     def trim_b(self) -> None:
         if self.b.topic is not None:
@@ -685,10 +691,13 @@ class World:
             self.say(f"cursor {self.state.cursor}")
         self.a.pump()
 
+    def shakes_hands(self, told: pb.GeoTopicState) -> bool:
+        return True
+
     def handshake(self) -> None:
         """GEO_WATERMARKS; what is learnt travels like any commit."""
         told = self.told()
-        if told is None:
+        if told is None or not self.shakes_hands(told):
             return
         request = pb.CommandGeoWatermarks(request_id=1, source="a", uuid=self.a.uuid, counter=0)
         request.topics.add(
@@ -724,7 +733,7 @@ class World:
             (6 * late, lambda: self.b.sync(r.choice((1, 2, 1000)))),
             (4, self.take_commit),
             (4, lambda: len(self.tasks) < 4 and self.plan()),
-            (2 * late if self.handshakes else 0, self.handshake),
+            (2 * late, self.handshake),
             (1, self.duplicate_task),
             (2, self.clock),
             (3, lambda: self.a.store(r.choice((1, 1000)))),
@@ -732,6 +741,7 @@ class World:
             (0.2, lambda: self.a.store(1, "store failed")),
             (0.7 * lost, self.trim_a),
             (0.7, self.trim_b),
+            (0.7, self.publish_b),
             (0.4 * rare, lambda: self.trim_a(quota=True)),
             (0.5, self.crash_a),
             (0.5 * lost, self.crash_b),
@@ -746,7 +756,8 @@ class World:
 
     def run(self, steps: int) -> None:
         actions = self.actions()
-        weights = [weight for weight, _ in actions]
+        # Swarm: each world does some things far more and some far less often than the others do.
+        weights = [weight * self.rng.choice((0.2, 1, 1, 6)) for weight, _ in actions]
         for _, action in self.rng.choices(actions, weights, k=steps):
             action()
             self.check()
@@ -765,9 +776,8 @@ class World:
             self.a.due()
             self.b.due()
             self.settle()
-            if self.handshakes:
-                self.handshake()
-                self.settle()
+            self.handshake()
+            self.settle()
             while self.commits:
                 self.take_commit(0)
                 self.settle()

@@ -50,9 +50,7 @@ class Pipeline:
         deadline = time.monotonic() + START_S
         while wait and b"replicating" not in self._out.read_bytes():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(
-                    f"the pipeline did not start:\n{self.output()}\n{self.log.read_text()[-3000:]}"
-                )
+                raise AssertionError(f"the pipeline did not start:\n{self.output()}\n{self.log.read_text()[-3000:]}")
             select.select([], [], [], 0.05)
         return self
 

@@ -113,6 +113,9 @@ class World:
         self.reads_asked = 0
         self.dirty = 0
         self.detached: list[tuple[int, int]] = []
+        self.on_stored: Callable[[list[StoredEntry]], None] = lambda stored: None
+        self.on_command: Callable[[int, pb.BaseCommand], None] = lambda connection, command: None
+        self.on_message: Callable[[int, Received], None] = lambda connection, received: None
         self._timers: list[tuple[int, int, Callable[[int], None]]] = []
         self._timers_set = 0
         self._next_connection = 1
@@ -150,6 +153,7 @@ class World:
         """Append entries and tell the subscription."""
         stored = add_entries(self.log, list(entries), self.outbox.now_ms)
         self.disk += stored
+        self.on_stored(stored)
         self.subscription.available()
         self.pump()
         return [each.position for each in stored]
@@ -159,6 +163,42 @@ class World:
         return self.publish(*(entry(b"%d" % each) for each in range(number)))
 
     # ------------------------------------------------------------------------------------------------------ clients
+
+    def new_consumer(
+        self,
+        name: str,
+        sub_type: SubType = SubType.EXCLUSIVE,
+        *,
+        priority: int = 0,
+        epoch: int | None = None,
+        protocol_version: int = 20,
+    ) -> Consumer:
+        """A consumer with a connection of its own, not yet on the subscription."""
+        consumer = Consumer(
+            connection=self._next_connection,
+            consumer_id=7,
+            name=name,
+            sub_type=sub_type,
+            priority=priority,
+            epoch=epoch,
+            protocol_version=protocol_version,
+            address=f"client-{name}",
+        )
+        self._next_connection += 1
+        self.received[consumer.connection] = []
+        return consumer
+
+    def connect(
+        self, consumer: Consumer, *, ranges: Sequence[tuple[int, int]] = (), out_of_order: bool = False
+    ) -> None:
+        """SUBSCRIBE."""
+        meta = None
+        if ranges or out_of_order:
+            meta = pb.KeySharedMeta(keySharedMode=1 if ranges else 0, allowOutOfOrderDelivery=out_of_order)
+            for first, last in ranges:
+                meta.hashRanges.add(start=first, end=last)
+        self.subscription.add_consumer(consumer, meta)
+        self.pump()
 
     def consumer(
         self,
@@ -172,26 +212,11 @@ class World:
         epoch: int | None = None,
         protocol_version: int = 20,
     ) -> Consumer:
-        """Connect a consumer, with a connection of its own."""
-        consumer = Consumer(
-            connection=self._next_connection,
-            consumer_id=7,
-            name=name,
-            sub_type=sub_type,
-            priority=priority,
-            epoch=epoch,
-            protocol_version=protocol_version,
-            address=f"client-{name}",
+        """Connect a new consumer."""
+        consumer = self.new_consumer(
+            name, sub_type, priority=priority, epoch=epoch, protocol_version=protocol_version
         )
-        self._next_connection += 1
-        meta = None
-        if ranges or out_of_order:
-            meta = pb.KeySharedMeta(keySharedMode=1 if ranges else 0, allowOutOfOrderDelivery=out_of_order)
-            for first, last in ranges:
-                meta.hashRanges.add(start=first, end=last)
-        self.subscription.add_consumer(consumer, meta)
-        self.received.setdefault(consumer.connection, [])
-        self.pump()
+        self.connect(consumer, ranges=ranges, out_of_order=out_of_order)
         if permits:
             self.flow(consumer, permits)
         return consumer
@@ -292,16 +317,17 @@ class World:
             command = frame.command
             if command.type != 9:
                 self.commands.append((effect.connection, command))
+                self.on_command(effect.connection, command)
                 continue
             message = command.message
-            self.received[effect.connection].append(
-                Received(
-                    message.consumer_id,
-                    Position(message.message_id.ledgerId, message.message_id.entryId),
-                    message.redelivery_count,
-                    tuple(message.ack_set),
-                    message.consumer_epoch if message.HasField("consumer_epoch") else None,
-                    message.message_id.partition,
-                    frame.payload[metadata.split(frame.payload) :],
-                )
+            received = Received(
+                message.consumer_id,
+                Position(message.message_id.ledgerId, message.message_id.entryId),
+                message.redelivery_count,
+                tuple(message.ack_set),
+                message.consumer_epoch if message.HasField("consumer_epoch") else None,
+                message.message_id.partition,
+                frame.payload[metadata.split(frame.payload) :],
             )
+            self.received.setdefault(effect.connection, []).append(received)
+            self.on_message(effect.connection, received)

@@ -5,10 +5,10 @@ become durable first is continued by a later event.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from magnetar.broker.catalog import Catalog
-from magnetar.broker.effects import Close, Drop, Note, Outbox, Store, Timer
+from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.links import Links
 from magnetar.broker.producers import Producer
@@ -23,16 +23,16 @@ from magnetar.broker.records import (
 from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig
-from magnetar.core.errors import ErrorCode, ProtocolError
-from magnetar.core.ids import NONE, Position
+from magnetar.core.errors import BrokerError, MagnetarError, ProtocolError
 from magnetar.core.names import TopicName
+from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
 from magnetar.wire.frames import Frame
-from magnetar.wire import commands
 
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 """Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
@@ -52,7 +52,8 @@ class Broker:
         recovered: what the log holds, by (topic, incarnation).
         ledger_ids: gives every ledger its id.
         cache: recent entries of all topics.
-        link_targets, link_sources: clusters that a link leads to from here / leads here from.
+        link_targets: clusters that a link leads to from here.
+        boot: clock at the start, ms; never the same twice.
     """
 
     def __init__(
@@ -70,7 +71,6 @@ class Broker:
         ledger_ids: LedgerIds,
         cache: EntryCache,
         link_targets: tuple[str, ...] = (),
-        link_sources: tuple[str, ...] = (),
         boot: int = 0,
     ) -> None:
         self.outbox = outbox
@@ -80,11 +80,7 @@ class Broker:
         self.boot = boot
         self.service_url = service_url
         self.link_token = link_token
-        self.link_frame_bytes_max = (
-            config.link_read_bytes_max
-            + config.message_bytes_max
-            + LINK_FRAME_EXTRA_BYTES
-        )
+        self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
         self.resources = resources
         self.ledger_ids = ledger_ids
         self.cache = cache
@@ -100,16 +96,11 @@ class Broker:
         self._names = 0
         self.catalog = Catalog(
             self,
-            {
-                key.removeprefix(DELETED_PREFIX)
-                for key in stored
-                if key.startswith(DELETED_PREFIX)
-            },
+            {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)},
         )
-        self.links = Links(self, link_targets, link_sources, stored)
+        self.links = Links(self, link_targets, stored)
         self._load(stored, recovered)
-        self._trimming: set[str] = set()
-        self.timer(outbox.now_ms + config.retention_interval_ms, self._retention_tick)
+        self.upkeep = Upkeep(self)
 
     # ------------------------------------------------------------------------------------------------------ starting
 
@@ -134,26 +125,31 @@ class Broker:
                     TopicName.parse(text),
                     record,
                     recovered.get((text, record.incarnation)),
+                    fresh=False,
                 )
         for key, data in stored.items():
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)
                 topic = self.topics.get(text)
                 if topic is not None and not name.startswith("pulsar.repl."):
-                    cursor = Cursor.decode(data)
-                    topic.subscriptions[name] = self.make_subscription(
-                        topic, name, cursor, durable=True
-                    )
-        self.links.load(stored)
+                    cursor = Cursor.decode(topic.log, data)
+                    topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
 
     def add_topic(
         self,
         name: TopicName,
         record: TopicRecord,
         recovered: RecoveredTopic | None = None,
+        *,
+        fresh: bool = True,
     ) -> Topic:
         """A topic exists from now on (its record is durable)."""
         text = str(name)
+        if recovered is not None:
+            # Deleted by retention, and the broker stopped before their room was given back.
+            dead = tuple(ledger for ledger in recovered.ledger_ids() if ledger < record.first_ledger)
+            if dead:
+                self.outbox.put(Drop(dead))
         log = TopicLog(
             text,
             record.incarnation,
@@ -164,6 +160,7 @@ class Broker:
             ledger_age_ms_max=self.config.ledger_age_ms_max,
             recovered=recovered,
             saved=record,
+            fresh=fresh,
         )
         topic = Topic(
             name,
@@ -189,11 +186,9 @@ class Broker:
         self._fenced.discard(topic.text)
         self.links.removed(topic)
 
-    def make_subscription(
-        self, topic: Topic, name: str, cursor: Cursor, *, durable: bool
-    ) -> Subscription:
+    def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         """A subscription of a topic over a cursor."""
-        subscription = Subscription(
+        return Subscription(
             self.outbox,
             topic.log,
             topic.text,
@@ -205,7 +200,6 @@ class Broker:
             on_dirty=self._cursor_dirty if durable else _ignore,
             on_detached=self._consumer_detached,
         )
-        return subscription
 
     # ------------------------------------------------------------------------------------------------- driver's events
 
@@ -219,11 +213,7 @@ class Broker:
 
     def _handshake_due(self, connection: int) -> None:
         session = self.sessions.get(connection)
-        if (
-            session is not None
-            and not session.handshake.connected
-            and not session.closed
-        ):
+        if session is not None and not session.handshake.connected and not session.closed:
             session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
@@ -282,11 +272,8 @@ class Broker:
                 self._settle(append)
                 append.token(append, error)
         if topics:
-            self.outbox.put(
-                Note("error", f"cannot store messages of {len(topics)} topics: {error}")
-            )
+            self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
         for topic in topics.values():
-            self.links.failed(topic)
             for producer in list(topic.producers.live.values()):
                 self.close_producer(producer)
             topic.failed_all()
@@ -294,9 +281,7 @@ class Broker:
     def healed(self) -> None:
         """The storage takes writes again."""
         self.healthy = True
-        self.outbox.put(
-            Note("info", f"storage works again; {len(self._fenced)} topics go on")
-        )
+        self.outbox.put(Note("info", f"storage works again; {len(self._fenced)} topics go on"))
         for text in self._fenced:
             topic = self.topics.get(text)
             if topic is not None:
@@ -335,10 +320,7 @@ class Broker:
         append.extra["bytes"] = size
         session.pending_bytes += size
         self._pending_bytes += size
-        if (
-            self._pending_bytes > self.config.pending_publish_bytes_max
-            and not session.held
-        ):
+        if self._pending_bytes > self.config.pending_publish_bytes_max and not session.held:
             session.hold(True)
 
     def _settle(self, append: Append) -> None:
@@ -383,87 +365,57 @@ class Broker:
         if subscription.durable or subscription.consumers:
             return
         topic = self.topics.get(subscription.topic)
-        if (
-            topic is not None
-            and topic.subscriptions.get(subscription.name) is subscription
-        ):
+        if topic is not None and topic.subscriptions.get(subscription.name) is subscription:
             del topic.subscriptions[subscription.name]
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
-        self.keeper.dirty(
-            cursor_key(subscription.topic, subscription.name), subscription
-        )
+        self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
 
-    def when_cursor_durable(
-        self, subscription: Subscription, then: Callable[[str], None]
-    ) -> None:
+    def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """Call `then` when a subscription's cursor as it is now is durable."""
-        self.keeper.when_durable(
-            cursor_key(subscription.topic, subscription.name), subscription, then
-        )
+        self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
 
-    # -------------------------------------------------------------------------------------------------------- retention
+    @property
+    def pending_bytes(self) -> int:
+        """Published bytes on their way to the disk."""
+        return self._pending_bytes
 
-    def _retention_tick(self, now_ms: int) -> None:
-        for topic in self.topics.values():
-            if len(topic.log.ledger_ids()) > 1 or topic.log.last != NONE:
-                self.trim(topic)
-        self.links.tick(now_ms)
-        self.timer(now_ms + self.config.retention_interval_ms, self._retention_tick)
+    def create_partitions(
+        self, name: TopicName, partitions: int, change: Change, done: Callable[[MagnetarError | None], None]
+    ) -> None:
+        """Create what is missing of a partitioned topic, with its metadata, in one transaction.
 
-    def keep_from(self, topic: Topic) -> Position | None:
-        """The lowest durable position that somebody still needs after, or None when nobody holds anything."""
-        marks = [
-            subscription.durable_mark_delete
-            for subscription in topic.durable_subscriptions()
-        ]
-        link = self.links.durable_low(topic)
-        if link is not None:
-            marks.append(link)
-        return min(marks) if marks else None
+        Raises:
+            Refused: the metadata is being changed by somebody else.
+        """
+        self.resources.begin(change)
 
-    def trim(self, topic: Topic) -> None:
-        """Delete what retention lets go; what only those ledgers could tell is durable first (FINDINGS A5)."""
-        if topic.text in self._trimming or topic.deleting:
-            return
-        policy = self.resources.retention(topic.name.namespace_name)
-        trim = topic.log.trim(
-            self.keep_from(topic),
-            self.outbox.now_ms,
-            policy,
-            unsubscribed=not any(True for _ in topic.durable_subscriptions()),
-        )
-        if trim is None:
-            return
-        self._trimming.add(topic.text)
-        record = topic.record
-        record.first_ledger = max(record.first_ledger, trim.first_ledger)
-        record.next_index = max(record.next_index, trim.next_index)
-        for source, position in trim.watermarks.items():
-            record.watermarks[source] = tuple(position)
+        def stored(error: BrokerError | None) -> None:
+            if error is None:
+                self.resources.apply(change)
+                self.links.partitions_changed(name)
+            else:
+                self.resources.abort(change)
+            done(error)
 
-        def stored(error: str) -> None:
-            self._trimming.discard(topic.text)
-            if error or self.topics.get(topic.text) is not topic:
-                return
-            topic.log.forget(trim)
-            self.links.trimmed(topic)
-            self.outbox.put(Drop(tuple(trim.ledgers)))
+        numbers = [name.with_partition(number) for number in range(partitions)]
+        self.catalog.create_many(numbers, dict(change.puts), stored)
 
-        self.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), stored))
+    def policies_changed(self, change: Change) -> None:
+        """A change of resources is in force: links and retention follow it."""
+        self.links.policies_changed(change)
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""
         for topic in self.topics.values():
             topic.validate()
+        self.links.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 
 def _is_current(stored: Mapping[str, bytes], text: str, incarnation: int) -> bool:
     data = stored.get(TOPIC_PREFIX + text)
-    return (
-        data is not None and TopicRecord.decode(text, data).incarnation == incarnation
-    )
+    return data is not None and TopicRecord.decode(text, data).incarnation == incarnation
 
 
 def _ignore(subscription: Subscription) -> None:

@@ -14,15 +14,16 @@ from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.records import (
     DELETED_PREFIX,
+    LAST_LEDGER_KEY,
     TOPIC_PREFIX,
     DeletedMark,
     TopicRecord,
     cursor_key,
 )
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.subscription import REPLICATED, Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.storage.cursor import Cursor
 from magnetar.wire import pulsar_pb2 as pb
@@ -36,11 +37,7 @@ Opened = Callable[[Topic | None, BrokerError | None], None]
 
 
 def _problem(error: str) -> BrokerError | None:
-    return (
-        BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}")
-        if error
-        else None
-    )
+    return BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}") if error else None
 
 
 class Catalog:
@@ -87,9 +84,7 @@ class Catalog:
         count = self._broker.resources.partitions(name)
         if count is not None:
             return count
-        if str(name) in self._broker.topics or (
-            create and self._broker.config.auto_create_topics
-        ):
+        if str(name) in self._broker.topics or (create and self._broker.config.auto_create_topics):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
@@ -108,9 +103,7 @@ class Catalog:
             return
         try:
             self.check_namespace(name)
-            self._check_creatable(
-                name, create and self._broker.config.auto_create_topics
-            )
+            self._check_creatable(name, create and self._broker.config.auto_create_topics)
         except BrokerError as error:
             then(None, error)
             return
@@ -135,18 +128,13 @@ class Catalog:
         if not create:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
-    def create(
-        self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None
-    ) -> None:
+    def create(self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None) -> None:
         """Create one topic (or one partition), durably."""
         text = str(name)
         if text in self._creating:
             self._creating[text].append(then)
             return
-        if (
-            len(self._broker.topics) + len(self._creating)
-            >= self._broker.config.topics_max
-        ):
+        if len(self._broker.topics) + len(self._creating) >= self._broker.config.topics_max:
             then(
                 None,
                 BrokerError(
@@ -175,19 +163,14 @@ class Catalog:
             properties=properties or {},
         )
         text = str(name)
-        puts = {TOPIC_PREFIX + text: record.encode()}
+        # The id outlives the topic: after deletions and with a clock set back no ledger id may come again (A8).
+        puts = {TOPIC_PREFIX + text: record.encode(), LAST_LEDGER_KEY: str(record.incarnation).encode()}
         puts |= self._broker.links.creation(name, record.incarnation)
         return puts, record
 
-    def create_many(
-        self, topics: Sequence[TopicName], puts: dict[str, bytes], done: Done
-    ) -> None:
+    def create_many(self, topics: Sequence[TopicName], puts: dict[str, bytes], done: Done) -> None:
         """Create the missing ones of several topics and store `puts`, all or nothing (a partitioned topic)."""
-        missing = [
-            name
-            for name in topics
-            if str(name) not in self._broker.topics and str(name) not in self._creating
-        ]
+        missing = [name for name in topics if str(name) not in self._broker.topics and str(name) not in self._creating]
         if len(self._broker.topics) + len(missing) > self._broker.config.topics_max:
             done(
                 BrokerError(
@@ -228,11 +211,7 @@ class Catalog:
                 )
             )
             return
-        busy = [
-            name
-            for name, subscription in topic.subscriptions.items()
-            if subscription.consumers
-        ]
+        busy = [name for name, subscription in topic.subscriptions.items() if subscription.consumers]
         if not force and (topic.producers.live or busy):
             done(
                 BrokerError(
@@ -256,9 +235,7 @@ class Catalog:
         deletes += self._broker.links.deletion(topic.name)
         puts = {}
         if self._broker.links.replicated(topic.name):
-            puts[DELETED_PREFIX + topic.text] = DeletedMark(
-                self._outbox.now_ms
-            ).encode()
+            puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
 
         def stored(error: str) -> None:
             if error:
@@ -298,11 +275,9 @@ class Catalog:
                 )
             )
             return
-        subscription = self._broker.make_subscription(
-            topic, name, self._cursor_at(topic, position), durable=True
-        )
+        subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
         if replicated:
-            subscription.cursor.properties["pulsar.replicated.subscription"] = 1
+            subscription.cursor.properties[REPLICATED] = 1
         topic.subscriptions[name] = subscription
 
         def stored(error: str) -> None:
@@ -310,27 +285,9 @@ class Catalog:
                 topic.subscriptions.pop(name, None)
             done(_problem(error))
 
-        self._outbox.put(
-            Store(
-                {cursor_key(topic.text, name): subscription.cursor.encode()}, (), stored
-            )
-        )
+        self._outbox.put(Store({cursor_key(topic.text, name): subscription.encode()}, (), stored))
 
-    @staticmethod
-    def _cursor_at(topic: Topic, position: Position) -> Cursor:
-        if position == LATEST:
-            return Cursor(topic.log.last)
-        if position == EARLIEST:
-            return Cursor(
-                topic.log.position_before(topic.log.first)
-                if topic.log.first != NONE
-                else topic.log.last
-            )
-        return Cursor(topic.log.position_before(position))
-
-    def attach_consumer(
-        self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done
-    ) -> None:
+    def attach_consumer(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.
 
         `done` is told of a refusal only; success goes through `session.consumer_attached`.
@@ -360,9 +317,7 @@ class Catalog:
                 if command.HasField("start_message_id")
                 else LATEST
             )
-            subscription = self._broker.make_subscription(
-                topic, name, self._cursor_at(topic, position), durable=False
-            )
+            subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)
@@ -392,21 +347,15 @@ class Catalog:
             replicated=command.replicate_subscription_state,
         )
 
-    def _rollback(
-        self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe
-    ) -> None:
+    def _rollback(self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe) -> None:
         """`start_message_rollback_duration_sec`: a new subscription starts so long ago."""
         if command.start_message_rollback_duration_sec:
-            since_ms = (
-                self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
-            )
+            since_ms = self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
             subscription.reset_to(topic.log.seek_time(since_ms))
 
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
         if topic.deleting:
-            raise BrokerError(
-                ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted"
-            )
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted")
         if topic.consumer_count() >= topic.consumers_max:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
@@ -431,9 +380,7 @@ class Catalog:
             name=command.consumer_name or self._broker.consumer_name(),
             sub_type=SubType(command.subType),
             priority=command.priority_level,
-            epoch=command.consumer_epoch
-            if command.HasField("consumer_epoch")
-            else None,
+            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
             protocol_version=session.handshake.protocol_version,
             address=session.address,
             connected_ms=self._outbox.now_ms,
@@ -472,10 +419,7 @@ class Catalog:
     def delete_subscription(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription with its cursor; its consumers are closed."""
         topic = self._broker.topics.get(subscription.topic)
-        if (
-            topic is None
-            or topic.subscriptions.get(subscription.name) is not subscription
-        ):
+        if topic is None or topic.subscriptions.get(subscription.name) is not subscription:
             done(
                 BrokerError(
                     ErrorCode.SUBSCRIPTION_NOT_FOUND,
@@ -502,11 +446,7 @@ class Catalog:
         """Move a subscription; its consumers are disconnected first and come back, the answer waits for the disk."""
         topic = self._broker.topics.get(subscription.topic)
         if topic is None:
-            done(
-                BrokerError(
-                    ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"
-                )
-            )
+            done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
             return
         if message_id is not None:
             subscription.seek_to(
@@ -518,9 +458,7 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
-        self._broker.when_cursor_durable(
-            subscription, lambda error: done(_problem(error))
-        )
+        self._broker.when_cursor_durable(subscription, lambda error: done(_problem(error)))
 
     def check_schema(self, topic: Topic, schema: pb.Schema | None) -> None:
         """Schemas are not registered yet: a producer's schema is taken for documentation, its bytes go through."""

@@ -175,7 +175,8 @@ class BrokerControl(Protocol):
 
     def geo_status(self) -> dict[str, Any]:
         """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
-        blocked), `gaps`, `deleted` (topics with a deletion mark), as plain JSON values."""
+        blocked), `gaps`, `deleted` (topics with a deletion mark), as plain JSON values.
+        """
         ...
 
     # ------------------------------------------------------------------------------------------------------- topics
@@ -253,7 +254,8 @@ class BrokerControl(Protocol):
 
     def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
         """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
-        whose clients reconnect. `exclusive`: go on *behind* the position. Ignored for times."""
+        whose clients reconnect. `exclusive`: go on *behind* the position. Ignored for times.
+        """
         ...
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:

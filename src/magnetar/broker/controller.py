@@ -5,6 +5,7 @@ clock and carries out the effects. What is refused at once is raised through it.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from magnetar.broker.broker import Broker
@@ -15,7 +16,7 @@ from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
-from magnetar.core.ids import LATEST, NONE, Position
+from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import (
@@ -24,6 +25,7 @@ from magnetar.metadata.errors import (
     PreconditionFailed,
     Unprocessable,
 )
+from magnetar.metadata.keys import NAMESPACE_PREFIX
 from magnetar.storage.entries import StoredEntry
 
 PEEK_MAX: Final = 10_000
@@ -48,7 +50,6 @@ class Controller:
     def __init__(self, broker: Broker, run: Run) -> None:
         self._broker = broker
         self._run = run
-        self._changing: set[str] = set()
 
     def _enter(self, event: Callable[[], None]) -> None:
         """Run an event; a refusal inside it is the caller's, not the driver's."""
@@ -117,9 +118,7 @@ class Controller:
 
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
-        return self._broker.links.status() | {
-            "deleted": sorted(self._broker.catalog.deleted)
-        }
+        return self._broker.links.status() | {"deleted": sorted(self._broker.catalog.deleted)}
 
     # ------------------------------------------------------------------------------------------------------- topics
 
@@ -147,10 +146,8 @@ class Controller:
                     then=lambda _topic, error: done(error),
                 )
                 return
-            change = broker.resources.create_partitioned(
-                name, partitions, dict(properties)
-            )
-            self._create_partitions(name, range(partitions), change, done)
+            change = broker.resources.create_partitioned(name, partitions, dict(properties))
+            self._broker.create_partitions(name, partitions, change, done)
 
         self._enter(create)
 
@@ -163,26 +160,11 @@ class Controller:
             if present is None:
                 raise NotFound(f"topic {topic} does not exist or is not partitioned")
             if not present < partitions <= PARTITIONS_MAX:
-                raise Unprocessable(
-                    f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}"
-                )
+                raise Unprocessable(f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}")
             change = self._broker.resources.update_partitioned(name, partitions)
-            self._create_partitions(name, range(partitions), change, done)
+            self._broker.create_partitions(name, partitions, change, done)
 
         self._enter(grow)
-
-    def _create_partitions(
-        self, name: TopicName, numbers: range, change: Change, done: Done
-    ) -> None:
-        def stored(error: BrokerError | None) -> None:
-            if error is None:
-                self._broker.resources.apply(change)
-                self._broker.links.partitions_changed(name)
-            done(error)
-
-        self._broker.catalog.create_many(
-            [name.with_partition(n) for n in numbers], dict(change.puts), stored
-        )
 
     def delete_topic(self, topic: str, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned topic with all partitions."""
@@ -196,46 +178,33 @@ class Controller:
                     raise NotFound(f"topic {topic} does not exist")
             else:
                 texts = [str(name.with_partition(n)) for n in range(count)]
-                found = [
-                    self._broker.topics[text]
-                    for text in texts
-                    if text in self._broker.topics
-                ]
+                found = [self._broker.topics[text] for text in texts if text in self._broker.topics]
             for one in found:
                 self._check_deletable(one, force)
-            finish = (
-                done
-                if count is None
-                else lambda error: self._drop_partitioned(name, error, done)
-            )
-            self._each(
-                [
-                    lambda then, one=one: self._broker.catalog.delete(
-                        one, force=True, done=then
-                    )
-                    for one in found
-                ],
-                finish,
-            )
+
+            def deleted(error: MagnetarError | None) -> None:
+                if count is None:
+                    done(error)
+                else:
+                    self._drop_partitioned(name, error, done)
+
+            self._each([partial(self._delete_one, one) for one in found], deleted)
 
         self._enter(delete)
+
+    def _delete_one(self, topic: Topic, then: Done) -> None:
+        self._broker.catalog.delete(topic, force=True, done=then)
 
     @staticmethod
     def _check_deletable(topic: Topic, force: bool) -> None:
         if force:
             return
         if topic.producers.live or topic.producers.waiting:
-            raise PreconditionFailed(
-                f"topic {topic.text} has producers; close them or use force"
-            )
+            raise PreconditionFailed(f"topic {topic.text} has producers; close them or use force")
         if topic.subscriptions:
-            raise PreconditionFailed(
-                f"topic {topic.text} has subscriptions; delete them or use force"
-            )
+            raise PreconditionFailed(f"topic {topic.text} has subscriptions; delete them or use force")
 
-    def _drop_partitioned(
-        self, name: TopicName, error: MagnetarError | None, done: Done
-    ) -> None:
+    def _drop_partitioned(self, name: TopicName, error: MagnetarError | None, done: Done) -> None:
         if error is not None:
             done(error)
             return
@@ -280,13 +249,12 @@ class Controller:
                 subscription.skip_all()
             found.log.roll(self._broker.outbox.now_ms)
             steps: list[Callable[[Done], None]] = [
-                lambda then, one=one: self._when_durable(one, then)
-                for one in found.durable_subscriptions()
+                partial(self._when_durable, one) for one in found.durable_subscriptions()
             ]
 
             def acknowledged(error: MagnetarError | None) -> None:
                 if error is None:
-                    self._broker.trim(found, everything=True)
+                    self._broker.upkeep.trim(found, everything=True)
                 done(error)
 
             self._each(steps, acknowledged)
@@ -305,13 +273,9 @@ class Controller:
                     found.record.terminated = False
                     done(None, BrokerError(ErrorCode.METADATA, error))
                 else:
-                    found.when_drained(
-                        lambda: done(found.last_message_position(), None)
-                    )
+                    found.when_drained(lambda: done(found.last_message_position(), None))
 
-            self._broker.outbox.put(
-                Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored)
-            )
+            self._broker.outbox.put(Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored))
 
         self._enter(end)
 
@@ -332,20 +296,14 @@ class Controller:
             raise Conflict(f"subscription {subscription} of {topic} exists already")
         start = LATEST if position is None else position
         self._enter(
-            lambda: self._broker.catalog.create_subscription(
-                found, subscription, start, done, replicated=replicated
-            )
+            lambda: self._broker.catalog.create_subscription(found, subscription, start, done, replicated=replicated)
         )
 
-    def delete_subscription(
-        self, topic: str, subscription: str, force: bool, done: Done
-    ) -> None:
+    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
         """Delete a subscription."""
         _, found = self._subscription(topic, subscription)
         if found.consumers and not force:
-            raise PreconditionFailed(
-                f"subscription {subscription} of {topic} has consumers; close them or use force"
-            )
+            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
         self._enter(lambda: self._broker.catalog.delete_subscription(found, done))
 
     def _when_durable(self, subscription: Subscription, done: Done) -> None:
@@ -402,9 +360,7 @@ class Controller:
 
         self._change(topic, subscription, move, done)
 
-    def expire(
-        self, topic: str, subscription: str, older_than_s: int, done: Done
-    ) -> None:
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
         """Acknowledge what is old."""
         before_ms = self._broker.outbox.now_ms - older_than_s * 1000
         self._change(topic, subscription, lambda found: found.expire(before_ms), done)
@@ -413,14 +369,10 @@ class Controller:
         """The `number`-th unacknowledged entry."""
         found_topic, found = self._subscription(topic, subscription)
         if not 1 <= number <= PEEK_MAX:
-            raise PreconditionFailed(
-                f"peek looks at message 1 to {PEEK_MAX}, not {number}"
-            )
+            raise PreconditionFailed(f"peek looks at message 1 to {PEEK_MAX}, not {number}")
         position = found.nth_unacknowledged(number)
         if position is None:
-            raise NotFound(
-                f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages"
-            )
+            raise NotFound(f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages")
 
         def read(entries: list[StoredEntry], error: str) -> None:
             if entries:
@@ -431,11 +383,7 @@ class Controller:
                     BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"),
                 )
 
-        self._enter(
-            lambda: self._broker.outbox.put(
-                Read(found_topic.text, position, 1, 1, read)
-            )
-        )
+        self._enter(lambda: self._broker.outbox.put(Read(found_topic.text, position, 1, 1, read)))
 
     # -------------------------------------------------------------------------------------------------------- links
 
@@ -451,15 +399,11 @@ class Controller:
         """Limit a link's rate."""
         self._enter(lambda: self._broker.links.throttle(target, bytes_per_s, done))
 
-    def link_skip_preview(
-        self, target: str, topic: str | None, through: Position | None
-    ) -> list[SkipPreview]:
+    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
         """What a skip would lose."""
         return self._broker.links.skip_preview(target, topic, through)
 
-    def link_skip(
-        self, target: str, topic: str | None, through: Position | None, done: Done
-    ) -> None:
+    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
         """Settle entries without sending them."""
         self._enter(lambda: self._broker.links.skip(target, topic, through, done))
 
@@ -474,30 +418,21 @@ class Controller:
         self._enter(lambda: self._store_change(change, done))
 
     def _store_change(self, change: Change, done: Done) -> None:
-        keys = change.keys | change.depends
-        if keys & self._changing:
-            raise Conflict(
-                "something that this change concerns is just being changed; try again"
-            )
-        self._changing |= keys
+        resources = self._broker.resources
+        for key in change.deletes:
+            if key.startswith(NAMESPACE_PREFIX) and self.topics(key.removeprefix(NAMESPACE_PREFIX)):
+                raise Conflict(f"namespace {key.removeprefix(NAMESPACE_PREFIX)} is not empty")
+        resources.begin(change)
         puts = dict(change.puts) | self._broker.links.policy_puts(change)
 
         def stored(error: str) -> None:
-            self._changing.difference_update(keys)
             if error:
-                done(
-                    BrokerError(
-                        ErrorCode.METADATA, f"the metadata store refused: {error}"
-                    )
-                )
+                resources.abort(change)
+                self._broker.links.policies_refused(change)
+                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
                 return
-            self._broker.resources.apply(change)
+            resources.apply(change)
             self._broker.policies_changed(change)
             done(None)
 
         self._broker.outbox.put(Store(puts, change.deletes, stored))
-
-
-def position_text(position: Position) -> str:
-    """As Pulsar prints positions; NONE is -1:-1."""
-    return str(position if position != NONE else Position(-1, -1))

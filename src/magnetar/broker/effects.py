@@ -19,7 +19,7 @@ class Send(NamedTuple):
     """Write these buffers to a connection, in order."""
 
     connection: int
-    buffers: Sequence[bytes]
+    buffers: Sequence[bytes | memoryview]
 
 
 class Close(NamedTuple):

@@ -52,9 +52,7 @@ class CursorKeeper:
         self._dirty[key] = cursor
         self._schedule(self._flush_ms)
 
-    def when_durable(
-        self, key: str, cursor: Durable, then: Callable[[str], None]
-    ) -> None:
+    def when_durable(self, key: str, cursor: Durable, then: Callable[[str], None]) -> None:
         """Call `then` with "" when the cursor as it is now is durable, or with what went wrong."""
         self._waiting.setdefault(key, []).append(then)
         self.dirty(key, cursor)
@@ -81,11 +79,7 @@ class CursorKeeper:
     def _store(self) -> None:
         # A cursor whose previous version is still on its way waits: two commits of one key in flight could be
         # confirmed in one order and judged in another.
-        ready = {
-            key: cursor
-            for key, cursor in self._dirty.items()
-            if key not in self._storing
-        }
+        ready = {key: cursor for key, cursor in self._dirty.items() if key not in self._storing}
         if not ready:
             return
         for key in ready:
@@ -114,6 +108,4 @@ class CursorKeeper:
             if self._dirty:
                 self._schedule(RETRY_MS if error else self._flush_ms)
 
-        self._outbox.put(
-            Store({key: cursor.encode() for key, cursor in ready.items()}, (), stored)
-        )
+        self._outbox.put(Store({key: cursor.encode() for key, cursor in ready.items()}, (), stored))

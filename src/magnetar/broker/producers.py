@@ -93,10 +93,7 @@ class Producers:
         evicted: list[Producer] = []
         rival = self.live.get(producer.name)
         if rival is not None and producer.mode is not AccessMode.EXCLUSIVE_WITH_FENCING:
-            same = (
-                rival.connection == producer.connection
-                and rival.producer_id == producer.producer_id
-            )
+            same = rival.connection == producer.connection and rival.producer_id == producer.producer_id
             if not (same and producer.epoch > rival.epoch):
                 raise BrokerError(
                     ErrorCode.PRODUCER_BUSY,
@@ -159,11 +156,7 @@ class Producers:
     def validate(self) -> None:
         """Check what must hold after every step."""
         exclusive = [producer for producer in self.live.values() if producer.exclusive]
-        assert not exclusive or len(self.live) == 1, (
-            "an exclusive producer is not alone"
-        )
-        assert all(
-            producer.ready and not producer.closed for producer in self.live.values()
-        )
+        assert not exclusive or len(self.live) == 1, "an exclusive producer is not alone"
+        assert all(producer.ready and not producer.closed for producer in self.live.values())
         assert not any(producer.ready for producer in self.waiting)
         assert not self.waiting or self.live, "somebody waits for an empty topic"

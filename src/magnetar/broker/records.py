@@ -10,6 +10,8 @@ from magnetar.core.ids import Position
 TOPIC_PREFIX: Final = "topics/"
 DELETED_PREFIX: Final = "deleted/"
 CURSOR_PREFIX: Final = "cursors/"
+LAST_LEDGER_KEY: Final = "broker/last_ledger"
+"""The highest ledger id that was given to a topic as its incarnation, in decimal."""
 
 
 class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -47,9 +49,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
-            raise StorageError(
-                f"the stored record of topic {name} is damaged: {error}"
-            ) from error
+            raise StorageError(f"the stored record of topic {name} is damaged: {error}") from error
 
     def watermark_positions(self) -> dict[str, Position]:
         """The saved watermarks as positions."""

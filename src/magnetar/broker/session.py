@@ -146,16 +146,10 @@ class Session:
             return
         hello = None
         if accepted.link:
-            hello = pb.GeoHello(
-                version=1, cluster=self.broker.cluster, uuid=self.broker.uuid
-            )
+            hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
             self.geo = GeoSession(self)
             self.outbox.put(FrameLimit(self.number, self.broker.link_frame_bytes_max))
-        self.send(
-            commands.connected(
-                accepted.protocol_version, self.broker.config.message_bytes_max, hello
-            )
-        )
+        self.send(commands.connected(accepted.protocol_version, self.broker.config.message_bytes_max, hello))
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
@@ -172,15 +166,11 @@ class Session:
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
         self.writable = writable
-        for subscription in {
-            consumer.subscription for consumer in self.consumers.values()
-        }:
+        for subscription in {consumer.subscription for consumer in self.consumers.values()}:
             if writable:
                 subscription.resume(self.number)
             else:
                 subscription.pause(self.number)
-        if self.geo is not None:
-            self.geo.set_writable(writable)
 
     def _refuse(self, request_id: int, error: BrokerError) -> None:
         self.send(commands.error(request_id, error.code, error.message))
@@ -196,15 +186,9 @@ class Session:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = self._topic_name(command.topic)
-            count = self.broker.catalog.partitions_for_client(
-                name, command.metadata_auto_creation_enabled
-            )
+            count = self.broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
-            self.send(
-                commands.partitions_failed(
-                    command.request_id, error.code, error.message
-                )
-            )
+            self.send(commands.partitions_failed(command.request_id, error.code, error.message))
             return
         self.send(commands.partitions_response(command.request_id, count))
 
@@ -212,9 +196,7 @@ class Session:
         try:
             self.broker.catalog.check_namespace(self._topic_name(command.topic))
         except BrokerError as error:
-            self.send(
-                commands.lookup_failed(command.request_id, error.code, error.message)
-            )
+            self.send(commands.lookup_failed(command.request_id, error.code, error.message))
             return
         self.send(commands.lookup_response(command.request_id, self.broker.service_url))
 
@@ -288,8 +270,7 @@ class Session:
             if topic is None:
                 self._refuse(
                     request_id,
-                    error
-                    or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
+                    error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
                 )
                 return
             self._attach_producer(topic, command, mode, probed=False)
@@ -301,9 +282,7 @@ class Session:
         try:
             return AccessMode(value)
         except ValueError as error:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known"
-            ) from error
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
 
     def _attach_producer(
         self,
@@ -320,25 +299,20 @@ class Session:
             name=command.producer_name or self.broker.producer_name(),
             mode=mode,
             epoch=command.epoch,
-            user_named=bool(command.producer_name)
-            and command.user_provided_producer_name,
+            user_named=bool(command.producer_name) and command.user_provided_producer_name,
             address=self.address,
             connected_ms=self.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
         try:
             topic.check_writable()
-            self.broker.catalog.check_schema(
-                topic, command.schema if command.HasField("schema") else None
-            )
+            if topic.quota_stop is not None:
+                raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
+            self.broker.catalog.check_schema(topic, command.schema if command.HasField("schema") else None)
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
-            if (
-                error.code is ErrorCode.PRODUCER_BUSY
-                and rival is not None
-                and not probed
-            ):
+            if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
                 self._probe(
                     rival,
                     lambda: self._attach_producer(topic, command, mode, probed=True),
@@ -372,9 +346,7 @@ class Session:
 
         def judge(_now_ms: int) -> None:
             if holder.heard_ms <= asked_ms and not holder.closed and not holder.held:
-                holder.close(
-                    "did not answer a ping while another client wants its producer's name"
-                )
+                holder.close("did not answer a ping while another client wants its producer's name")
                 self.broker.disconnected(holder.number)
             if not self.closed:
                 then()
@@ -390,9 +362,7 @@ class Session:
                 producer.request_id,
                 producer.name,
                 ready=producer.ready,
-                topic_epoch=topic.producers.topic_epoch
-                if producer.exclusive and producer.ready
-                else None,
+                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
 
@@ -405,13 +375,9 @@ class Session:
         if producer is None:
             if producer_id in self._recently_closed:
                 return
-            raise ProtocolError(
-                f"SEND for producer {producer_id}, which is not open on this connection"
-            )
+            raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
         if not producer.ready:
-            raise ProtocolError(
-                f"SEND for producer {producer_id}, which still waits for exclusive access"
-            )
+            raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
         topic = self.producer_topics[producer_id]
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
@@ -432,15 +398,9 @@ class Session:
                         f"refused a message of {self.address} on {topic.text}: {error.message}",
                     )
                 )
-                self.send(
-                    commands.send_error(
-                        producer_id, send.sequence_id, error.code, error.message
-                    )
-                )
+                self.send(commands.send_error(producer_id, send.sequence_id, error.code, error.message))
                 continue
-            entries.append(
-                NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time)
-            )
+            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
             receipts.append((send.sequence_id, send.highest_sequence_id))
             size += len(frame.payload)
         self._append(producer, topic, entries, receipts, size)
@@ -458,11 +418,7 @@ class Session:
         try:
             append = topic.publish(producer, entries, receipts)
         except BrokerError as error:
-            self.send(
-                commands.send_error(
-                    producer.producer_id, receipts[0][0], error.code, error.message
-                )
-            )
+            self.send(commands.send_error(producer.producer_id, receipts[0][0], error.code, error.message))
             return
         self.broker.publishing(self, append, size)
 
@@ -534,10 +490,7 @@ class Session:
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
             if topic is None or self.closed:
-                done(
-                    error
-                    or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened")
-                )
+                done(error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
                 return
             self.broker.catalog.attach_consumer(self, topic, command, done)
 
@@ -546,9 +499,7 @@ class Session:
     def consumer_attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""
         self.consumers[consumer.consumer_id] = consumer
-        self.outbox.effects.insert(
-            at, Send(self.number, (commands.success(request_id),))
-        )
+        self.outbox.effects.insert(at, Send(self.number, (commands.success(request_id),)))
 
     def consumer_detached(self, consumer_id: int) -> None:
         """The subscription let the consumer go by itself (seek, deletion): its id is free again."""
@@ -575,20 +526,14 @@ class Session:
         subscription = consumer.subscription
         error: BrokerError | None = None
         try:
-            subscription.ack(
-                consumer, command.message_id, cumulative=command.ack_type == 1
-            )
+            subscription.ack(consumer, command.message_id, cumulative=command.ack_type == 1)
         except BrokerError as refused:
             error = refused
         if not command.HasField("request_id"):
             return
         consumer_id, request_id = command.consumer_id, command.request_id
         if error is not None:
-            self.send(
-                commands.ack_response(
-                    consumer_id, request_id, error.code, error.message
-                )
-            )
+            self.send(commands.ack_response(consumer_id, request_id, error.code, error.message))
             return
 
         def durable(problem: str) -> None:
@@ -604,9 +549,7 @@ class Session:
         consumer = self.consumers.get(command.consumer_id)
         if consumer is None:
             return
-        positions = [
-            Position(item.ledgerId, item.entryId) for item in command.message_ids
-        ]
+        positions = [Position(item.ledgerId, item.entryId) for item in command.message_ids]
         epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
         consumer.subscription.redeliver(consumer, positions or None, epoch)
 
@@ -644,19 +587,11 @@ class Session:
                 self._refuse(request_id, error)
 
         if command.HasField("message_id"):
-            self.broker.catalog.seek(
-                consumer.subscription, command.message_id, None, done
-            )
+            self.broker.catalog.seek(consumer.subscription, command.message_id, None, done)
         elif command.HasField("message_publish_time"):
-            self.broker.catalog.seek(
-                consumer.subscription, None, command.message_publish_time, done
-            )
+            self.broker.catalog.seek(consumer.subscription, None, command.message_publish_time, done)
         else:
-            done(
-                BrokerError(
-                    ErrorCode.METADATA, "SEEK names neither a message id nor a time"
-                )
-            )
+            done(BrokerError(ErrorCode.METADATA, "SEEK names neither a message id nor a time"))
 
     def _last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
         consumer = self._consumer(command.consumer_id, command.request_id)
@@ -686,16 +621,8 @@ class Session:
                 )
             )
             return
-        self.send(
-            commands.consumer_stats(
-                command.request_id, consumer.subscription.consumer_stats(consumer)
-            )
-        )
+        self.send(commands.consumer_stats(command.request_id, consumer.subscription.consumer_stats(consumer)))
 
 
 def _as_broker_error(error: BrokerError | NameNotValid) -> BrokerError:
-    return (
-        error
-        if isinstance(error, BrokerError)
-        else BrokerError(ErrorCode.PRODUCER_BUSY, str(error))
-    )
+    return error if isinstance(error, BrokerError) else BrokerError(ErrorCode.PRODUCER_BUSY, str(error))

@@ -11,25 +11,15 @@ if TYPE_CHECKING:
 
 def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     """Pulsar's stats of one topic or partition."""
-    subscriptions = {
-        name: subscription.stats() for name, subscription in topic.subscriptions.items()
-    }
+    subscriptions = {name: subscription.stats() for name, subscription in topic.subscriptions.items()}
     return {
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
-        "msgOutCounter": sum(
-            subscription["msgOutCounter"] for subscription in subscriptions.values()
-        ),
-        "bytesOutCounter": sum(
-            subscription["bytesOutCounter"] for subscription in subscriptions.values()
-        ),
-        "averageMsgSize": topic.bytes_in / topic.messages_in
-        if topic.messages_in
-        else 0.0,
+        "msgOutCounter": sum(subscription["msgOutCounter"] for subscription in subscriptions.values()),
+        "bytesOutCounter": sum(subscription["bytesOutCounter"] for subscription in subscriptions.values()),
+        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
         "storageSize": topic.log.bytes_retained,
-        "backlogSize": max(
-            (s.get("backlogSize", 0) for s in subscriptions.values()), default=0
-        ),
+        "backlogSize": max((s.get("backlogSize", 0) for s in subscriptions.values()), default=0),
         "publishers": topic.publisher_stats(),
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
@@ -45,10 +35,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     """Pulsar's internal stats of one topic or partition."""
     log = topic.log
     ledgers = log.ledger_infos()
-    cursors = {
-        name: subscription.internal_stats()
-        for name, subscription in topic.subscriptions.items()
-    }
+    cursors = {name: subscription.internal_stats() for name, subscription in topic.subscriptions.items()}
     cursors |= broker.links.cursor_stats(topic)
     current = ledgers[-1] if ledgers else None
     return {
@@ -58,11 +45,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "currentLedgerEntries": current.entries if current else 0,
         "currentLedgerSize": current.bytes if current else 0,
         "lastConfirmedEntry": str(log.last) if log.last != NONE else "-1:-1",
-        "state": "Terminated"
-        if topic.record.terminated
-        else "Fenced"
-        if topic.fenced
-        else "LedgerOpened",
+        "state": "Terminated" if topic.record.terminated else "Fenced" if topic.fenced else "LedgerOpened",
         "ledgers": [
             {
                 "ledgerId": ledger.ledger,
@@ -80,20 +63,14 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
             "size": -1,
             "offloaded": False,
         },
-        "watermarks": {
-            source: str(position) for source, position in log.watermarks().items()
-        },
+        "watermarks": {source: str(position) for source, position in log.watermarks().items()},
     }
 
 
 def broker_stats(broker: "Broker") -> dict[str, Any]:
     """Figures of the whole broker; counters since its start."""
     topics = broker.topics.values()
-    subscriptions = [
-        subscription
-        for topic in topics
-        for subscription in topic.subscriptions.values()
-    ]
+    subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
     return {
         "connections": len(broker.sessions),
         "producers": sum(len(topic.producers.live) for topic in topics),
@@ -102,16 +79,10 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "subscriptions": len(subscriptions),
         "msgInCounter": sum(topic.messages_in for topic in topics),
         "bytesInCounter": sum(topic.bytes_in for topic in topics),
-        "msgOutCounter": sum(
-            subscription.messages_out for subscription in subscriptions
-        ),
-        "bytesOutCounter": sum(
-            subscription.bytes_out for subscription in subscriptions
-        ),
+        "msgOutCounter": sum(subscription.messages_out for subscription in subscriptions),
+        "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
         "pendingPublishBytes": broker.pending_bytes,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
         "ready": broker.healthy,
-        "state": ""
-        if broker.healthy
-        else "the log cannot be written; publishing waits until it can",
+        "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
     }

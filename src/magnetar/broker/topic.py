@@ -39,9 +39,7 @@ class PublishToken:
 
     __slots__ = ("producer", "receipts", "topic")
 
-    def __init__(
-        self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]]) -> None:
         self.topic = topic
         self.producer = producer
         self.receipts = receipts
@@ -54,17 +52,13 @@ class PublishToken:
             return
         outbox = self.topic.outbox
         if error:
-            buffer = commands.send_error(
-                producer.producer_id, self.receipts[0][0], ErrorCode.PERSISTENCE, error
-            )
+            buffer = commands.send_error(producer.producer_id, self.receipts[0][0], ErrorCode.PERSISTENCE, error)
         else:
             buffer = commands.receipts(
                 producer.producer_id,
                 [
                     (sequence, highest, entry.ledger, entry.entry)
-                    for (sequence, highest), entry in zip(
-                        self.receipts, append.entries, strict=True
-                    )
+                    for (sequence, highest), entry in zip(self.receipts, append.entries, strict=True)
                 ],
             )
         outbox.put(Send(producer.connection, [buffer]))
@@ -104,6 +98,7 @@ class Topic:
         self.durable = True
         self.fenced = False
         self.deleting = False
+        self.quota_stop: ErrorCode | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -120,13 +115,9 @@ class Topic:
             BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
         """
         if self.deleting:
-            raise BrokerError(
-                ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted"
-            )
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
         if self.record.terminated:
-            raise BrokerError(
-                ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated"
-            )
+            raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
         if self.fenced:
             raise BrokerError(
                 ErrorCode.SERVICE_NOT_READY,
@@ -226,17 +217,11 @@ class Topic:
 
     def consumer_count(self) -> int:
         """Consumers of all subscriptions."""
-        return sum(
-            len(subscription.consumers) for subscription in self.subscriptions.values()
-        )
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
     def durable_subscriptions(self) -> Iterable[Subscription]:
         """The subscriptions that hold back retention."""
-        return (
-            subscription
-            for subscription in self.subscriptions.values()
-            if subscription.durable
-        )
+        return (subscription for subscription in self.subscriptions.values() if subscription.durable)
 
     def last_message_position(self) -> Position:
         """The newest entry that a consumer can be given (markers are not), or NONE."""
@@ -263,7 +248,5 @@ class Topic:
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self.in_flight >= 0, "more appends answered than sent"
-        assert not (self.fenced and self.log.staged_last > self.log.last), (
-            "entries staged while fenced"
-        )
+        assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
         self.producers.validate()

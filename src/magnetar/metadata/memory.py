@@ -25,12 +25,11 @@ class MemoryStore:
             present = self._data[key][1] if key in self._data else 0
             if present != version:
                 raise VersionConflict(f"{key} has version {present}, not {version}")
-        changes: list[tuple[str, bytes | None, int]] = []
         self._version += 1
         version = self._version
-        for key in deletes:
-            if self._data.pop(key, None) is not None:
-                changes.append((key, None, version))
+        changes: list[tuple[str, bytes | None, int]] = [
+            (key, None, version) for key in deletes if self._data.pop(key, None) is not None
+        ]
         for key, value in puts.items():
             self._data[key] = (bytes(value), version)
             changes.append((key, bytes(value), version))

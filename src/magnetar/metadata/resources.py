@@ -451,6 +451,11 @@ class Resources:
         policies = self._namespaces.get(namespace)
         return (policies.message_ttl_in_seconds if policies else None) or 0
 
+    def backlog_quotas(self, namespace: NamespaceName) -> Mapping[BacklogQuotaType, BacklogQuota]:
+        """How far subscriptions may lag; empty: as far as they like."""
+        policies = self._namespaces.get(namespace)
+        return policies.backlog_quota_map if policies else {}
+
     def replication_start(self, namespace: NamespaceName) -> ReplicationStart:
         """Where a new link begins."""
         policies = self._namespaces.get(namespace)

@@ -1,7 +1,8 @@
 """The versioned key-value store behind cursors, topics, tenants and namespaces: the interface of its implementations.
 
 Keys are texts with slashes (`topics/...`, `cursors/...`), values bytes. Every key has a version that grows with each
-write of it and is never used again, also after a deletion; 0 stands for "is not there". One `apply` is one transaction: all of it is durable, or none.
+write of it and is never used again, also after a deletion; 0 stands for "is not there". One `apply` is one transaction:
+all of it is durable, or none.
 """
 
 from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ time: that is what makes them single-threaded without a lock.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ READERS: int = 2
 class Peer(Protocol):
     """A connection as the driver sees it (`runtime.server.Connection`)."""
 
-    def send(self, buffers: list[bytes]) -> None:
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Write buffers, in order."""
 
     def close(self, reason: str) -> None:
@@ -61,7 +61,7 @@ class Driver:
         loop: the event loop whose thread owns the broker.
         broker: the machine.
         outbox: the one that all of the broker's machines share.
-        log: the thread that owns the log's files; its callbacks must be `log_callbacks()` of this driver.
+        log: the thread that owns the log's files; it tells `appended`, `append_failed`, `healed`.
         store: the metadata store; answers on a thread of its own.
         clock: wall clock.
     """
@@ -126,26 +126,17 @@ class Driver:
         finally:
             self._running = False
 
-    def log_callbacks(
-        self,
-    ) -> tuple[
-        Callable[[list[tuple[Append, Location]]], None],
-        Callable[[list[Append], str], None],
-        Callable[[], None],
-    ]:
-        """What the log thread calls: appended, failed, healed; each hops to the loop."""
-        call = self._call
+    def appended(self, batch: list[tuple[Append, Location]]) -> None:
+        """The log holds these; called on the log's thread."""
+        self._call(self._broker.appended, batch)
 
-        def appended(batch: list[tuple[Append, Location]]) -> None:
-            call(self._broker.appended, batch)
+    def append_failed(self, batch: list[Append], error: str) -> None:
+        """The log does not hold these and never will; called on the log's thread."""
+        self._call(self._broker.append_failed, batch, error)
 
-        def failed(batch: list[Append], error: str) -> None:
-            call(self._broker.append_failed, batch, error)
-
-        def healed() -> None:
-            call(self._broker.healed)
-
-        return appended, failed, healed
+    def healed(self) -> None:
+        """The log takes appends again; called on the log's thread."""
+        self._call(self._broker.healed)
 
     def _call(self, event: Callable[..., None], *arguments: Any) -> None:
         """Hop from another thread to the loop."""

@@ -46,7 +46,13 @@ class OsFile:
 
     def close(self) -> None:
         """Let go."""
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        # Readers of a segment that is being deleted hold the file until they are done, whoever lets go last.
+        self.close()
 
 
 class OsFiles:
@@ -66,7 +72,7 @@ class OsFiles:
 
     def names(self, folder: Path) -> list[str]:
         """What is in a folder."""
-        return os.listdir(folder)
+        return [path.name for path in folder.iterdir()]
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder with its parents."""

@@ -1,4 +1,4 @@
-"""The one thread that owns the log's files: group commit, failures, seals.
+"""The one thread that owns the log's files: group commit, failures, background work.
 
     cycle:    take everything that waits -> write it -> one fdatasync -> report it as appended -> again
 
@@ -8,39 +8,44 @@ A failed write or sync ends the segment: whatever was in flight fails, nothing i
 fdatasync left on disk is unknowable), and a *new* segment with a durable seal (bad segment, last good offset) is made
 before anything is accepted again. While that does not work (disk full, disk gone), every append fails at once and the
 thread tries to heal with a bounded backoff.
+
+An append that was staged before its topic was told of a failure carries positions and origin indexes that are void. It
+may reach this thread after the log healed; its `epoch` gives it away, and it fails too.
+
+Between cycles, and all the time when there is nothing to write, the thread makes sidecars of closed segments and
+rewrites mostly dead ones, in slices; under load it gives that a small share of its time.
 """
 
 import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
+from magnetar.runtime.housekeeping import Housekeeping
+from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
-from magnetar.storage.files import Files, LogFile
-from magnetar.storage.records import SEGMENT_MAGIC, pack_seal, read_entry
-from magnetar.storage.recovery import Recovered, recover, segment_name
+from magnetar.storage.files import Files
+from magnetar.storage.log import SegmentLog
+from magnetar.storage.records import SALT_BYTES
+from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import Span
 
 logger = logging.getLogger("magnetar.log")
 
-CYCLE_BYTES_MAX = 32 * 1024 * 1024
+CYCLE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Back-pressure inside the thread: one cycle writes at most this much, so that a receipt never waits for more."""
 
-JOIN_BYTES = 8 * 1024
-"""Buffers smaller than this on average are joined before writing: a copy is cheaper than a long vector."""
-
-HEAL_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to heal; the last one repeats."""
 
-READ_GAP_BYTES = 64 * 1024
-"""Records this near to each other are read in one go, with what lies between."""
-
-READ_BLOCK_BYTES = 8 * 1024 * 1024
-"""A ceiling on one such read."""
+BACKGROUND_SHARE: Final = 10
+"""Under load one part in so many of the thread's time goes to sidecars and rewriting."""
 
 
 class LogThread:
@@ -50,8 +55,11 @@ class LogThread:
         files: the file system.
         folder: of the segments.
         config: `fsync`, `fsync_interval_ms`, `segment_bytes`, `disk_free_bytes_min`.
-        on_appended, on_failed, on_healed: called on this thread.
+        on_appended, on_failed, on_healed: called on this thread. Each append is answered once by one of the first two;
+            those of one topic in the order of submission. `on_healed` follows every `on_failed` when appends are
+            accepted again.
         heal_pauses_s: between attempts to heal.
+        salt: random bytes, see `storage.records`.
     """
 
     def __init__(
@@ -64,30 +72,33 @@ class LogThread:
         on_failed: Callable[[list[Append], str], None],
         on_healed: Callable[[], None],
         heal_pauses_s: Sequence[float] = HEAL_S,
+        salt: Callable[[], bytes] = lambda: os.urandom(SALT_BYTES),
     ) -> None:
         self._files = files
-        self._heal_pauses_s = heal_pauses_s
         self._folder = folder
-        self._config = config
+        self._fsync = config.fsync
+        self._interval_s = config.fsync_interval_ms / 1000 if config.fsync == "interval" else None
+        self._heal_pauses_s = heal_pauses_s
         self._on_appended = on_appended
         self._on_failed = on_failed
         self._on_healed = on_healed
+        self._log = SegmentLog(
+            files,
+            folder,
+            segment_bytes=config.segment_bytes,
+            disk_free_bytes_min=config.disk_free_bytes_min,
+            salt=salt,
+        )
+        self._readers = SegmentReaders(files, folder)
+        self._background = Housekeeping(files, folder, self._log, self._readers)
         self._wake = threading.Condition()
         self._queue: list[Append] = []
         self._dropped: list[int] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._readers: dict[int, LogFile] = {}
-        self._readers_lock = threading.Lock()
-        self._file: LogFile | None = None
-        self._segment = 0
-        self._offset = 0
-        self._synced_offset = 0
-        self._synced_at = 0.0
-        self._seals: dict[int, int] = {}
-        self._broken = ""
-        self._live: dict[int, dict[int, int]] = {}
-        self._keepers: set[int] = set()
+        self._failed_epochs: dict[str, int] = {}
+        self._next_sync_s = 0.0
+        self._next_background_s = 0.0
         self.cycles = 0
         self.synced_bytes = 0
 
@@ -100,12 +111,13 @@ class LogThread:
             StorageError: the log cannot be read, or no new segment can be made.
         """
         recovered = recover(self._files, self._folder)
-        self._live = recovered.segment_ledgers
-        self._segment = recovered.last_segment
+        for note in recovered.notes:
+            logger.info("%s", note)
         try:
-            self._next_segment()
+            self._log.begin(recovered)
         except OSError as error:
             raise StorageError(f"cannot write to the log in {self._folder}: {error.strerror or error}") from error
+        self._background.look_for_rewrites()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
         return recovered
@@ -117,95 +129,67 @@ class LogThread:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
-        for file in self._readers.values():
-            file.close()
-        self._readers.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._readers.close()
+        try:
+            self._log.close()
+        except OSError as error:
+            logger.error("the log's last sync failed: %s", error.strerror or error)
 
     # ---------------------------------------------------------------------------------------------- from other threads
 
     def submit(self, append: Append) -> None:
-        """Queue an append; reported as appended or failed, in the order of submission."""
+        """Queue an append; reported as appended or failed, see `on_appended`."""
         with self._wake:
             self._queue.append(append)
             if len(self._queue) == 1:
                 self._wake.notify()
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """Nobody needs these ledgers any more; segments that hold nothing else are deleted."""
+        """Nobody needs these ledgers any more; segments that hold nothing else are deleted, mostly dead ones rewritten."""
         with self._wake:
             self._dropped.extend(ledgers)
             self._wake.notify()
 
-    def read(self, spans: list[Span]) -> list[StoredEntry]:
-        """Read records, from any thread; those behind a damaged one are left out.
+    def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
+        """Read entries, from any thread; those behind a damaged one are left out.
 
         Raises:
-            StorageError: the first one is damaged, with its place.
+            StorageError: the first one is damaged or gone; says which and where.
+            OSError: the disk does not answer.
         """
-        entries: list[StoredEntry] = []
-        at = 0
-        while at < len(spans):
-            first = spans[at]
-            end = at + 1
-            upto = first.offset + first.size
-            while (
-                end < len(spans)
-                and spans[end].segment == first.segment
-                and 0 <= spans[end].offset - upto <= READ_GAP_BYTES
-                and spans[end].offset + spans[end].size - first.offset <= READ_BLOCK_BYTES
-            ):
-                upto = spans[end].offset + spans[end].size
-                end += 1
-            block = memoryview(self._pread(first.segment, first.offset, upto - first.offset))
-            for span in spans[at:end]:
-                entry = read_entry(block, span.offset - first.offset, span.size)
-                if entry is None:
-                    if entries:
-                        return entries
-                    raise StorageError(
-                        f"corrupt entry in segment {span.segment} at offset {span.offset} ({span.size} bytes): "
-                        "its checksum does not fit"
-                    )
-                entries.append(entry)
-            at = end
-        return entries
-
-    def _pread(self, segment: int, offset: int, size: int) -> bytes:
-        with self._readers_lock:
-            file = self._readers.get(segment)
-            if file is None:
-                file = self._readers[segment] = self._files.open(self._folder / segment_name(segment))
-        return file.pread(offset, size)
+        return self._readers.read(spans)
 
     # ------------------------------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        interval_s = self._config.fsync_interval_ms / 1000 if self._config.fsync == "interval" else None
-        while True:
-            with self._wake:
-                while not self._queue and not self._dropped and not self._stopping:
-                    unsynced = self._offset > self._synced_offset
-                    self._wake.wait(interval_s if interval_s is not None and unsynced else None)
-                    if interval_s is not None and unsynced:
-                        break
-                batch = self._take()
-                dropped, self._dropped = self._dropped, []
-                if self._stopping and not batch and not dropped:
+        try:
+            while self._cycle():
+                pass
+        except Exception as error:  # a bug here must not leave publishers waiting for ever
+            logger.critical("the log thread stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
+            self._refuse_for_ever(f"the log has stopped: unexpected {type(error).__name__}: {error}")
+
+    def _cycle(self) -> bool:
+        """One round; whether there is another."""
+        with self._wake:
+            while not self._queue and not self._dropped and not self._stopping:
+                if self._background.pending:
                     break
-            if dropped:
-                self._release(dropped)
-            if batch:
-                self._commit(batch)
-            elif interval_s is not None and self._offset > self._synced_offset and not self._broken:
-                self._commit([])
-        if not self._broken and self._offset > self._synced_offset and self._file is not None:
-            try:
-                self._file.sync()
-            except OSError as error:
-                logger.error("the log's last sync failed: %s", error)
+                pause_s = self._until_sync_s()
+                self._wake.wait(pause_s)
+                if pause_s is not None:
+                    break
+            batch = self._take()
+            dropped, self._dropped = self._dropped, []
+            if self._stopping and not batch and not dropped:
+                return False
+        if dropped:
+            self._background.release(dropped)
+        batch = self._current(batch)
+        if batch or self._sync_due():
+            self._commit(batch)
+        self._work(idle=not batch)
+        return True
 
     def _take(self) -> list[Append]:
         """What the next cycle writes. Called with the lock held."""
@@ -219,160 +203,126 @@ class LogThread:
         self._queue = []
         return queue
 
+    def _current(self, batch: list[Append]) -> list[Append]:
+        """Leave out, and report, what was staged before its topic was told of a failure."""
+        if not self._failed_epochs or not batch:
+            return batch
+        void = [append for append in batch if append.epoch <= self._failed_epochs.get(append.topic, -1)]
+        for append in batch:
+            if append.epoch > self._failed_epochs.get(append.topic, append.epoch):
+                del self._failed_epochs[append.topic]
+        if not void:
+            return batch
+        gone = set(map(id, void))
+        self._on_failed(void, "the log failed while this was on its way")
+        self._on_healed()
+        return [append for append in batch if id(append) not in gone]
+
+    def _until_sync_s(self) -> float | None:
+        if self._interval_s is None or self._log.offset <= self._log.synced:
+            return None
+        return max(0.0, self._next_sync_s - time.monotonic())
+
+    def _sync_due(self) -> bool:
+        return self._until_sync_s() == 0.0
+
     def _commit(self, batch: list[Append]) -> None:
         """Write, sync, report."""
+        at_once, later = self._split(batch)
+        flying = batch
+        syncing = False
         try:
-            if self._offset >= self._config.segment_bytes:
-                self._seal_off_full()
-            located = self._write(batch)
-            durable = self._config.fsync == "always" or not batch or any(append.durable for append in batch)
-            overdue = (
-                self._config.fsync == "interval"
-                and time.monotonic() - self._synced_at >= self._config.fsync_interval_ms / 1000
-            )
-            if not durable and not overdue:
+            if at_once:
+                located = self._log.write(at_once)
+                self._log.answer()
+                flying = later
                 self._on_appended(located)
-                return
-            early = [] if self._config.fsync == "always" else [item for item in located if not item[0].durable]
-            # Order within a topic is kept: a topic's appends are all durable or all not.
-            if early:
-                self._on_appended(early)
-                located = [item for item in located if item[0].durable]
-            self._sync()
-            if located:
-                self._on_appended(located)
+            located = self._log.write(later)
+            if later or self._sync_due():
+                syncing = True
+                self._sync()
+                self._log.answer()
+                flying = []
+                if located:
+                    self._on_appended(located)
         except OSError as error:
-            self._fail(batch, error)
+            self._fail(flying, error, sync_failed=syncing)
 
-    def _write(self, batch: list[Append]) -> list[tuple[Append, Location]]:
-        assert self._file is not None
-        if batch and self._files.free_bytes(self._folder) < self._config.disk_free_bytes_min:
-            raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
-        located: list[tuple[Append, Location]] = []
-        buffers: list[bytes] = []
-        offset = self._offset
-        for append in batch:
-            located.append((append, Location(self._segment, offset)))
-            offset += append.bytes_total
-            records = append.records
-            if append.bytes_total < JOIN_BYTES * len(records):
-                buffers.append(b"".join(records))
-            else:
-                buffers.extend(records)
-        if buffers:
-            self._file.writev(buffers)
-        self._offset = offset
-        live = self._live.setdefault(self._segment, {})
-        for append in batch:
-            for entry in append.entries[:1]:
-                live[entry.ledger] = live.get(entry.ledger, 0) + append.bytes_total
-        return located
+    def _split(self, batch: list[Append]) -> tuple[list[Append], list[Append]]:
+        """What is answered when it is written, and what when it is synced; a topic's order is kept."""
+        if self._fsync == "always":
+            return [], batch
+        durable = {append.topic for append in batch if append.durable}
+        at_once = [append for append in batch if append.topic not in durable]
+        return at_once, [append for append in batch if append.topic in durable]
 
     def _sync(self) -> None:
-        assert self._file is not None
-        self._file.sync()
+        before = self._log.synced
+        self._log.sync()
         self.cycles += 1
-        self.synced_bytes += self._offset - self._synced_offset
-        self._synced_offset = self._offset
-        self._synced_at = time.monotonic()
+        self.synced_bytes += self._log.synced - before
+        if self._interval_s is not None:
+            self._next_sync_s = time.monotonic() + self._interval_s
 
-    def _seal_off_full(self) -> None:
-        """The segment is full: everything in it is synced, the next one begins."""
-        assert self._file is not None
-        if self._offset > self._synced_offset:
-            self._sync()
-        self._next_segment()
-
-    def _next_segment(self) -> None:
-        """Make the next segment, with the seals that are due, durably."""
-        number = self._segment + 1
-        path = self._folder / segment_name(number)
-        self._segment = number  # also when it fails below: a number is not used twice
-        file = self._files.create(path)
+    def _work(self, *, idle: bool) -> None:
+        """A slice of background work."""
+        if not self._background.pending:
+            return
+        started = time.monotonic()
+        if not idle and started < self._next_background_s:
+            return
         try:
-            head = SEGMENT_MAGIC + b"".join(pack_seal(bad, good) for bad, good in sorted(self._seals.items()))
-            file.writev([head])
-            file.sync()
-            self._files.sync_folder(self._folder)
-        except OSError:
-            file.close()
-            raise
-        if self._file is not None:
-            self._file.close()
-        self._file = file
-        self._offset = self._synced_offset = len(head)
-        self._synced_at = time.monotonic()
-        sealed, self._seals = self._seals, {}
-        for bad, good in sealed.items():
-            self._cut(bad, good, keeper=number)
-
-    def _cut(self, bad: int, good: int, *, keeper: int) -> None:
-        """Cut off what a durable seal names. Until that is done the segment with the seal may not be deleted."""
-        try:
-            file = self._files.open(self._folder / segment_name(bad))
-            try:
-                file.truncate(max(good, len(SEGMENT_MAGIC)))
-            finally:
-                file.close()
-        except OSError:
-            self._keepers.add(keeper)
+            self._background.step()
+        except OSError as error:
+            self._fail([], error, sync_failed=True)
+        now = time.monotonic()
+        self._next_background_s = now + (BACKGROUND_SHARE - 1) * (now - started)
 
     # -------------------------------------------------------------------------------------------------------- failures
 
-    def _fail(self, batch: list[Append], error: OSError) -> None:
-        """A write or sync failed: everything in flight never was."""
-        reason = error.strerror or str(error) or type(error).__name__
-        self._broken = f"the log cannot be written: {reason}"
-        logger.error("%s (segment %d); nothing is accepted until it can be", self._broken, self._segment)
-        self._seals[self._segment] = min(self._synced_offset, self._seals.get(self._segment, self._synced_offset))
-        with self._wake:
-            waiting, self._queue = self._queue, []
-        self._on_failed(batch + waiting, self._broken)
+    def _fail(self, flying: list[Append], error: OSError, *, sync_failed: bool) -> None:
+        """A write or sync failed: everything in flight never was. Ends when the log works again, or with the broker."""
+        reason = "no space left on the device" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        broken = f"the log cannot be written: {reason or type(error).__name__}"
+        logger.error("%s (segment %d); nothing is accepted until it can be", broken, self._log.segment)
+        self._log.fail(sync_failed=sync_failed)
+        self._background.abandon()
+        self._refuse(flying, broken)
         attempt = 0
-        while not self._heal():
-            pause = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
+        while True:
+            with self._wake:
+                waiting, self._queue = self._queue, []
+                dropped, self._dropped = self._dropped, []
+            if dropped:
+                # What retention gives back may be the room that is missing.
+                self._background.release(dropped)
+            self._refuse(waiting, broken)
+            if self._log.heal():
+                break
+            pause_s = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
             attempt += 1
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping, pause)
-                refused, self._queue = self._queue, []
+                self._wake.wait_for(lambda: self._stopping, pause_s)
                 if self._stopping:
-                    self._on_failed(refused, self._broken)
+                    waiting, self._queue = self._queue, []
+                    self._refuse(waiting, broken)
                     return
-            if refused:
-                self._on_failed(refused, self._broken)
-        with self._wake:
-            refused, self._queue = self._queue, []
-        if refused:
-            self._on_failed(refused, self._broken)
-        self._broken = ""
-        logger.warning("the log works again, in segment %d", self._segment)
+        logger.warning("the log works again, in segment %d", self._log.segment)
         self._on_healed()
 
-    def _heal(self) -> bool:
-        try:
-            # Room for more than the seal alone, or the next append would fail at once and so on for ever.
-            if self._files.free_bytes(self._folder) < self._config.disk_free_bytes_min:
-                return False
-            self._next_segment()
-        except OSError as error:
-            logger.info("the log is not back yet: %s", error.strerror or error)
-            self._seals[self._segment] = 0
-            return False
-        return True
+    def _refuse(self, batch: list[Append], reason: str) -> None:
+        if not batch:
+            return
+        for append in batch:
+            self._failed_epochs[append.topic] = max(append.epoch, self._failed_epochs.get(append.topic, -1))
+        self._on_failed(batch, reason)
 
-    def _release(self, ledgers: list[int]) -> None:
-        """Delete segments in which nothing lives."""
-        gone = set(ledgers)
-        for number, held in list(self._live.items()):
-            for ledger in gone & held.keys():
-                del held[ledger]
-            if not held and number != self._segment and number not in self._keepers:
-                del self._live[number]
-                with self._readers_lock:
-                    file = self._readers.pop(number, None)
-                if file is not None:
-                    file.close()
-                try:
-                    self._files.unlink(self._folder / segment_name(number))
-                except OSError as error:
-                    logger.error("cannot delete segment %d: %s", number, error.strerror or error)
+    def _refuse_for_ever(self, reason: str) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: bool(self._queue) or self._stopping)
+                waiting, self._queue = self._queue, []
+                stopping = self._stopping
+            self._refuse(waiting, reason)
+            if stopping:
+                return

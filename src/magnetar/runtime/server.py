@@ -7,6 +7,7 @@ dispatching to it; a broker that has too much to write makes the socket stop bei
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import cast
 
 from magnetar.broker.broker import Broker
@@ -98,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------------------------------------------- driver.Peer
 
-    def send(self, buffers: list[bytes]) -> None:
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Write buffers, in order."""
         transport = self._transport
         if transport is None:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -278,13 +278,18 @@ def _watch(
     """Tend the queries until told to stop; with `once`, until what is there is replicated."""
     once = Once(conductor) if options.once else None
     written = 0.0
-    with metrics.open("a") as file:
+
+    def measure() -> None:
+        file.write(json.dumps({"at_ms": time.time_ns() // 1_000_000, **conductor.status()}) + "\n")
+        file.flush()
+
+    with metrics.open("a") as file, ExitStack() as at_end:
+        at_end.callback(measure)
         while not options.stop.wait(0.05 if once else 0.2):
             queries.tend()
             if time.monotonic() - written >= METRICS_MS / 1000:
                 written = time.monotonic()
-                file.write(json.dumps({"at_ms": time.time_ns() // 1_000_000, **conductor.status()}) + "\n")
-                file.flush()
+                measure()
             if once is not None:
                 left = once.left()
                 if left is not None:

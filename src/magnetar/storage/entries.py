@@ -99,6 +99,8 @@ class Append:
         preamble: how many of `sizes` are no entries (a ledger's opening).
         durable: the answer must wait for the sync, whatever the broker's `fsync` setting says.
         token: opaque to storage; the broker's note of whom to answer.
+        epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
+            told of a failure must not be written after it: its positions and origin indexes are void.
     """
 
     topic: str
@@ -110,3 +112,4 @@ class Append:
     token: Any = None
     bytes_total: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    epoch: int = 0

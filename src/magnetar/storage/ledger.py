@@ -2,16 +2,26 @@
 
 The index is derived from the log. It answers where an entry lies and what kind it is without reading it; what a message
 says is only in the log.
+
+The *origin index map* (geo-replication.md) is kept as runs: consecutive entries of one origin whose indexes follow each
+other extend a run; inside a run an index is the run's first plus the messages in between.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+
+from magnetar.core.ids import OriginKey
+from magnetar.storage.entries import EntryFlags
+from magnetar.storage.segmentindex import Piece
 
 SEGMENT_SHIFT = 40
 """A location is one number: segment number above, offset (up to 1 TiB) below."""
 
 OFFSET_MASK = (1 << SEGMENT_SHIFT) - 1
+
+_MARKER = int(EntryFlags.MARKER)
 
 
 class Ledger:
@@ -29,19 +39,29 @@ class Ledger:
         markers: entry ids of markers, ascending.
         bytes: of all records.
         newest_ms: broker time of the last entry.
+        newest_publish: highest publish time, ms.
+        missing: entries that damage took; their record size is 0.
     """
 
     __slots__ = (
         "bytes",
         "closed",
         "created_ms",
+        "disordered",
         "flags",
         "ledger",
         "locations",
         "markers",
         "messages",
+        "missing",
         "newest_ms",
+        "newest_publish",
+        "origins",
         "publish_times",
+        "run_entries",
+        "run_firsts",
+        "run_next",
+        "run_origins",
         "sizes",
     )
 
@@ -57,6 +77,14 @@ class Ledger:
         self.markers: array[int] = array("I")
         self.bytes = 0
         self.newest_ms = created_ms
+        self.newest_publish = -(1 << 63)
+        self.missing = 0
+        self.run_entries: array[int] = array("I")
+        self.run_firsts: array[int] = array("q")
+        self.run_origins: list[OriginKey | None] = []
+        self.origins: dict[OriginKey, array[int]] = {}
+        self.disordered = False
+        self.run_next = -1
 
     @property
     def entries(self) -> int:
@@ -77,6 +105,114 @@ class Ledger:
         self.bytes += size
         if broker_time > self.newest_ms:
             self.newest_ms = broker_time
+        if publish_time > self.newest_publish:
+            self.newest_publish = publish_time
+
+    def begin_run(self, entry: int, origin: OriginKey | None, first_index: int) -> None:
+        """From `entry` on the origin indexes count from `first_index`; `origin` None: there are none."""
+        self.run_entries.append(entry)
+        self.run_origins.append(origin)
+        self.run_firsts.append(first_index)
+        if origin is not None:
+            runs = self.origins.get(origin)
+            if runs is None:
+                runs = self.origins[origin] = array("I")
+            elif self.run_firsts[runs[-1]] > first_index:
+                # A link keeps its origin's order; restoring a wiped cluster from several peers need not.
+                self.disordered = True
+            runs.append(len(self.run_origins) - 1)
+
+    def extend(self, piece: Piece, segment: int, incarnation: int) -> dict[int, int]:
+        """Take in a piece of this ledger that lies in `segment`; entries in front of it that are not here are missing.
+
+        Of an entry that is here already (its segment was being rewritten) the later segment's copy counts.
+
+        Args:
+            piece: to be given in the order of their first entries.
+            segment: number.
+            incarnation: of the topic, for the entries published here.
+
+        Returns:
+            Bytes that count no more, by segment.
+        """
+        superseded: dict[int, int] = {}
+        base = segment << SEGMENT_SHIFT
+        here = min(self.entries, piece.end)
+        for entry in range(piece.first, here):
+            old = self.locations[entry] >> SEGMENT_SHIFT
+            new = base | piece.offsets[entry - piece.first]
+            loser = min(old, segment)
+            superseded[loser] = superseded.get(loser, 0) + self.sizes[entry]
+            self.locations[entry] = max(self.locations[entry], new)
+        if here >= piece.end and here > piece.first:
+            return superseded
+        for _ in range(self.entries, piece.first):
+            self._miss()
+        start = self.entries - piece.first
+        self.locations.extend([base | offset for offset in piece.offsets[start:]])
+        self.sizes.extend(piece.sizes[start:])
+        before = self.messages[-1] if self.messages else 0
+        self.messages.extend(list(accumulate(piece.counts[start:], initial=before))[1:])
+        self.flags += piece.flags[start:]
+        self.publish_times.extend(piece.publish_times[start:])
+        self.markers.extend(
+            [piece.first + at for at in range(start, len(piece)) if piece.flags[at] & _MARKER]
+            if any(flags & _MARKER for flags in piece.flags)
+            else []
+        )
+        self.bytes += sum(piece.sizes[start:])
+        self.newest_ms = max(self.newest_ms, piece.newest_ms)
+        self.newest_publish = max(self.newest_publish, *piece.publish_times)
+        begin = piece.first + start
+        for number, run in enumerate(piece.runs):
+            if number + 1 < len(piece.runs) and piece.runs[number + 1].entry <= begin:
+                continue
+            entry = max(run.entry, begin)
+            origin = OriginKey(run.origin, run.incarnation if run.origin else incarnation)
+            skipped = sum(piece.counts[run.entry - piece.first : entry - piece.first])
+            self.begin_run(
+                entry,
+                origin if run.first_index >= 0 else None,
+                run.first_index + (skipped if run.first_index >= 0 else 0),
+            )
+        self.run_next = -1
+        return superseded
+
+    def _miss(self) -> None:
+        """One entry that damage took. It keeps its place, so that whoever reads it is told."""
+        if not self.run_origins or self.run_origins[-1] is not None:
+            self.begin_run(self.entries, None, -1)
+        self.add(0, 0, 0, 1, self.publish_times[-1] if self.publish_times else 0, 0, marker=False)
+        self.missing += 1
+
+    def index_at(self, entry: int) -> tuple[OriginKey, int] | None:
+        """Origin and index of the first message of an entry; None for markers and damaged ones."""
+        run = bisect_right(self.run_entries, entry) - 1
+        if run < 0 or self.flags[entry] & _MARKER:
+            return None
+        origin = self.run_origins[run]
+        if origin is None:
+            return None
+        return origin, self.run_firsts[run] + self.messages_in(self.run_entries[run], entry)
+
+    def entry_of(self, origin: OriginKey, index: int) -> int | None:
+        """The entry that holds the message with this index of an origin, or None."""
+        runs = self.origins.get(origin)
+        if runs is None:
+            return None
+        run_entries, firsts = self.run_entries, self.run_firsts
+        at = len(runs) if self.disordered else bisect_right(runs, index, key=firsts.__getitem__)
+        for run in reversed(runs[max(0, at - 1) : at] if not self.disordered else runs):
+            first = firsts[run]
+            if first > index:
+                continue
+            start = run_entries[run]
+            end = run_entries[run + 1] if run + 1 < len(run_entries) else self.entries
+            before = self.messages[start - 1] if start else 0
+            entry = bisect_right(self.messages, before + index - first, start, end)
+            if entry < end:
+                return entry
+        return None
 
     def count(self, entry: int) -> int:
         """Messages in one entry."""

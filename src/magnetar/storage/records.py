@@ -10,6 +10,13 @@ little-endian; the checksum covers the length, the type and the body. Types:
     2 entry from a link         as 1, then incarnation 8, source ledger 8, source entry 8, origin (1 + n), data
     3 opening of a ledger       ledger 8, incarnation 8, created 8, topic (2 + n)
     4 seal                      segment 8, good offset 8: what lies behind that offset in that segment never happened
+    5 start                     segment 8, salt 8, highest ledger id so far 8: the first record of a segment
+    6 check                     salt 8, offset 8: what lies in front of that offset was durable when this was written
+
+A segment's magic, start and seals are durable before anything is written behind them. A check stands at the head of
+what a cycle writes, so that recovery can tell a torn tail (behind the last check) from damage (in front of it). The
+salt is random and told to nobody: what looks like a check inside a client's bytes is none. A *damaged* stretch is
+left by its record's length if a whole record follows there, else by the next check, never by a guess.
 
 Times are ms. An entry's data are the client's bytes from the checksum magic on, verbatim.
 """
@@ -32,13 +39,20 @@ LOCAL: Final = 1
 REPLICATED: Final = 2
 LEDGER: Final = 3
 SEAL: Final = 4
+START: Final = 5
+CHECK: Final = 6
+SALT_BYTES: Final = 8
 
 _PREFIX: Final = struct.Struct("<II")
 _LOCAL: Final = struct.Struct("<BQIBIqqq")
 _SOURCE: Final = struct.Struct("<Qqq")
 _LEDGER: Final = struct.Struct("<BQQqH")
 _SEAL: Final = struct.Struct("<BQQ")
+_START: Final = struct.Struct("<BQ8sq")
+_CHECK: Final = struct.Struct("<B8sQ")
 LOCAL_HEADER_BYTES: Final = PREFIX_BYTES + _LOCAL.size
+START_RECORD_BYTES: Final = PREFIX_BYTES + _START.size
+CHECK_RECORD_BYTES: Final = PREFIX_BYTES + _CHECK.size
 
 
 class LedgerOpened(NamedTuple):
@@ -57,13 +71,28 @@ class Sealed(NamedTuple):
     offset: int
 
 
+class Started(NamedTuple):
+    """Record 5."""
+
+    segment: int
+    salt: bytes
+    ledger_high: int
+
+
+class Checked(NamedTuple):
+    """Record 6."""
+
+    salt: bytes
+    offset: int
+
+
 class EntryHead(NamedTuple):
     """What recovery needs of an entry without its data."""
 
     ledger: int
     entry: int
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
     publish_time: int
     broker_time: int
     origin: str
@@ -124,6 +153,21 @@ def pack_seal(segment: int, offset: int) -> bytes:
     return _framed(_SEAL.pack(SEAL, segment, offset))
 
 
+def pack_start(segment: int, salt: bytes, ledger_high: int) -> bytes:
+    """A segment's first record."""
+    return _framed(_START.pack(START, segment, salt, ledger_high))
+
+
+def pack_check(salt: bytes, offset: int) -> bytes:
+    """A check."""
+    return _framed(_CHECK.pack(CHECK, salt, offset))
+
+
+def check_pattern(salt: bytes) -> bytes:
+    """What a check of a segment looks like behind its prefix, for finding one among damage."""
+    return bytes([CHECK]) + salt
+
+
 def whole(buffer: memoryview, at: int, *, check: bool) -> int:
     """The size of the record that starts at `at`, prefix included; 0 when it is torn or damaged.
 
@@ -143,7 +187,7 @@ def whole(buffer: memoryview, at: int, *, check: bool) -> int:
     return int(end - at)
 
 
-def read_head(buffer: memoryview, at: int) -> EntryHead | LedgerOpened | Sealed:
+def read_head(buffer: memoryview, at: int) -> EntryHead | LedgerOpened | Sealed | Started | Checked:
     """The record that starts at `at` and is whole, without an entry's data.
 
     Raises:
@@ -171,6 +215,12 @@ def read_head(buffer: memoryview, at: int) -> EntryHead | LedgerOpened | Sealed:
     if kind == SEAL:
         _, segment, offset = _SEAL.unpack_from(buffer, body)
         return Sealed(segment, offset)
+    if kind == START:
+        _, segment, salt, high = _START.unpack_from(buffer, body)
+        return Started(segment, salt, high)
+    if kind == CHECK:
+        _, salt, offset = _CHECK.unpack_from(buffer, body)
+        return Checked(salt, offset)
     raise StorageError(f"a record of unknown type {kind}: written by a newer version?")
 
 

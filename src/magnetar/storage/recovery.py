@@ -3,32 +3,43 @@
 Rules (FINDINGS A4, A6; broker.md):
 
 - what a seal names is cut: it never happened, whatever the disk says;
-- the end of the *last* segment may be torn by the crash: the first record there that is not whole ends it, and the rest
-  is cut off durably before anything new is written;
-- damage anywhere else is reported with its place; records whose lengths can still be followed are served.
+- the *tail*, the last segment that was begun, may be torn by the crash: the first record behind its last check that is
+  not whole ends it, and the rest is cut off durably before anything new is written;
+- damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
+  place, so that reading it says so;
+- a segment whose first record is not whole was never begun: its start is synced before anything is written behind it.
+
+Closed segments are read from their sidecar; those without one are scanned, which is all that a crash costs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from magnetar.core.errors import StorageError
-from magnetar.storage.entries import EntryFlags
-from magnetar.storage.files import Files
-from magnetar.storage.ledger import SEGMENT_SHIFT, Ledger
-from magnetar.storage.records import SEGMENT_MAGIC, EntryHead, LedgerOpened, Sealed, read_head, whole
+from magnetar.storage.files import Files, LogFile
+from magnetar.storage.ledger import Ledger
+from magnetar.storage.records import SEGMENT_MAGIC, START_RECORD_BYTES, Sealed, Started, read_head, whole
+from magnetar.storage.scanning import Scanner
+from magnetar.storage.segmentindex import INDEX_SUFFIX, Piece, SegmentIndex, decode_index
 from magnetar.storage.topiclog import RecoveredTopic
 
-SEGMENT_SUFFIX = ".seg"
-READ_BYTES = 8 * 1024 * 1024
-"""Of a segment at a time; at least a record."""
+SEGMENT_SUFFIX: Final = ".seg"
+PROBLEMS_MAX: Final = 1000
+"""A ceiling on damage that is told one by one; a disk that lost more is told as a number."""
 
-_MARKER = int(EntryFlags.MARKER)
+_HEAD_BYTES: Final = 64 * 1024
+"""Start and seals of a segment: 25 bytes a seal, and seals are few."""
 
 
 def segment_name(number: int) -> str:
     """File name of a segment."""
     return f"{number:020d}{SEGMENT_SUFFIX}"
+
+
+def index_name(number: int) -> str:
+    """File name of a segment's sidecar."""
+    return f"{number:020d}{INDEX_SUFFIX}"
 
 
 @dataclass
@@ -38,165 +49,232 @@ class Recovered:
     Attributes:
         topics: by (topic, incarnation).
         last_ledger: the highest ledger id seen, -1 if none.
-        last_segment: the highest segment number, 0 if none.
+        last_segment: the highest segment number in use, 0 if none.
         segment_ledgers: bytes of each ledger in each segment, for giving room back.
+        segment_sizes: bytes of each segment's file.
+        unindexed: what was scanned and has no sidecar yet.
         problems: one line for each damage found.
+        notes: one line for each thing that a crash leaves and that is no damage.
     """
 
     topics: dict[tuple[str, int], RecoveredTopic] = field(default_factory=dict)
     last_ledger: int = -1
     last_segment: int = 0
     segment_ledgers: dict[int, dict[int, int]] = field(default_factory=dict)
+    segment_sizes: dict[int, int] = field(default_factory=dict)
+    unindexed: list[SegmentIndex] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-class _Scan:
-    """One pass over all segments."""
+class _Found(NamedTuple):
+    """A segment that was begun."""
+
+    number: int
+    size: int
+    started: Started | None
+    seals: list[Sealed]
+
+
+class _Recovery:
+    """One pass over a folder."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
         self.result = Recovered()
-        self._owners: dict[int, RecoveredTopic] = {}
-        self._ledgers: dict[int, Ledger] = {}
-        self._cuts: dict[int, int] = {}
 
     def run(self) -> Recovered:
+        names = set(self._files.names(self._folder))
         numbers = sorted(
-            int(name.removesuffix(SEGMENT_SUFFIX))
-            for name in self._files.names(self._folder)
-            if name.endswith(SEGMENT_SUFFIX) and name.removesuffix(SEGMENT_SUFFIX).isdigit()
+            int(stem)
+            for name in names
+            if name.endswith(SEGMENT_SUFFIX) and (stem := name.removesuffix(SEGMENT_SUFFIX)).isdigit()
         )
-        for number in numbers:
-            self._seals(number)
-        for number in numbers:
-            self._segment(number, last=number == numbers[-1])
         self.result.last_segment = numbers[-1] if numbers else 0
+        found = [segment for number in numbers if (segment := self._begun(number)) is not None]
+        cuts: dict[int, int] = {}
+        for segment in found:
+            for seal in segment.seals:
+                cuts[seal.segment] = min(seal.offset, cuts.get(seal.segment, seal.offset))
+        indexes = [
+            self._index(segment, cuts.get(segment.number), names, tail=segment is found[-1]) for segment in found
+        ]
+        _Assembly(self.result, indexes).run()
+        self._remove_empty(indexes)
+        more = len(self.result.problems) - PROBLEMS_MAX
+        if more > 0:
+            self.result.problems[PROBLEMS_MAX:] = [f"and {more} more places of the log are damaged"]
         return self.result
 
-    def _seals(self, number: int) -> None:
-        """A segment that was started after a failure begins with its seals."""
-        file = self._files.open(self._folder / segment_name(number))
-        try:
-            buffer = memoryview(file.pread(len(SEGMENT_MAGIC), 64 * 1024))
-        finally:
-            file.close()
-        at = 0
-        while (size := whole(buffer, at, check=True)) > 0:
-            record = read_head(buffer, at)
-            if not isinstance(record, Sealed):
-                return
-            self._cuts[record.segment] = min(record.offset, self._cuts.get(record.segment, record.offset))
-            at += size
-
-    def _segment(self, number: int, *, last: bool) -> None:
+    def _begun(self, number: int) -> _Found | None:
+        """Look at the head of a segment; one that was never begun is deleted."""
         path = self._folder / segment_name(number)
-        length = self._files.size(path)
-        end = min(length, self._cuts.get(number, length))
+        size = self._files.size(path)
         file = self._files.open(path)
         try:
-            magic = file.pread(0, len(SEGMENT_MAGIC))
-            if not magic or end < len(SEGMENT_MAGIC):
-                return
-            if magic != SEGMENT_MAGIC:
-                if last and not _other_version(magic):
-                    # Torn while it was made. A segment's start is synced before anything is written behind it, so
-                    # nothing was ever confirmed in this one.
-                    file.truncate(0)
-                    return
-                raise StorageError(
-                    f"{path} is not a log segment of this version (it starts with {magic[:12]!r}); "
-                    "was it written by another version of Magnetar?"
-                )
-            good = self._records(number, file.pread, end, last=last)
-            if number in self._cuts:
-                # Cut for good: the segment that holds the seal may be deleted some day.
-                file.truncate(end)
-            elif last and good < length:
-                file.truncate(good)
+            head = file.pread(0, _HEAD_BYTES)
         finally:
             file.close()
+        magic = head[: len(SEGMENT_MAGIC)]
+        if _other_version(magic):
+            raise StorageError(
+                f"{path} is not a log segment of this version (it starts with {magic!r}); "
+                "was it written by another version of Magnetar?"
+            )
+        records = _head_records(head) if magic == SEGMENT_MAGIC else []
+        started = records[0] if records and isinstance(records[0], Started) else None
+        if started is None and not _written(head):
+            self._files.unlink(path)
+            self.result.notes.append(f"segment {number} was never begun: deleted")
+            return None
+        return _Found(number, size, started, [record for record in records if isinstance(record, Sealed)])
 
-    def _records(self, number: int, pread: Callable[[int, int], bytes], end: int, *, last: bool) -> int:
-        """Read records up to `end`; the offset behind the last good one."""
-        offset = len(SEGMENT_MAGIC)
-        while offset < end:
-            want = min(READ_BYTES, end - offset)
-            buffer = memoryview(pread(offset, want))
-            at = self._block(number, offset, buffer, last=last)
-            if at == 0:
-                # Not one whole record: it is larger than the block, torn, or damaged.
-                larger = self._length_at(buffer)
-                if larger > len(buffer) and offset + larger <= end:
-                    buffer = memoryview(pread(offset, larger))
-                    at = self._block(number, offset, buffer, last=last)
-                if at == 0:
-                    if not last:
-                        self.result.problems.append(
-                            f"segment {number} is damaged at offset {offset}: {end - offset} bytes behind it cannot be read"
-                        )
-                    return offset
-            offset += at
-        return offset
+    def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool) -> SegmentIndex:
+        number = segment.number
+        end = segment.size if cut is None else min(segment.size, max(cut, len(SEGMENT_MAGIC)))
+        torn = tail and cut is None
+        path = self._folder / segment_name(number)
+        if index_name(number) in names and end == segment.size and not torn:
+            index = self._sidecar(number, end)
+            if index is not None:
+                return index
+        file = self._files.open(path)
+        try:
+            scanner = Scanner(number, file.pread, end, tail=torn)
+            index = scanner.run()
+            if segment.started is None:
+                index.problems.insert(0, f"segment {number}, offset 0: its start is damaged")
+            self._cut(file, number, segment.size, index.end)
+        finally:
+            file.close()
+        if scanner.torn_bytes:
+            self.result.notes.append(
+                f"segment {number}: cut {scanner.torn_bytes} bytes off its end, torn by a crash and never confirmed"
+            )
+        self.result.unindexed.append(index)
+        return index
 
     @staticmethod
-    def _length_at(buffer: memoryview) -> int:
-        return int.from_bytes(buffer[:4], "little") + 8 if len(buffer) >= 8 else 0
+    def _cut(file: LogFile, number: int, size: int, end: int) -> None:
+        # Cut for good: the segment that holds the seal may be deleted some day, and the next tail is another one.
+        if end < size:
+            file.truncate(end)
 
-    def _block(self, number: int, offset: int, buffer: memoryview, *, last: bool) -> int:
-        """Take in the whole records at the start of a block; how many bytes they have."""
-        at = 0
-        while (size := whole(buffer, at, check=last)) > 0:
-            record = read_head(buffer, at)
-            if isinstance(record, EntryHead):
-                self._entry(number, offset + at, size, record)
-            elif isinstance(record, LedgerOpened):
-                self._opened(record)
-            at += size
-        return at
+    def _sidecar(self, number: int, end: int) -> SegmentIndex | None:
+        path = self._folder / index_name(number)
+        file = self._files.open(path)
+        try:
+            index = decode_index(file.pread(0, self._files.size(path)), number)
+        finally:
+            file.close()
+        return index if index is not None and index.end == end else None
 
-    def _opened(self, record: LedgerOpened) -> None:
-        topic = self.result.topics.setdefault((record.topic, record.incarnation), RecoveredTopic())
-        self._owners[record.ledger] = topic
-        if record.ledger not in topic.ledgers:
-            topic.ledgers[record.ledger] = self._ledgers[record.ledger] = Ledger(record.ledger, record.created_ms)
-        self.result.last_ledger = max(self.result.last_ledger, record.ledger)
+    def _remove_empty(self, indexes: list[SegmentIndex]) -> None:
+        """Segments in which nothing lives are deleted: every start of a broker begins one."""
+        for index in indexes:
+            held = self.result.segment_ledgers.get(index.number)
+            if held or index.problems:
+                self.result.segment_sizes[index.number] = index.end
+                continue
+            self.result.segment_ledgers.pop(index.number, None)
+            self.result.unindexed = [other for other in self.result.unindexed if other is not index]
+            self._files.unlink(self._folder / segment_name(index.number))
+            self._files.unlink(self._folder / index_name(index.number))
 
-    def _entry(self, number: int, offset: int, size: int, head: EntryHead) -> None:
-        ledger = self._ledgers.get(head.ledger)
-        if ledger is None:
-            self.result.problems.append(
-                f"segment {number}, offset {offset}: entry of ledger {head.ledger}, which was never opened"
+
+class _Assembly:
+    """Puts ledgers together from the pieces of all segments."""
+
+    def __init__(self, result: Recovered, indexes: list[SegmentIndex]) -> None:
+        self._result = result
+        self._indexes = indexes
+        self._owners: dict[int, RecoveredTopic] = {}
+        self._ledgers: dict[int, tuple[Ledger, int]] = {}
+
+    def run(self) -> None:
+        result = self._result
+        for index in self._indexes:
+            result.problems += index.problems
+            result.last_ledger = max(result.last_ledger, index.ledger_high)
+            result.segment_ledgers[index.number] = index.bytes_by_ledger()
+            for placed in index.openings:
+                self._opened(*placed.opened)
+        pieces = [(piece.ledger, piece.first, index.number, piece) for index in self._indexes for piece in index.pieces]
+        pieces.sort(key=lambda item: item[:3])
+        for ledger, _, number, piece in pieces:
+            self._piece(ledger, number, piece)
+        for made, _ in self._ledgers.values():
+            if made.missing:
+                result.problems.append(f"ledger {made.ledger}: {made.missing} entries are lost to damage")
+            if not made.entries:
+                self._forget(made.ledger)
+
+    def _forget(self, ledger: int) -> None:
+        """A ledger that was opened and nothing else; its id stays taken."""
+        del self._owners[ledger].ledgers[ledger]
+        for held in self._result.segment_ledgers.values():
+            held.pop(ledger, None)
+
+    def _opened(self, ledger: int, incarnation: int, created_ms: int, topic: str) -> None:
+        if ledger in self._ledgers:
+            return
+        owner = self._result.topics.setdefault((topic, incarnation), RecoveredTopic())
+        self._owners[ledger] = owner
+        made = owner.ledgers[ledger] = Ledger(ledger, created_ms)
+        self._ledgers[ledger] = made, incarnation
+        self._result.last_ledger = max(self._result.last_ledger, ledger)
+
+    def _piece(self, ledger: int, number: int, piece: Piece) -> None:
+        self._result.last_ledger = max(self._result.last_ledger, ledger)
+        known = self._ledgers.get(ledger)
+        if known is None:
+            self._result.problems.append(
+                f"segment {number}, offset {piece.offsets[0]}: {len(piece)} entries of ledger {ledger}, "
+                "whose opening is lost: nobody can tell whose they are"
             )
             return
-        if head.entry != ledger.entries:
-            if head.entry > ledger.entries:
-                self.result.problems.append(
-                    f"segment {number}, offset {offset}: entry {head.ledger}:{head.entry} follows {ledger.entries - 1}"
-                )
-            return
-        ledger.add(
-            number << SEGMENT_SHIFT | offset,
-            size,
-            head.flags,
-            head.count,
-            head.publish_time,
-            head.broker_time,
-            marker=bool(head.flags & _MARKER),
-        )
-        held = self.result.segment_ledgers.setdefault(number, {})
-        held[head.ledger] = held.get(head.ledger, 0) + size
-        topic = self._owners[head.ledger]
-        if head.origin:
-            topic.watermarks[head.origin] = max(head.source, topic.watermarks.get(head.origin, head.source))
-        elif head.first_index >= 0:
-            topic.next_index = max(topic.next_index, head.first_index + head.count)
+        for segment, size in known[0].extend(piece, number, known[1]).items():
+            held = self._result.segment_ledgers[segment]
+            held[ledger] -= size
+            if held[ledger] <= 0:
+                del held[ledger]
+        topic = self._owners[ledger]
+        topic.next_index = max(topic.next_index, piece.next_index)
+        for source, position in piece.watermarks.items():
+            topic.watermarks[source] = max(position, topic.watermarks.get(source, position))
+
+
+def _head_records(head: bytes) -> list[object]:
+    """Start and seals at the head of a segment."""
+    records: list[object] = []
+    buffer = memoryview(head)
+    at = len(SEGMENT_MAGIC)
+    while (size := whole(buffer, at, check=True)) > 0:
+        record = read_head(buffer, at)
+        if not isinstance(record, Sealed | Started):
+            break
+        records.append(record)
+        at += size
+    return records
+
+
+def _written(head: bytes) -> bool:
+    """Whether anything was ever written behind the start and the seals of a segment whose start is not whole."""
+    buffer = memoryview(head)
+    at = len(SEGMENT_MAGIC) + START_RECORD_BYTES
+    while (size := whole(buffer, at, check=True)) > 0:
+        if not isinstance(read_head(buffer, at), Sealed):
+            return True
+        at += size
+    return False
 
 
 def _other_version(magic: bytes) -> bool:
     """Whether the start of a segment was written whole by another version, rather than torn."""
     name = len(SEGMENT_MAGIC) - 4
-    return len(magic) == len(SEGMENT_MAGIC) and magic[:name] == SEGMENT_MAGIC[:name] and any(magic[name:])
+    whole_magic = len(magic) == len(SEGMENT_MAGIC) and magic != SEGMENT_MAGIC
+    return whole_magic and magic[:name] == SEGMENT_MAGIC[:name] and any(magic[name:])
 
 
 def recover(files: Files, folder: Path) -> Recovered:
@@ -205,8 +283,8 @@ def recover(files: Files, folder: Path) -> Recovered:
     Raises:
         StorageError: a segment is of another version, or cannot be read.
     """
-    files.make_folder(folder)
     try:
-        return _Scan(files, folder).run()
+        files.make_folder(folder)
+        return _Recovery(files, folder).run()
     except OSError as error:
         raise StorageError(f"cannot read the log in {folder}: {error.strerror or error}") from error

@@ -12,11 +12,11 @@ from links keep their origin's; their source position moves the watermark of tha
 confirmed ("persisted").
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from magnetar.core.ids import LATEST, NONE, Position
+from magnetar.core.ids import LATEST, NONE, Identity, OriginKey, Position
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT, Ledger, find, find_after
@@ -37,6 +37,7 @@ class LedgerIds:
 
     def __init__(self, last: int = -1) -> None:
         self.last = last
+        self._epoch = 0
 
     def allocate(self, now_ms: int) -> int:
         """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know (A8)."""
@@ -46,6 +47,11 @@ class LedgerIds:
     def raise_to(self, ledger: int) -> None:
         """Ids up to here are taken."""
         self.last = max(self.last, ledger)
+
+    def next_epoch(self) -> int:
+        """A number above all that were given in this run of the broker, see `Append.epoch`."""
+        self._epoch += 1
+        return self._epoch
 
 
 @dataclass
@@ -94,11 +100,13 @@ class Trim(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where one record lies."""
+    """Where one record lies, and which entry it has to be."""
 
     segment: int
     offset: int
     size: int
+    ledger: int
+    entry: int
 
 
 class TopicLog:
@@ -154,6 +162,10 @@ class TopicLog:
         self._staged_marks: dict[str, Position] = dict(self._watermarks)
         self._fresh = fresh
         self.staged_last = self.last
+        self._epoch = ledger_ids.next_epoch()
+        self._in_flight = 0
+        self._doomed = 0
+        self._here = OriginKey("", incarnation)
 
     def _load(self, recovered: RecoveredTopic | None, saved: SavedTopic | None) -> None:
         first = saved.first_ledger if saved is not None else 0
@@ -212,9 +224,7 @@ class TopicLog:
                 else:
                     first = index
                     index += count
-                entry = StoredEntry(
-                    ledger_id, at, flags, count, publish_time, now_ms, "", 0, first, NONE, data
-                )
+                entry = StoredEntry(ledger_id, at, flags, count, publish_time, now_ms, "", 0, first, NONE, data)
             else:
                 entry = StoredEntry(
                     ledger_id,
@@ -242,6 +252,7 @@ class TopicLog:
         self._staged_bytes += total
         self._staged_index = index
         self.staged_last = Position(ledger_id, at - 1)
+        self._in_flight += 1
         return Append(
             topic=self.name,
             records=records,
@@ -252,6 +263,7 @@ class TopicLog:
             token=token,
             bytes_total=total + (sizes[0] if preamble else 0),
             extra={"opened_ms": now_ms} if preamble else {},
+            epoch=self._epoch,
         )
 
     def _full(self, now_ms: int) -> bool:
@@ -280,6 +292,8 @@ class TopicLog:
             append: as staged.
             location: of its first record; the others follow it.
         """
+        assert append.epoch == self._epoch, f"{self.name}: confirmed what was given up after a failure"
+        self._in_flight -= 1
         segment = location.segment << SEGMENT_SHIFT
         offset = location.offset
         entries = append.entries
@@ -312,16 +326,39 @@ class TopicLog:
             )
             offset += size
             size_total += size
-            if entry.origin:
-                self._watermarks[entry.origin] = max(entry.source, self._watermarks.get(entry.origin, NONE))
-            elif entry.first_index >= 0:
-                self.next_index = entry.first_index + entry.count
+            origin = entry.origin
+            if origin:
+                self._watermarks[origin] = max(entry.source, self._watermarks.get(origin, NONE))
+            index = entry.first_index
+            if index >= 0:
+                if not origin:
+                    self.next_index = max(self.next_index, index + entry.count)
+                if index != ledger.run_next or not self._same_origin(ledger.run_origins[-1], entry):
+                    key = OriginKey(origin, entry.incarnation) if origin else self._here
+                    ledger.begin_run(ledger.entries - 1, key, index)
+                ledger.run_next = index + entry.count
         self.bytes_retained += size_total
         self.last = Position(first.ledger, ledger.entries - 1)
         self._cache.add(first.ledger, entries, size_total)
 
+    @staticmethod
+    def _same_origin(key: OriginKey | None, entry: StoredEntry) -> bool:
+        if key is None or key.cluster != entry.origin:
+            return False
+        return not entry.origin or key.incarnation == entry.incarnation
+
     def fail(self) -> None:
-        """Everything staged and not confirmed never was; the next entry opens a new ledger."""
+        """An append failed: everything staged and not confirmed never was; the next entry opens a new ledger.
+
+        To be called once for each failed append. One that was already given up because an earlier one failed changes
+        nothing more: what was staged since then lives.
+        """
+        if self._doomed:
+            self._doomed -= 1
+            return
+        self._doomed = max(0, self._in_flight - 1)
+        self._in_flight = 0
+        self._epoch = self._ledger_ids.next_epoch()
         self._staged_in = None
         self._staged_entries = 0
         self._staged_bytes = 0
@@ -445,6 +482,8 @@ class TopicLog:
     def seek_time(self, publish_time_ms: int) -> Position:
         """The first entry with a publish time at or after `publish_time_ms`; LATEST when there is none."""
         for ledger_id in self._ids:
+            if self._ledgers[ledger_id].newest_publish < publish_time_ms:
+                continue
             for entry, published in enumerate(self._ledgers[ledger_id].publish_times):
                 if published >= publish_time_ms:
                     return Position(ledger_id, entry)
@@ -486,16 +525,42 @@ class TopicLog:
                 if spans and (size > bytes_max or len(spans) >= entries_max):
                     return spans
                 location = ledger.locations[entry]
-                spans.append(Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry]))
+                spans.append(
+                    Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry], ledger.ledger, entry)
+                )
             position = self.next_after(Position(ledger.ledger, ledger.entries - 1))
         return spans
 
-    def relocate(self, moved: Mapping[Position, Location]) -> None:
-        """Records were copied to other segments."""
-        for position, location in moved.items():
-            ledger = self._ledgers.get(position.ledger)
-            if ledger is not None and position.entry < ledger.entries:
-                ledger.locations[position.entry] = location.segment << SEGMENT_SHIFT | location.offset
+    # ---------------------------------------------------------------------------------------------------------- origin
+
+    def identity_of(self, position: Position) -> Identity | None:
+        """What names the first message of an entry everywhere; the others of a batch follow it.
+
+        The cluster is "" for entries published here. None: no such entry, or a marker, or lost to damage.
+        """
+        ledger = self._ledgers.get(position[0])
+        if ledger is None or not 0 <= position[1] < ledger.entries:
+            return None
+        found = ledger.index_at(position[1])
+        return None if found is None else Identity(found[0].cluster, found[0].incarnation, found[1])
+
+    def origin_index_of(self, position: Position) -> int:
+        """The origin index of the first message of an entry; -1 where `identity_of` is None."""
+        identity = self.identity_of(position)
+        return -1 if identity is None else identity.index
+
+    def position_of(self, identity: Identity) -> Position | None:
+        """The entry here that holds a message; None when it is not (or no longer) here.
+
+        Args:
+            identity: with cluster "" for messages published here.
+        """
+        origin = OriginKey(identity.cluster, identity.incarnation)
+        for ledger_id in reversed(self._ids):
+            entry = self._ledgers[ledger_id].entry_of(origin, identity.index)
+            if entry is not None:
+                return Position(ledger_id, entry)
+        return None
 
     # ----------------------------------------------------------------------------------------------------------- links
 

@@ -19,7 +19,8 @@ def test_one_failure_opens_it_and_one_probe_at_a_time_closes_it() -> None:
     assert breaker.since_ms == 1000
     assert not breaker.probe(1000)
     assert breaker.probe(breaker.retry_at_ms)
-    assert not breaker.closed and not breaker.probe(breaker.retry_at_ms), "the second probe waits for the first"
+    assert not breaker.closed
+    assert not breaker.probe(breaker.retry_at_ms), "the second probe waits for the first"
     assert breaker.worked()
     assert breaker.closed
     assert not breaker.worked(), "it was not down any more"
@@ -78,7 +79,8 @@ def test_a_bucket_never_lets_more_through_than_its_rate_and_one_overdraft(
             largest = max(largest, size)
         else:
             ready = bucket.ready_at_ms(now)
-            assert ready > now and replace(bucket).allowance(ready), "when it says it is ready, it is"
+            assert ready > now
+            assert replace(bucket).allowance(ready), "when it says it is ready, it is"
     assert spent <= rate + rate * now / 1000 + largest
 
 

@@ -202,11 +202,12 @@ class SqliteStore:
 
     @staticmethod
     def _write(connection: sqlite3.Connection, write: _Write) -> list[tuple[str, bytes | None, int]]:
-        changes: list[tuple[str, bytes | None, int]] = []
         version = connection.execute("UPDATE counter SET version=version+1 RETURNING version").fetchone()[0]
-        for key in write.deletes:
-            if connection.execute("DELETE FROM entries WHERE key=?", (key,)).rowcount:
-                changes.append((key, None, version))
+        changes: list[tuple[str, bytes | None, int]] = [
+            (key, None, version)
+            for key in write.deletes
+            if connection.execute("DELETE FROM entries WHERE key=?", (key,)).rowcount
+        ]
         connection.executemany(
             "INSERT INTO entries VALUES (?, ?, ?) "
             "ON CONFLICT(key) DO UPDATE SET value=excluded.value, version=excluded.version",
