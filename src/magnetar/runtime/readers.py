@@ -1,0 +1,160 @@
+"""Reading entries back from the segments, from any thread."""
+
+import threading
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import StorageError
+from magnetar.storage.entries import Location, StoredEntry
+from magnetar.storage.files import Files, LogFile
+from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT
+from magnetar.storage.records import read_entry
+from magnetar.storage.recovery import segment_name
+from magnetar.storage.topiclog import Span
+
+READ_GAP_BYTES: Final = 64 * 1024
+"""Records this near to each other are read in one go, with what lies between."""
+
+READ_BLOCK_BYTES: Final = 8 * 1024 * 1024
+"""A ceiling on one such read."""
+
+OPEN_MAX: Final = 64
+"""A ceiling on segments held open for reading; readers that catch up read few segments at a time."""
+
+
+class SegmentReaders:
+    """Open segments, and where rewritten records went.
+
+    Args:
+        files: the file system.
+        folder: of the segments.
+    """
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, LogFile] = OrderedDict()
+        self._moved: dict[int, tuple[array[int], array[int]]] = {}
+        self._targets: dict[int, set[int]] = {}
+
+    def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
+        """Read entries, in order; those behind a damaged one are left out.
+
+        Raises:
+            StorageError: the first one is damaged or gone; says which and where.
+            OSError: the disk does not answer.
+        """
+        entries: list[StoredEntry] = []
+        places = [self._place(span) for span in spans]
+        at = 0
+        while at < len(places):
+            end = self._together(places, at)
+            first, last = places[at], places[end - 1]
+            try:
+                block = memoryview(self._pread(first.segment, first.offset, last.offset + last.size - first.offset))
+            except FileNotFoundError:
+                again = [self._place(span) for span in spans[at:]]
+                if again == places[at:]:
+                    if entries:
+                        return entries
+                    raise StorageError(
+                        f"segment {first.segment} of the log is gone: its entries were deleted"
+                    ) from None
+                places[at:] = again
+                continue
+            for span in places[at:end]:
+                start = span.offset - first.offset
+                entry = read_entry(block, start, span.size) if span.size else None
+                if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
+                    if entries:
+                        return entries
+                    raise StorageError(_damage(span))
+                entries.append(entry)
+            at = end
+        return entries
+
+    @staticmethod
+    def _together(places: list[Span], at: int) -> int:
+        """The end of the records from `at` on that one read brings."""
+        first = places[at]
+        upto = first.offset + first.size
+        end = at + 1
+        while end < len(places):
+            span = places[end]
+            if (
+                span.segment != first.segment
+                or not 0 <= span.offset - upto <= READ_GAP_BYTES
+                or span.offset + span.size - first.offset > READ_BLOCK_BYTES
+            ):
+                break
+            upto = span.offset + span.size
+            end += 1
+        return end
+
+    def _place(self, span: Span) -> Span:
+        """Where a record is now."""
+        while (moved := self._moved.get(span.segment)) is not None:
+            old, new = moved
+            at = bisect_left(old, span.offset)
+            if at == len(old) or old[at] != span.offset:
+                return span
+            span = span._replace(segment=new[at] >> SEGMENT_SHIFT, offset=new[at] & OFFSET_MASK)
+        return span
+
+    def _pread(self, segment: int, offset: int, size: int) -> bytes:
+        with self._lock:
+            file = self._open.get(segment)
+            if file is None:
+                file = self._files.open(self._folder / segment_name(segment))
+                self._open[segment] = file
+                if len(self._open) > OPEN_MAX:
+                    # Not closed here: somebody may be reading. It closes itself when the last one lets go.
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(segment)
+        return file.pread(offset, size)
+
+    def moved(self, segment: int, places: Mapping[int, Location]) -> None:
+        """Records of a segment lie elsewhere from now on.
+
+        Args:
+            segment: that is about to be deleted.
+            places: new location by old offset.
+        """
+        offsets = sorted(places)
+        new = [places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in offsets]
+        self._targets[segment] = {location.segment for location in places.values()}
+        self._moved[segment] = array("Q", offsets), array("Q", new)
+
+    def forget(self, segment: int) -> None:
+        """A segment is deleted, and with it the way to it, unless its records moved on."""
+        with self._lock:
+            self._open.pop(segment, None)
+        gone = [] if segment in self._moved else [segment]
+        while gone:
+            number = gone.pop()
+            for old, targets in list(self._targets.items()):
+                targets.discard(number)
+                if not targets:
+                    del self._targets[old], self._moved[old]
+                    gone.append(old)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            self._open.clear()
+
+
+def _damage(span: Span) -> str:
+    where = f"entry {span.ledger}:{span.entry}"
+    if not span.size:
+        return f"corrupt: {where} is lost; the log was damaged where it lay"
+    return (
+        f"corrupt: {where} in segment {span.segment} at offset {span.offset} ({span.size} bytes): "
+        "its checksum does not fit"
+    )

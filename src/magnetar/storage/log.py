@@ -1,0 +1,359 @@
+"""The broker's log as a sequence of segments: what is written where, what is durable, what a failure leaves.
+
+No thread and no clock: `runtime.logthread` calls it from the one thread that owns the files. Four offsets of the open
+segment matter:
+
+    checked <= synced <= offset      written and recorded as durable / durable / written
+    answered                         somebody was told that it is stored
+
+With `fsync = "always"` nothing is answered that is not synced. Otherwise `answered` may be ahead of `synced`; a failure
+then seals behind `answered`, not behind `synced`: what was answered is not thrown away by us, only by the disk.
+"""
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.storage.entries import Append, Location
+from magnetar.storage.files import Files, LogFile
+from magnetar.storage.records import SEGMENT_MAGIC, pack_check, pack_seal, pack_start
+from magnetar.storage.recovery import Recovered, index_name, segment_name
+from magnetar.storage.segmentindex import SegmentIndex, encode_index
+
+JOIN_BYTES: Final = 8 * 1024
+"""Buffers smaller than this on average are joined before writing: a copy is cheaper than a long vector."""
+
+HEAL_FRACTION: Final = 4
+"""The log is taken up again when `disk_free_bytes_min` and a quarter more is free, so that it does not flap."""
+
+
+class SegmentLog:
+    """The segments of one broker.
+
+    Args:
+        files: the file system.
+        folder: of the segments.
+        segment_bytes: a segment is closed at this size.
+        disk_free_bytes_min: nothing is appended below this much free room, so that seals, cursors and metadata fit.
+        salt: gives 8 random bytes for each segment, see `storage.records`.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        *,
+        segment_bytes: int,
+        disk_free_bytes_min: int,
+        salt: Callable[[], bytes],
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._free_min = disk_free_bytes_min
+        self._salt_of = salt
+        self._salt = b""
+        self._file: LogFile | None = None
+        self.segment = 0
+        self._number = 0
+        self.offset = 0
+        self.synced = 0
+        self.checked = 0
+        self.answered = 0
+        self.failures = 0
+        self.ledger_high = -1
+        self._seals: dict[int, int] = {}
+        self._keepers: set[int] = set()
+        self._pinned: set[int] = set()
+        self._unanswered: list[tuple[int, int]] = []
+        self._live: dict[int, dict[int, int]] = {}
+        self.sizes: dict[int, int] = {}
+        self.closed: list[tuple[int, int]] = []
+        """Segments that were closed and have no sidecar yet, with their ends."""
+
+    # ----------------------------------------------------------------------------------------------------------- start
+
+    def begin(self, recovered: Recovered) -> None:
+        """Go on behind what was recovered, in a new segment.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._number = recovered.last_segment
+        self.ledger_high = recovered.last_ledger
+        self._live = recovered.segment_ledgers
+        self.sizes = dict(recovered.segment_sizes)
+        for index in recovered.unindexed:
+            self.write_index(index)
+        self._next_segment()
+
+    def close(self) -> None:
+        """Make everything durable, also the knowledge that it is.
+
+        Raises:
+            OSError: the last sync failed.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            if self.offset > self.synced:
+                file.sync()
+            if self.offset > self.checked:
+                # So that damage at the end is not taken for a torn tail at the next start.
+                file.writev([pack_check(self._salt, self.offset)])
+                file.sync()
+        finally:
+            file.close()
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def write(self, batch: Sequence[Append]) -> list[tuple[Append, Location]]:
+        """Write appends, in order; each lies in one segment.
+
+        Raises:
+            OSError: none of them may be counted on; `fail` is due.
+        """
+        if not batch:
+            return []
+        if self._files.free_bytes(self._folder) < self._free_min:
+            raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
+        buffers = self._start_cycle()
+        located: list[tuple[Append, Location]] = []
+        offset = self.offset + sum(map(len, buffers))
+        live = self._live.setdefault(self.segment, {})
+        for append in batch:
+            located.append((append, Location(self.segment, offset)))
+            offset += append.bytes_total
+            records = append.records
+            if append.bytes_total < JOIN_BYTES * len(records):
+                buffers.append(b"".join(records))
+            else:
+                buffers.extend(records)
+            ledger = append.entries[0].ledger
+            live[ledger] = live.get(ledger, 0) + append.bytes_total
+            self._unanswered.append((ledger, append.bytes_total))
+            self.ledger_high = max(self.ledger_high, ledger)
+        self._writev(buffers, offset)
+        return located
+
+    def write_copies(self, records: Sequence[bytes]) -> list[Location]:
+        """Write copies of records that lie in another segment.
+
+        Raises:
+            OSError: as `write`.
+        """
+        if self._files.free_bytes(self._folder) < self._free_min:
+            raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
+        buffers = self._start_cycle()
+        offset = self.offset + sum(map(len, buffers))
+        places: list[Location] = []
+        for record in records:
+            places.append(Location(self.segment, offset))
+            offset += len(record)
+        self._writev([*buffers, b"".join(records)], offset)
+        return places
+
+    def _start_cycle(self) -> list[bytes]:
+        """Turn to the next segment if this one is full; the check that a cycle begins with, if there is news."""
+        if self.offset >= self._segment_bytes:
+            if self.offset > self.synced:
+                self.sync()
+            full = self.segment, self.offset
+            self._next_segment()
+            self.closed.append(full)
+        if self.synced <= self.checked:
+            return []
+        self.checked = self.synced
+        return [pack_check(self._salt, self.synced)]
+
+    def _writev(self, buffers: Sequence[bytes], end: int) -> None:
+        assert self._file is not None
+        self._file.writev(buffers)
+        self.offset = end
+        self.sizes[self.segment] = end
+
+    def sync(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            OSError: nothing is known of what was written since the last sync; `fail` is due.
+        """
+        assert self._file is not None
+        self._file.sync()
+        self.synced = self.offset
+
+    def answer(self) -> None:
+        """Whatever is written is about to be relied on: reported as stored, or an original is deleted."""
+        self.answered = self.offset
+        self._unanswered.clear()
+
+    def _next_segment(self) -> None:
+        """Begin the next segment, with the seals that are due, durably.
+
+        Raises:
+            OSError: it could not be made; its number is not used again.
+        """
+        self._number += 1
+        number = self._number
+        file = self._files.create(self._folder / segment_name(number))
+        try:
+            salt = self._salt_of()
+            seals = [pack_seal(bad, good) for bad, good in sorted(self._seals.items())]
+            head = SEGMENT_MAGIC + pack_start(number, salt, self.ledger_high) + b"".join(seals)
+            file.writev([head])
+            file.sync()
+            self._files.sync_folder(self._folder)
+        except OSError:
+            file.close()
+            self._discard(number)
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+        self._salt = salt
+        self.segment = number
+        self.offset = self.synced = self.checked = self.answered = self.sizes[number] = len(head)
+        self._live.setdefault(number, {})
+        sealed, self._seals = self._seals, {}
+        for bad, good in sealed.items():
+            self._cut(bad, good, keeper=number)
+
+    def _discard(self, number: int) -> None:
+        """A segment that could not be begun. If it cannot even be deleted, recovery does: nothing is in it."""
+        try:
+            self._files.unlink(self._folder / segment_name(number))
+        except OSError:
+            return
+
+    def _cut(self, bad: int, good: int, *, keeper: int) -> None:
+        """Cut off what a durable seal names. Until that is done the segment with the seal may not be deleted."""
+        try:
+            file = self._files.open(self._folder / segment_name(bad))
+            try:
+                file.truncate(good)
+            finally:
+                file.close()
+        except OSError:
+            self._keepers.add(keeper)
+        self.sizes[bad] = good
+        self.closed.append((bad, good))
+
+    # -------------------------------------------------------------------------------------------------------- failures
+
+    def fail(self, *, sync_failed: bool) -> None:
+        """A write or a sync failed: nothing more goes to this segment, and it is sealed behind what was answered.
+
+        Args:
+            sync_failed: then nothing is synced again on this file; after a failed write what was answered before it is.
+        """
+        self.failures += 1
+        held = self._live.setdefault(self.segment, {})
+        for ledger, size in self._unanswered:
+            held[ledger] -= size
+            if held[ledger] <= 0:
+                del held[ledger]
+        self._unanswered.clear()
+        good = self.answered
+        if self._file is not None:
+            if good > self.synced and not sync_failed:
+                # If it fails: what was answered without being durable is what the operator chose with `fsync`.
+                with contextlib.suppress(OSError):
+                    self._file.sync()
+            self._seals.setdefault(self.segment, good)
+            self._file.close()
+            self._file = None
+
+    def heal(self) -> bool:
+        """Begin a new segment with the seals; whether that worked. Until it does, nothing may be written."""
+        try:
+            if self._files.free_bytes(self._folder) < self._free_min + self._free_min // HEAL_FRACTION:
+                return False
+            self._next_segment()
+        except OSError:
+            return False
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- giving back
+
+    def release(self, ledgers: Iterable[int]) -> list[int]:
+        """Nobody needs these ledgers any more; the segments in which nothing else lives."""
+        gone = set(ledgers)
+        empty: list[int] = []
+        for number, held in self._live.items():
+            for ledger in gone & held.keys():
+                del held[ledger]
+            if not held and self.removable(number):
+                empty.append(number)
+        return empty
+
+    def removable(self, number: int) -> bool:
+        """Whether a segment may go as far as seals and the open segment are concerned."""
+        held_back = self._pinned | self._keepers | self._seals.keys()
+        return number != self.segment and number not in held_back
+
+    def pin(self, number: int) -> None:
+        """Keep a segment although nothing lives in it yet."""
+        self._pinned.add(number)
+
+    def unpin(self, number: int) -> None:
+        """The reverse of `pin`."""
+        self._pinned.discard(number)
+
+    def remove(self, number: int) -> None:
+        """Delete a segment and its sidecar.
+
+        Raises:
+            OSError: it is still there; recovery will find nothing of use in it.
+        """
+        self._live.pop(number, None)
+        self.sizes.pop(number, None)
+        self.closed = [item for item in self.closed if item[0] != number]
+        self._files.unlink(self._folder / segment_name(number))
+        self._files.unlink(self._folder / index_name(number))
+
+    def live_in(self, number: int) -> dict[int, int]:
+        """Bytes of each ledger that lives in a segment."""
+        return self._live.get(number, {})
+
+    def moved(self, number: int, copies: dict[int, dict[int, int]]) -> None:
+        """All that lives in a segment was copied, durably: `copies` are bytes by new segment and ledger."""
+        self._live[number] = {}
+        for segment, held in copies.items():
+            live = self._live.setdefault(segment, {})
+            for ledger, size in held.items():
+                live[ledger] = live.get(ledger, 0) + size
+
+    def mostly_dead(self, live_fraction_max: float, bytes_min: int) -> list[int]:
+        """Closed segments whose living part is small, those with the least first."""
+        found = [
+            (live / self.sizes[number], number)
+            for number, held in self._live.items()
+            if held
+            and self.removable(number)
+            and self.sizes.get(number, 0) >= bytes_min
+            and (live := sum(held.values())) < live_fraction_max * self.sizes[number]
+        ]
+        return [number for _, number in sorted(found)]
+
+    def roomy(self) -> bool:
+        """Whether there is room for copies, which are worth less than publishes."""
+        return self._files.free_bytes(self._folder) >= 2 * self._free_min + self._segment_bytes // HEAL_FRACTION
+
+    # ---------------------------------------------------------------------------------------------------------- sidecars
+
+    def write_index(self, index: SegmentIndex) -> bool:
+        """Write a sidecar; whether that worked. It is not synced: one that is torn is noticed, and costs a scan."""
+        path = self._folder / index_name(index.number)
+        try:
+            self._files.unlink(path)
+            file = self._files.create(path)
+            try:
+                file.writev([encode_index(index)])
+            finally:
+                file.close()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,76 @@
+"""Which records of a mostly dead segment are copied to the end of the log, slice by slice.
+
+The copies are identical; of two copies of an entry recovery takes the one in the later segment. The old segment may be
+deleted when all copies are durable.
+"""
+
+from typing import Final
+
+from magnetar.storage.entries import Location
+from magnetar.storage.records import whole
+from magnetar.storage.segmentindex import SegmentIndex
+
+LIVE_FRACTION_MAX: Final = 0.3
+"""A closed segment is rewritten when less than this part of it lives: at most 0.3 is written to give back 0.7."""
+
+REWRITE_BYTES_MIN: Final = 1024 * 1024
+"""Smaller segments give back too little room to be worth a rewrite."""
+
+SLICE_BYTES: Final = 256 * 1024
+"""Copied between two cycles: a fraction of a millisecond, which publishers do not notice."""
+
+
+class Rewrite:
+    """One segment on its way to the end of the log.
+
+    Args:
+        index: of the segment.
+        living: ledgers that live in it.
+    """
+
+    def __init__(self, index: SegmentIndex, living: set[int]) -> None:
+        self.number = index.number
+        records = [
+            (placed.offset, placed.size, placed.opened.ledger)
+            for placed in index.openings
+            if placed.opened.ledger in living
+        ]
+        for piece in index.pieces:
+            if piece.ledger in living:
+                records += [
+                    (offset, size, piece.ledger) for offset, size in zip(piece.offsets, piece.sizes, strict=True)
+                ]
+        self._records = sorted(records)
+        self._at = 0
+        self.places: dict[int, Location] = {}
+        self.copies: dict[int, dict[int, int]] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is copied."""
+        return self._at >= len(self._records)
+
+    def slice(self) -> list[tuple[int, int]]:
+        """(offset, size) of the records to be copied next, adjacent ones and a few with gaps."""
+        taken: list[tuple[int, int]] = []
+        size = 0
+        for offset, length, _ in self._records[self._at :]:
+            size += length
+            if taken and size > SLICE_BYTES:
+                break
+            taken.append((offset, length))
+        return taken
+
+    def copied(self, locations: list[Location]) -> None:
+        """The last slice was written to these places."""
+        records = self._records[self._at : self._at + len(locations)]
+        for (offset, size, ledger), location in zip(records, locations, strict=True):
+            self.places[offset] = location
+            held = self.copies.setdefault(location.segment, {})
+            held[ledger] = held.get(ledger, 0) + size
+        self._at += len(locations)
+
+
+def is_whole(record: bytes) -> bool:
+    """Whether a record that was read for copying is undamaged."""
+    return whole(memoryview(record), 0, check=True) == len(record)

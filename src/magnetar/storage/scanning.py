@@ -1,0 +1,197 @@
+"""Reading a segment from front to back, in steps, into a `SegmentIndex`.
+
+Three kinds of end:
+
+- a closed or sealed segment is whole up to its end: whatever is not is damage, reported with its place;
+- the *tail* of the log (the last segment after a crash) may be torn: behind the last check that can be found nothing was
+  durable, so the first record there that is not whole ends the segment. In front of that check it is damage;
+- a segment that this very process wrote is trusted (`verify=False`): only where its records lie is wanted.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.storage.entries import EntryFlags
+from magnetar.storage.records import (
+    CHECK_RECORD_BYTES,
+    PREFIX_BYTES,
+    RECORD_BYTES_MAX,
+    SEGMENT_MAGIC,
+    Checked,
+    EntryHead,
+    LedgerOpened,
+    Started,
+    check_pattern,
+    read_head,
+    whole,
+)
+from magnetar.storage.segmentindex import Piece, Placed, Run, SegmentIndex
+
+READ_BYTES: Final = 4 * 1024 * 1024
+"""Of a segment at a time: large enough to be sequential, small enough for the memory."""
+
+_COUNT_MAX: Final = 65_536
+
+
+class Scanner:
+    """One pass over one segment.
+
+    Args:
+        number: of the segment.
+        pread: reads (offset, size).
+        end: the size of the segment, or where a seal cuts it.
+        tail: the segment may be torn.
+        verify: compare checksums.
+    """
+
+    def __init__(
+        self, number: int, pread: Callable[[int, int], bytes], end: int, *, tail: bool = False, verify: bool = True
+    ) -> None:
+        self.index = SegmentIndex(number, end)
+        self.offset = len(SEGMENT_MAGIC)
+        self.torn_bytes = 0
+        self.done = self.offset >= end
+        self._number = number
+        self._pread = pread
+        self._end = end
+        self._tail = tail
+        self._verify = verify
+        self._salt = b""
+        self._pieces: dict[int, Piece] = {}
+
+    def run(self) -> SegmentIndex:
+        """Scan to the end."""
+        while not self.done:
+            self.step(READ_BYTES)
+        return self.index
+
+    def step(self, bytes_max: int) -> None:
+        """Scan some more: about so many bytes, at least a record."""
+        buffer = memoryview(self._pread(self.offset, min(bytes_max, self._end - self.offset)))
+        at = self._records(buffer)
+        if not at:
+            # Not one whole record: it is larger than the block, or torn, or damaged.
+            size = int.from_bytes(buffer[:4], "little") + PREFIX_BYTES
+            if len(buffer) < size <= min(RECORD_BYTES_MAX + PREFIX_BYTES, self._end - self.offset):
+                at = self._records(memoryview(self._pread(self.offset, size)))
+        if at:
+            self.offset += at
+        else:
+            self._damaged()
+        if self.offset >= self._end:
+            self.done = True
+
+    def _records(self, buffer: memoryview) -> int:
+        """Take in the whole records at the start of a block; how many bytes they have."""
+        at = 0
+        verify = self._verify
+        base = self.offset
+        pieces = self._pieces
+        while (size := whole(buffer, at, check=verify)) > 0:
+            record = read_head(buffer, at)
+            if type(record) is EntryHead:
+                piece = pieces.get(record.ledger)
+                if piece is None or piece.end != record.entry:
+                    piece = self._piece(record)
+                piece.add(base + at, size, record)
+            else:
+                self._other(record, base + at, size)
+            at += size
+        return at
+
+    def _piece(self, head: EntryHead) -> Piece:
+        piece = self._pieces[head.ledger] = Piece(head.ledger, head.entry)
+        self.index.pieces.append(piece)
+        return piece
+
+    def _other(self, record: object, offset: int, size: int) -> None:
+        if isinstance(record, LedgerOpened):
+            self.index.openings.append(Placed(record, offset, size))
+        elif isinstance(record, Started):
+            self._salt = record.salt
+            self.index.ledger_high = record.ledger_high
+
+    # ---------------------------------------------------------------------------------------------------------- damage
+
+    def _damaged(self) -> None:
+        """What lies at `offset` is no record."""
+        checks = self._checks_behind()
+        durable = max([offset for _, offset in checks], default=0) if self._tail else self._end
+        if self.offset >= durable:
+            self.torn_bytes = self._end - self.offset
+            self.index.end = self._end = self.offset
+            return
+        start = self.offset
+        size = int.from_bytes(self._pread(start, 4), "little") + PREFIX_BYTES
+        if self._whole_at(start + size) or (start + size == self._end and not self._tail):
+            self.offset = start + size
+            self.index.problems.append(
+                f"segment {self._number}, offset {start}: a record of {size} bytes is damaged{self._name(start, size)}"
+            )
+            return
+        self.offset = min((at for at, _ in checks), default=self._end)
+        self.index.problems.append(
+            f"segment {self._number}, offset {start}: damaged; {self.offset - start} bytes from there on cannot be read"
+        )
+
+    def _whole_at(self, offset: int) -> bool:
+        """Whether a whole record starts there."""
+        if offset + PREFIX_BYTES > self._end:
+            return False
+        size = int.from_bytes(self._pread(offset, 4), "little") + PREFIX_BYTES
+        if size > min(RECORD_BYTES_MAX + PREFIX_BYTES, self._end - offset):
+            return False
+        return whole(memoryview(self._pread(offset, size)), 0, check=True) > 0
+
+    def _name(self, offset: int, size: int) -> str:
+        """Which entry a damaged record seems to be.
+
+        It takes its place in the index if that is the next of its ledger, so that whoever reads it is told.
+        """
+        buffer = memoryview(self._pread(offset, size))
+        try:
+            head = read_head(buffer, 0)
+        except Exception:  # noqa: BLE001 - damaged bytes may break any assumption of the parser
+            return ""
+        if not isinstance(head, EntryHead):
+            return ""
+        piece = self._pieces.get(head.ledger)
+        if piece is None or piece.end != head.entry or not 0 <= head.count <= _COUNT_MAX:
+            return ""
+        # Nothing else in the damaged header is believed: no origin index and no watermark comes from it.
+        flags = head.flags & ~int(EntryFlags.MARKER) if head.count else head.flags
+        plain = head._replace(origin="", incarnation=0, first_index=-1, flags=flags, broker_time=0)
+        piece.damaged.append(head.entry)
+        piece.add(offset, size, plain)
+        piece.runs.append(Run(head.entry, "", 0, -1))
+        piece.run_next = -1
+        return f": entry {head.ledger}:{head.entry}"
+
+    def _checks_behind(self) -> list[tuple[int, int]]:
+        """(place, durable offset) of the first and of the last check behind `offset`."""
+        if not self._salt:
+            return []
+        pattern = check_pattern(self._salt)
+        found: list[tuple[int, int]] = []
+        at = self.offset
+        while at < self._end:
+            block = self._pread(at, min(READ_BYTES, self._end - at))
+            place = block.find(pattern)
+            while place >= 0:
+                check = self._check_at(at + place - PREFIX_BYTES)
+                if check is not None:
+                    found[1:] = [(at + place - PREFIX_BYTES, check)]
+                place = block.find(pattern, place + 1)
+            if at + len(block) >= self._end or not block:
+                break
+            at += len(block) - len(pattern) + 1
+        return found
+
+    def _check_at(self, offset: int) -> int | None:
+        if offset <= self.offset:
+            return None
+        buffer = memoryview(self._pread(offset, CHECK_RECORD_BYTES))
+        if whole(buffer, 0, check=True) != CHECK_RECORD_BYTES:
+            return None
+        record = read_head(buffer, 0)
+        return record.offset if isinstance(record, Checked) and record.salt == self._salt else None
