@@ -1,0 +1,135 @@
+"""The link commands of one connection (geo-replication.md): which machine answers which.
+
+    GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
+    GEO_APPEND 1004, GEO_WATERMARKS 1008                                 the destination side
+
+Only connections that presented the link token have a `GeoSession`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.effects import Note, Send
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.ids import Position
+from magnetar.geo.reading import Reading, place
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame, encode, encode_with_payload
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010})
+
+
+class GeoSession:
+    """The link side of a session.
+
+    Args:
+        session: the connection it belongs to.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._broker = session.broker
+        self._links = session.broker.links
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            1000: self._topics,
+            1002: self._read,
+            1004: self._append,
+            1006: self._commit,
+            1008: self._watermarks,
+            1010: self._status,
+        }
+
+    def handle(self, frame: Frame) -> None:
+        """One command.
+
+        Raises:
+            ProtocolError: it makes no sense; the connection ends.
+        """
+        try:
+            self._handlers[frame.command.type](frame)
+        except BrokerError as error:
+            body = frame.command.ListFields()[1][1]
+            self._session.send(commands.error(body.request_id, error.code, error.message))
+
+    def disconnected(self) -> None:
+        """The connection is gone."""
+        self._links.disconnected(self._session.number)
+
+    def _answer(self, kind: int, **body: Any) -> None:
+        self._session.send(encode(pb.BaseCommand(type=kind, **body)))
+
+    def _topics(self, frame: Frame) -> None:
+        request = frame.command.geo_topics
+        self._links.source(request.to).poll(
+            self._session.number, request, lambda told: self._answer(1001, geo_topics_response=told)
+        )
+
+    def _read(self, frame: Frame) -> None:
+        request = frame.command.geo_read
+
+        def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
+            session = self._session
+            if session.closed:
+                return
+            command = pb.BaseCommand(type=1003, geo_read_response=response)
+            session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
+
+        if request.HasField("to") and request.to:
+            self._links.source(request.to).read(request, reply)
+            return
+        topic = self._broker.topics.get(request.topic)
+        if topic is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {request.topic} does not exist")
+
+        def failed(position: Position, error: str) -> None:
+            session = self._session
+            session.outbox.put(Note("error", f"{request.topic} {position} cannot be read: {error}"))
+
+        Reading(
+            self._broker.outbox,
+            topic.log,
+            cluster=self._broker.cluster,
+            to="",
+            request_id=request.request_id,
+            after=place(request.after),
+            up_to=place(request.up_to) if request.HasField("up_to") else None,
+            bytes_max=min(request.bytes_max, self._broker.config.link_read_bytes_max),
+            reply=reply,
+            failed=failed,
+        ).start()
+
+    def _append(self, frame: Frame) -> None:
+        request = frame.command.geo_append
+        try:
+            self._links.destination.append(
+                self._session.number,
+                request,
+                frame.payload,
+                lambda told: self._answer(1005, geo_append_response=told),
+            )
+        except ProtocolError as error:
+            raise ProtocolError(f"GEO_APPEND for {request.topic[:100]!a}: {error}") from error
+
+    def _commit(self, frame: Frame) -> None:
+        self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))
+
+    def _watermarks(self, frame: Frame) -> None:
+        self._links.destination.watermarks(
+            frame.command.geo_watermarks, lambda told: self._answer(1009, geo_watermarks_response=told)
+        )
+
+    def _status(self, frame: Frame) -> None:
+        request = frame.command.geo_status
+        if request.HasField("to") and request.to:
+            told = self._links.source(request.to).status(request.request_id)
+        else:
+            told = pb.CommandGeoStatusResponse(request_id=request.request_id)
+            for source in self._links.sources.values():
+                one = source.status(request.request_id)
+                told.blocked.extend(one.blocked)
+                told.gap += one.gap
+        self._answer(1011, geo_status_response=told)

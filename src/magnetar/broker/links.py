@@ -1,0 +1,445 @@
+"""The links of a broker: one source machine for each target, one destination machine for all sources, and their topics.
+
+This is the seam between topics and `magnetar.geo`: it decides which topics are on which link (policy and configuration)
+and gives the destination what it asks of a broker (`geo.destination.DestinationHost`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from magnetar.broker.control import Done, LinkState, LinkTopicState, SkipPreview
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import Position
+from magnetar.core.names import NamespaceName, TopicName, link_cursor_name
+from magnetar.geo.destination import LinkDestination
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.policy import targets
+from magnetar.geo.records import targets_stored
+from magnetar.geo.source import LinkSource
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.metadata.keys import namespace_key
+from magnetar.metadata.policies import Policies
+from magnetar.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
+
+
+class Links:
+    """All links of one broker.
+
+    Args:
+        broker: whose.
+        link_targets: clusters that a configured link leads to from here.
+        stored: the metadata store's content at start.
+    """
+
+    def __init__(self, broker: "Broker", link_targets: Iterable[str], stored: Mapping[str, bytes]) -> None:
+        self._broker = broker
+        self._linked = frozenset(link_targets)
+        config = broker.config
+        self.destination = LinkDestination(
+            broker.outbox,
+            cluster=broker.cluster,
+            uuid=broker.uuid,
+            host=self,
+            boot=broker.boot,
+            message_bytes_max=config.message_bytes_max,
+            silence_ms=config.identity_silence_ms,
+            pending_bytes_max=config.pending_publish_bytes_max,
+        )
+        self.destination.load(stored)
+        self.sources: dict[str, LinkSource] = {}
+        for target in sorted(self._linked | targets_stored(stored)):
+            source = LinkSource(
+                broker.outbox,
+                cluster=broker.cluster,
+                uuid=broker.uuid,
+                to=target,
+                boot=broker.boot,
+                partitions=self._partitions_of,
+                linked=target in self._linked,
+                read_bytes_max=config.link_read_bytes_max,
+                poll_ms_max=config.link_poll_ms_max,
+                orphan_ms=config.orphan_cursor_ms,
+            )
+            source.load(stored)
+            self.sources[target] = source
+        self._created: dict[str, frozenset[str]] = {}
+        self._applies: dict[int, list[Callable[[], None]]] = {}
+        self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+
+    # --------------------------------------------------------------------------------------------------- which topics
+
+    def _partitions_of(self, text: str) -> int:
+        return self._broker.resources.partitions(TopicName.parse(text).base) or 0
+
+    def _targets(self, name: TopicName) -> frozenset[str]:
+        if not name.persistent:
+            return frozenset()
+        wanted = self._broker.resources.replication_clusters(name.namespace_name)
+        return targets(self._broker.cluster, wanted, self._linked)
+
+    def replicated(self, name: TopicName) -> bool:
+        """Whether a policy says that the topic exists in other clusters too; such topics always sync (A6)."""
+        return bool(self._broker.resources.replication_clusters(name.namespace_name))
+
+    def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
+        """What the transaction that creates a topic has to hold for its links."""
+        text = str(name)
+        chosen = self._created[text] = self._targets(name)
+        puts: dict[str, bytes] = {}
+        for target in chosen:
+            puts |= self.sources[target].creation(text, incarnation)
+        return puts
+
+    def deletion(self, name: TopicName) -> list[str]:
+        """Keys that the transaction that deletes a topic has to delete for its links."""
+        return [key for source in self.sources.values() for key in source.deletion(str(name))]
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start."""
+        created = self._created.pop(topic.text, frozenset())
+        wanted = self._targets(topic.name)
+        latest = self._broker.resources.replication_start(topic.name.namespace_name) == "latest"
+        for target, source in self.sources.items():
+            source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is gone."""
+        for source in self.sources.values():
+            source.removed(topic.text)
+        self.destination.removed(topic.text)
+
+    def policy_puts(self, change: Change) -> dict[str, bytes]:
+        """What the transaction of a change of policies has to hold for the links that it starts or ends."""
+        puts: dict[str, bytes] = {}
+        applies: list[Callable[[], None]] = []
+        for text in change.namespaces:
+            namespace = NamespaceName.parse(text)
+            data = change.puts.get(namespace_key(namespace))
+            policies = msgspec.json.decode(data, type=Policies) if data is not None else Policies()
+            wanted = targets(self._broker.cluster, policies.replication_clusters, self._linked)
+            latest = policies.replication_start == "latest"
+            for topic in self._topics_of(namespace):
+                for target, source in self.sources.items():
+                    more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
+                    puts |= more
+                    applies.append(apply)
+        self._applies[id(change)] = applies
+        return puts
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of policies is durable and in force."""
+        for apply in self._applies.pop(id(change), ()):
+            apply()
+        for text in change.namespaces:
+            for topic in self._topics_of(NamespaceName.parse(text)):
+                topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)
+
+    def policies_refused(self, change: Change) -> None:
+        """A change of policies never was."""
+        self._applies.pop(id(change), None)
+
+    def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
+        return [topic for topic in self._broker.topics.values() if topic.name.namespace_name == namespace]
+
+    def partitions_changed(self, name: TopicName) -> None:
+        """A partitioned topic was created or grew."""
+        for number in range(self._broker.resources.partitions(name) or 0):
+            for source in self.sources.values():
+                source.touched(str(name.with_partition(number)))
+
+    # ------------------------------------------------------------------------------------------------ what topics tell
+
+    def confirmed(self, topic: Topic) -> None:
+        """Entries became readable."""
+        for source in self.sources.values():
+            source.confirmed(topic.text)
+
+    def trimmed(self, topic: Topic) -> None:
+        """Ledgers were deleted."""
+        for source in self.sources.values():
+            source.trimmed(topic.text)
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete as far as links go; None when no link holds anything."""
+        lows = [low for source in self.sources.values() if (low := source.durable_low(topic.text)) is not None]
+        return min(lows, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Now and then."""
+        for source in self.sources.values():
+            source.tick(now_ms)
+
+    def flush(self) -> None:
+        """Store the cursors now."""
+        for source in self.sources.values():
+            source.flush()
+
+    def disconnected(self, connection: int) -> None:
+        """A link peer is gone."""
+        for source in self.sources.values():
+            source.disconnected(connection)
+        self.destination.disconnected(connection)
+
+    def commit(self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None]) -> None:
+        """GEO_COMMIT, counted.
+
+        Raises:
+            BrokerError: there is no such link.
+        """
+        source = self.source(request.to)
+        states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
+        before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
+        source.commit(request, reply)
+        sent = self._sent[request.to]
+        for name, (index, cursor) in before.items():
+            state = states[name]
+            # A rewind takes both back; what is sent again counts again.
+            if state is not None and state.cursor.gen == cursor.gen and state.cursor.s > cursor.s:
+                sent[0] += max(0, state.index - index)
+                sent[1] += state.log.bytes_between(cursor.c, state.cursor.s)
+
+    def source(self, target: str) -> LinkSource:
+        """The link to a cluster.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        source = self.sources.get(target)
+        if source is None:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"there is no link from {self._broker.cluster} to {target!r}")
+        return source
+
+    # ---------------------------------------------------------------------------------------- geo.destination's host
+
+    def find(self, topic: str) -> Topic | None:
+        """A topic that exists here."""
+        found = self._broker.topics.get(topic)
+        return found if found is not None and not found.deleting else None
+
+    def refuses(self, topic: TopicName, source: str) -> str:
+        """Why entries may not come into a topic; "" when they may."""
+        namespace = topic.namespace_name
+        here = self._broker.cluster
+        if str(topic) in self._broker.catalog.deleted:
+            return f"{topic} was deleted in {here}; to have it again: magnetar topics create {topic}"
+        if not self._broker.resources.has_namespace(namespace):
+            return (
+                f"namespace {namespace} does not exist in {here}: magnetar namespaces create {namespace} --clusters ..."
+            )
+        if not self._broker.resources.serves(namespace):
+            return (
+                f"namespace {namespace} does not allow cluster {here}: "
+                f"magnetar namespaces set-clusters {namespace} {here},{source}"
+            )
+        return ""
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """Partitions of a topic: 0 if not partitioned, None if there is none."""
+        count = self._broker.resources.partitions(topic)
+        if count is not None:
+            return count
+        return 0 if str(topic) in self._broker.topics else None
+
+    def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
+        """Make or grow a topic for a link."""
+        broker = self._broker
+
+        def told(error: MagnetarError | None) -> None:
+            then("" if error is None else str(error))
+
+        if not partitions:
+            if str(topic) in broker.topics:
+                then("")
+            else:
+                broker.catalog.create(topic, then=lambda _topic, error: told(error))
+            return
+        present = broker.resources.partitions(topic)
+        try:
+            if present is None:
+                change = broker.resources.create_partitioned(topic, partitions, {})
+            elif present < partitions:
+                change = broker.resources.update_partitioned(topic, partitions)
+            else:
+                change = Change()
+            broker.create_partitions(topic, partitions, change, told)
+        except MagnetarError as error:
+            then(str(error))
+
+    # -------------------------------------------------------------------------------------------------- administration
+
+    def _known(self, target: str) -> LinkSource:
+        source = self.sources.get(target)
+        if source is None:
+            raise NotFound(f"there is no link from {self._broker.cluster} to {target}")
+        return source
+
+    @staticmethod
+    def _told(done: Done) -> Callable[[str], None]:
+        return lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
+
+    def pause(self, target: str, topic: str | None, paused: bool, done: Done) -> None:
+        """Stop or go on with a link or one of its topics."""
+        with _refusals():
+            self._known(target).pause(topic, paused, self._told(done))
+
+    def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        """Limit a link's rate."""
+        self._known(target).throttle(bytes_per_s, self._told(done))
+
+    def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        """What a skip would lose."""
+        with _refusals():
+            found = self._known(target).skip_preview(topic, through)
+        return [
+            SkipPreview(
+                topic=skip.topic,
+                through=str(skip.through),
+                messages=skip.messages,
+                entries=skip.entries,
+                bytes=skip.bytes,
+            )
+            for skip in found
+        ]
+
+    def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        """Settle entries without sending them."""
+        with _refusals():
+            self._known(target).skip(topic, through, self._told(done))
+
+    def delete_orphan(self, target: str, topic: str, done: Done) -> None:
+        """Give up what an orphan cursor holds."""
+        with _refusals():
+            self._known(target).delete_orphan(topic, self._told(done))
+
+    def states(self) -> list[LinkState]:
+        """Every outgoing link."""
+        return [self._state(source) for source in self.sources.values()]
+
+    def _state(self, source: LinkSource) -> LinkState:
+        now_ms = self._broker.outbox.now_ms
+        topics = [self._topic_state(state, now_ms) for _, state in sorted(source.topics.items())]
+        wanted = [topic for topic in topics if not topic["orphan"]]
+        state, detail = "up", ""
+        if not source.linked:
+            state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
+        elif source.record.paused:
+            state, detail = "paused", "paused by an operator"
+        elif not source.lease.holder:
+            state, detail = "idle", LEASE_SILENT
+        elif source.trouble:
+            state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
+        sent = self._sent[source.to]
+        return LinkState(
+            source=self._broker.cluster,
+            target=source.to,
+            state=state,
+            since_ms=source.trouble_since_ms,
+            detail=detail,
+            paused=source.record.paused,
+            throttle_bytes_per_s=source.record.throttle_bytes_per_s or None,
+            throttled=source.throttled,
+            messages_sent=sent[0],
+            bytes_sent=sent[1],
+            skipped_messages=sum(one.skipped for one in source.topics.values()),
+            gap_messages=sum(one.gap for one in source.topics.values()),
+            lag_messages=sum(topic["lag_messages"] for topic in wanted),
+            lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
+            lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),
+            topics=topics,
+        )
+
+    @staticmethod
+    def _topic_state(state: LinkTopic, now_ms: int) -> LinkTopicState:
+        entries, size, oldest_ms = state.pending()
+        told = LinkTopicState(
+            topic=state.name,
+            c=str(state.cursor.c),
+            s=str(state.cursor.s),
+            gen=state.cursor.gen,
+            lag_messages=state.lag_messages() if entries else 0,
+            lag_bytes=size if entries else 0,
+            lag_ms=max(0, now_ms - oldest_ms) if entries else 0,
+            paused=state.paused,
+            blocked=state.blocked.kind if state.blocked is not None else "",
+            orphan=not state.wanted,
+            gap_messages=state.gap,
+        )
+        if state.blocked is not None:
+            told["blocked_detail"] = state.blocked.reason
+            told["blocked_since_ms"] = state.blocked.since_ms
+        if not told["lag_messages"]:
+            # What is behind C is not for any link (it came from one): that is no lag.
+            told["lag_bytes"] = told["lag_ms"] = 0
+        return told
+
+    def status(self) -> dict[str, Any]:
+        """The destination's side, and what was lost."""
+        return {
+            "incoming": self.destination.status(),
+            "gaps": {
+                f"{source.to} {state.name}": state.gap
+                for source in self.sources.values()
+                for state in source.topics.values()
+                if state.gap
+            },
+        }
+
+    def topic_stats(self, topic: Topic) -> dict[str, Any]:
+        """Pulsar's `replication` part of a topic's statistics."""
+        now_ms = self._broker.outbox.now_ms
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None and state.wanted:
+                told = self._topic_state(state, now_ms)
+                found[target] = {
+                    "replicationBacklog": told["lag_messages"],
+                    "connected": bool(source.lease.holder) and not source.trouble,
+                    "replicationDelayInSeconds": told["lag_ms"] // 1000,
+                }
+        return found
+
+    def cursor_stats(self, topic: Topic) -> dict[str, Any]:
+        """The links' cursors, for internal statistics."""
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None:
+                found[link_cursor_name(target)] = {
+                    "markDeletePosition": str(state.cursor.c),
+                    "sentPosition": str(state.cursor.s),
+                    "generation": state.cursor.gen,
+                    "durablePosition": str(state.low),
+                    "state": "Open" if state.wanted else "Orphan",
+                    "active": bool(source.lease.holder),
+                }
+        return found
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        self.destination.validate()
+        for source in self.sources.values():
+            source.validate()
+
+
+class _refusals:  # noqa: N801 - used like a function
+    """Turns the machines' refusals into those of administration."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Translate."""
+        if isinstance(error, BrokerError):
+            if error.code is ErrorCode.TOPIC_NOT_FOUND:
+                raise NotFound(error.message) from error
+            raise PreconditionFailed(error.message) from error

@@ -1,0 +1,165 @@
+"""What a broker does to its topics now and then: retention, expiry, backlog quotas.
+
+expiry      messages older than the namespace's TTL are acknowledged on every subscription (links never expire: the
+publish time is the producer's clock, and what a link has not sent would be lost, geo-replication.md)
+quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
+as its policy says; links do not count, they hold data until an operator says otherwise
+retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
+"""
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.effects import Drop, Note, Store
+from magnetar.broker.records import TOPIC_PREFIX
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.metadata.policies import BacklogQuota
+from magnetar.storage.topiclog import Retention
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+_CODES = {
+    "producer_request_hold": ErrorCode.BACKLOG_QUOTA_HOLD,
+    "producer_exception": ErrorCode.BACKLOG_QUOTA_EXCEPTION,
+}
+
+
+class Upkeep:
+    """The regular work of one broker.
+
+    Args:
+        broker: whose; the first round comes after `retention_interval_ms`.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._trimming: set[str] = set()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        broker = self._broker
+        broker.timer(broker.outbox.now_ms + broker.config.retention_interval_ms, self._round)
+
+    def _round(self, now_ms: int) -> None:
+        for topic in list(self._broker.topics.values()):
+            if topic.log.last == NONE:
+                continue
+            self.expire(topic, now_ms)
+            self.check_quota(topic, now_ms)
+            self.trim(topic)
+            for subscription in topic.subscriptions.values():
+                subscription.update_rates(now_ms)
+        self._broker.links.tick(now_ms)
+        self._schedule()
+
+    # ---------------------------------------------------------------------------------------------- expiry and quotas
+
+    def expire(self, topic: Topic, now_ms: int) -> None:
+        """Acknowledge what is older than the namespace's TTL."""
+        ttl_s = self._broker.resources.message_ttl_s(topic.name.namespace_name)
+        if ttl_s:
+            for subscription in topic.durable_subscriptions():
+                subscription.expire(now_ms - ttl_s * 1000)
+
+    def check_quota(self, topic: Topic, now_ms: int) -> None:
+        """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
+        quotas = self._broker.resources.backlog_quotas(topic.name.namespace_name)
+        stop = None
+        for kind, quota in quotas.items():
+            over = self._over(topic, kind, quota, now_ms)
+            if over and quota.policy == "consumer_backlog_eviction":
+                self._evict(topic, kind, quota, now_ms)
+            elif over:
+                stop = _CODES[quota.policy]
+        if stop is not None and topic.quota_stop is None:
+            self._broker.outbox.put(
+                Note("warning", f"producers of {topic.text} are stopped: its backlog is over the quota")
+            )
+        topic.quota_stop = stop
+        if stop is not None:
+            for producer in list(topic.producers.live.values()):
+                self._broker.close_producer(producer)
+
+    def _over(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> bool:
+        log = topic.log
+        slowest = min((one.mark_delete for one in topic.durable_subscriptions()), default=log.last)
+        if kind == "destination_storage":
+            return 0 <= quota.limit_size < log.bytes_between(slowest, log.last)
+        oldest = log.next_after(slowest)
+        return oldest is not None and 0 <= quota.limit_time * 1000 < now_ms - log.time_at(oldest)
+
+    def _evict(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> None:
+        """Acknowledge the oldest messages of the subscriptions that lag too much, ledger by ledger or by time."""
+        log = topic.log
+        for subscription in topic.durable_subscriptions():
+            before = subscription.backlog_entries()
+            if kind == "message_age":
+                subscription.expire(now_ms - quota.limit_time * 1000)
+            else:
+                for ledger in log.ledger_infos():
+                    if log.bytes_between(subscription.mark_delete, log.last) <= quota.limit_size:
+                        break
+                    subscription.advance_to(Position(ledger.ledger, ledger.entries - 1))
+            lost = before - subscription.backlog_entries()
+            if lost:
+                text = f"{lost} entries of subscription {subscription.name} of {topic.text} were given up: over the backlog quota"
+                self._broker.outbox.put(Note("warning", text))
+
+    # ------------------------------------------------------------------------------------------------------- retention
+
+    def keep_from(self, topic: Topic) -> Position | None:
+        """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything."""
+        marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
+        link = self._broker.links.durable_low(topic)
+        if link is not None:
+            marks.append(link)
+        return min(marks, default=None)
+
+    def _retention(self, topic: Topic) -> Retention:
+        policy = self._broker.resources.retention(topic.name.namespace_name)
+        if any(True for _ in topic.durable_subscriptions()):
+            return Retention(policy.time_ms, policy.size_bytes)
+        # Nobody has subscribed yet: what is published must be there for the first one to come, within limits.
+        config = self._broker.config
+        return Retention(
+            _longer(policy.time_ms, config.retention_unsubscribed_ms),
+            _longer(policy.size_bytes, config.retention_unsubscribed_bytes),
+        )
+
+    def trim(self, topic: Topic, *, everything: bool = False) -> None:
+        """Delete what retention lets go.
+
+        Args:
+            topic: of which.
+            everything: an administrator asks to keep nothing that nobody needs.
+        """
+        if topic.text in self._trimming or topic.deleting:
+            return
+        broker = self._broker
+        retention = Retention(0, 0) if everything else self._retention(topic)
+        trim = topic.log.trim(self.keep_from(topic), broker.outbox.now_ms, retention)
+        if trim is None:
+            return
+        self._trimming.add(topic.text)
+        record = topic.record
+        record.first_ledger = max(record.first_ledger, trim.first_ledger)
+        record.next_index = max(record.next_index, trim.next_index)
+        for source, position in trim.watermarks.items():
+            record.watermarks[source] = (position.ledger, position.entry)
+
+        def stored(error: str) -> None:
+            self._trimming.discard(topic.text)
+            if error or broker.topics.get(topic.text) is not topic:
+                return
+            topic.log.forget(trim)
+            broker.links.trimmed(topic)
+            broker.outbox.put(Drop(tuple(trim.ledgers)))
+
+        broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), stored))
+
+
+def _longer(policy: int, default: int) -> int:
+    """The longer of two limits; -1 is for ever."""
+    return -1 if -1 in (policy, default) else max(policy, default)
