@@ -1,0 +1,56 @@
+# `make help` lists the targets. Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PY := .venv/bin/python
+SEEDS ?= 20
+HOURS ?= 1
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help setup demo test check bench sim soak docs proto lock clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+setup: ## Install everything into .venv, and a Java runtime when there is none
+	@tools/bootstrap.sh
+
+demo: setup ## The main job: real flights through three clusters (a slice, under a minute)
+	@$(PY) -m magnetar demo --fast
+
+test: setup ## All tests, fast ones first
+	@$(PY) -m pytest -q $(PYTEST_ARGS)
+
+check: setup ## Lint, format, types, import rule, generated files
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q tests/unit/test_imports.py
+	$(PY) tools/generate_proto.py --check
+	@if [ -e tools/generate_rest_reference.py ]; then $(PY) tools/generate_rest_reference.py --check; fi
+	$(PY) tools/generate_reference.py --check
+
+bench: setup ## The benchmark suite; figures are kept in bench/results
+	@$(PY) -m magnetar bench $(BENCH_ARGS)
+
+sim: setup ## Random worlds: the property and simulation tests with SEEDS=20 different seeds
+	@for seed in $$(seq 1 $(SEEDS)); do echo "seed $$seed"; \
+	  HYPOTHESIS_PROFILE=sim $(PY) -m pytest -q --hypothesis-seed=$$seed tests/property $(wildcard tests/sim) || exit 1; done
+
+soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure
+	@$(PY) tools/soak.py --hours $(HOURS)
+
+docs: setup ## Write the generated reference pages anew
+	$(PY) tools/generate_reference.py
+	@if [ -e tools/generate_rest_reference.py ]; then $(PY) tools/generate_rest_reference.py; fi
+
+proto: setup ## Generate the protobuf module from pulsar.proto
+	$(PY) tools/generate_proto.py
+
+lock: setup ## Resolve the dependencies anew into requirements.lock
+	@tools/lock.sh
+
+clean: ## Remove the virtual environment, caches and demo data
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist spark-warehouse artifacts metastore_db
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,145 @@
+"""The import rule of the architecture, read from the sources without running them.
+
+    core | wire, storage | schemas, metadata | broker, geo | runtime | spark, admin | app | cli, sim
+
+A module imports from its own group and from groups to its left. Left of runtime there is no clock, no chance, no thread,
+no socket. Only spark imports pyspark.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "magnetar"
+
+GROUPS = (
+    ("core",),
+    ("wire", "storage"),
+    ("schemas", "metadata"),
+    ("broker", "geo"),
+    ("runtime",),
+    ("spark", "admin"),
+    ("app",),
+    ("cli", "sim", "__main__"),
+)
+RANK = {name: rank for rank, names in enumerate(GROUPS) for name in names}
+
+WORLD = {"asyncio", "socket", "threading", "multiprocessing", "concurrent", "time", "random", "secrets", "aiohttp", "uvloop"}
+"""Modules that bring the world in: banned left of runtime."""
+
+CALLS = {("uuid", "uuid4"), ("uuid", "uuid1"), ("os", "urandom"), ("datetime", "now"), ("datetime", "utcnow")}
+"""Names of modules that are harmless otherwise."""
+
+FREE = {("storage", "testing")}
+"""Kits for tests, which no production module imports."""
+
+
+def parts_of(path: Path) -> tuple[str, ...]:
+    relative = path.relative_to(PACKAGE).with_suffix("")
+    return tuple(part for part in relative.parts if part != "__init__")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of every import, at any depth; name is "" for `import module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, "." * node.level + (node.module or ""), alias.name
+
+
+def uses(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of `module.name`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.lineno, node.value.id, node.attr
+
+
+def faults(source: str, parts: tuple[str, ...]) -> list[str]:
+    """What is wrong in one module, a line each."""
+    tree = ast.parse(source)
+    group = parts[0] if parts else ""
+    found = []
+    for line, module, name in imports(tree):
+        where = f"{'.'.join(parts)}:{line}"
+        if name == "*":
+            found.append(f"{where}: star import from {module}")
+        if module.startswith("."):
+            found.append(f"{where}: relative import: write magnetar...")
+        top, *rest = module.split(".")
+        if top in {"pyspark", "py4j"} and group != "spark":
+            found.append(f"{where}: only spark imports {top}")
+        if top != "magnetar":
+            if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
+                if top in WORLD or (top, name) in CALLS:
+                    found.append(f"{where}: {module} {name} left of runtime: take it as an argument or an effect")
+            continue
+        imported = rest[0] if rest else name
+        if imported in {"__version__", ""}:
+            continue
+        if group and RANK[imported] > RANK[group]:
+            found.append(f"{where}: {group} imports {imported}, which stands to its right")
+        if (imported, *rest[1:2]) in FREE and tuple(parts[:2]) not in FREE:
+            found.append(f"{where}: {module} is for tests")
+    if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
+        found += [
+            f"{'.'.join(parts)}:{line}: {module}.{name} left of runtime: take it as an argument or an effect"
+            for line, module, name in uses(tree)
+            if (module, name) in CALLS
+        ]
+    return found
+
+
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "pulsar_pb2.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: ".".join(parts_of(path)) or "magnetar")
+def test_imports_go_left(path: Path) -> None:
+    assert faults(path.read_text(), parts_of(path)) == []
+
+
+def test_every_folder_has_its_place() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert (folders | modules) - {"__pycache__"} <= set(RANK)
+
+
+@pytest.mark.parametrize(
+    ("parts", "source", "words"),
+    [
+        (("core", "x"), "from magnetar.wire import frames", "stands to its right"),
+        (("storage", "x"), "def f():\n    from magnetar.runtime.files import OsFiles", "stands to its right"),
+        (("geo", "x"), "import magnetar.app", "stands to its right"),
+        (("runtime", "x"), "from magnetar import cli", "stands to its right"),
+        (("broker", "x"), "import time", "left of runtime"),
+        (("broker", "x"), "import asyncio.tasks", "left of runtime"),
+        (("geo", "x"), "from random import Random", "left of runtime"),
+        (("metadata", "x"), "import uuid\nuuid.uuid4()", "left of runtime"),
+        (("metadata", "x"), "from uuid import uuid4", "left of runtime"),
+        (("storage", "x"), "import os\nos.urandom(3)", "left of runtime"),
+        (("admin", "x"), "import pyspark.sql", "only spark"),
+        (("cli", "x"), "from magnetar.core.ids import *", "star import"),
+        (("wire", "x"), "from . import frames", "relative"),
+        (("storage", "log"), "from magnetar.storage.testing import FaultyFiles", "for tests"),
+    ],
+)
+def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
+    assert any(words in fault for fault in faults(source, parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "source"),
+    [
+        (("cli", "x"), "import time\nfrom magnetar.app import run_broker"),
+        (("runtime", "x"), "import asyncio\nfrom magnetar.broker.effects import Outbox"),
+        (("wire", "x"), "from magnetar.storage.entries import NewEntry"),
+        (("spark", "x"), "from pyspark.sql import SparkSession"),
+        (("storage", "x"), "import os\nos.fsync(3)"),
+    ],
+)
+def test_the_rule_lets_through(parts: tuple[str, ...], source: str) -> None:
+    assert faults(source, parts) == []

@@ -1,0 +1,117 @@
+#!/bin/sh
+# Everything that `make setup` does: a virtual environment with the locked dependencies, and a Java runtime for Spark.
+# Idempotent: what is there already is not touched, and the second run takes no time worth mentioning.
+#
+#   PYTHON=/path/to/python3.12 tools/bootstrap.sh
+set -eu
+
+cd "$(dirname "$0")/.."
+venv=.venv
+java_needed=17
+python_needed=3.11
+
+say() { printf '%s\n' "setup: $*"; }
+fail() { printf '%s\n' "setup: $*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# How to run the package manager, or nothing when we may not: root, or sudo that asks no questions.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then echo env; elif has sudo && sudo -n true 2>/dev/null; then echo "sudo -n"; fi
+}
+
+# install_one PACKAGE...: the first of these packages that apt knows; fails when none can be installed.
+install_one() {
+    has apt-get || return 1
+    root=$(as_root)
+    [ -n "$root" ] || return 1
+    $root apt-get update -qq >/dev/null 2>&1 || say "apt-get update failed; trying with the lists that are there"
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            say "installing $package"
+            $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null && return 0
+        fi
+    done
+    return 1
+}
+
+good_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11; do
+        if has "$candidate" && good_python "$candidate"; then command -v "$candidate"; return 0; fi
+    done
+    return 1
+}
+
+make_venv() {
+    python=$(find_python) || {
+        install_one python3 python3.11 python3.12 && python=$(find_python)
+    } || fail "Python $python_needed or newer is needed and was not found: install it (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python), or set PYTHON to its path"
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        install_one "python$version-venv" python3-venv && "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
+            fail "$python lacks the module venv: install it (Debian, Ubuntu: apt install python$version-venv)"
+    fi
+    say "making $venv with Python $version"
+    "$python" -m venv --clear "$venv"
+}
+
+# A name that changes with what it stands for, so that a new lock file installs and an old one does not.
+# The folder is part of it: a virtual environment that was moved does not work.
+stamp_name() {
+    { pwd -P; cat requirements.lock pyproject.toml; } | cksum | tr ' ' - | cut -d- -f1,2
+}
+
+install_packages() {
+    stamp="$venv/.setup-$(stamp_name)"
+    [ -e "$stamp" ] && "$venv/bin/python" -c 'import magnetar' 2>/dev/null && return 0
+    if [ ! -x "$venv/bin/python" ] || ! good_python "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        make_venv
+    fi
+    say "installing the locked dependencies (some 700 MB the first time, most of it Spark)"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
+        fail "the locked dependencies could not be installed; the lines above say why"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . ||
+        fail "the package itself could not be installed; the lines above say why"
+    rm -f "$venv"/.setup-*
+    : >"$stamp"
+}
+
+java_version() {
+    "$1" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1
+}
+
+good_java() {
+    [ -x "$1" ] && [ "$(java_version "$1" || true)" -ge $java_needed ] 2>/dev/null
+}
+
+# Where a Java may be that the PATH does not show; the project's own commands find it by the same list.
+find_java() {
+    if [ -n "${JAVA_HOME:-}" ] && good_java "$JAVA_HOME/bin/java"; then echo "$JAVA_HOME/bin/java"; return 0; fi
+    if has java && good_java "$(command -v java)"; then command -v java; return 0; fi
+    return 1
+}
+
+need_java() {
+    find_java >/dev/null && return 0
+    if [ "$(uname)" = Darwin ] && has brew; then
+        say "installing openjdk@17 with brew"
+        brew install --quiet openjdk@17 >/dev/null 2>&1 || true
+        home=$(brew --prefix openjdk@17 2>/dev/null || true)
+        if [ -n "$home" ] && good_java "$home/bin/java"; then
+            fail "Java is installed: run  export JAVA_HOME=$home  and then the same command again"
+        fi
+    elif has apt-get; then
+        # Debian and Ubuntu have different ones; the older is the better tested with Spark.
+        install_one openjdk-17-jre-headless openjdk-21-jre-headless openjdk-25-jre-headless default-jre-headless || true
+        find_java >/dev/null && return 0
+    fi
+    wrong=""
+    [ -n "${JAVA_HOME:-}" ] && wrong=" (JAVA_HOME=$JAVA_HOME is none)"
+    fail "Spark needs a Java runtime $java_needed or newer$wrong: install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set JAVA_HOME; then run the same command again"
+}
+
+install_packages
+need_java
