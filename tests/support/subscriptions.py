@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.multiple import MultipleConsumers
 from magnetar.broker.effects import Note, Outbox, Read, Send, Timer
 from magnetar.broker.subscription import Subscription
 from magnetar.core.ids import EARLIEST, Position
@@ -279,6 +280,11 @@ class World:
                 continue
             if not self.outbox.effects and not self._run_due():
                 return
+
+    def failing(self) -> bool:
+        """Whether a read failed and waits to be tried again."""
+        dispatcher = self.subscription._dispatcher
+        return dispatcher.reading._failed or (isinstance(dispatcher, MultipleConsumers) and dispatcher.refetch.failed)
 
     def answer_read(self) -> None:
         """The disk answers the oldest read."""

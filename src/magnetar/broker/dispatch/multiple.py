@@ -230,6 +230,7 @@ class MultipleConsumers(Dispatcher):
 
     def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
         """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
+        room = False
         for position in positions:
             if not self.around.cursor.is_acked(position):
                 continue
@@ -239,9 +240,10 @@ class MultipleConsumers(Dispatcher):
             elif self.is_waiting(position):
                 self.not_to_send(position)
                 self.refetch.drop(position)
+                room = True  # what waits holds back what is new
             if self.redeliveries:
                 self.redeliveries.pop(position, None)
-        if self._check_blocked():
+        if self._check_blocked() or room:
             self.dispatch()
 
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
