@@ -105,6 +105,7 @@ class FakeCluster:
         self.fail_appends = 0
         self.throttle_ms = 0
         self.throttle_rate = 0
+        self.lost_polls = 0
         self.appends = 0
         self.reads = 0
         self.commits = 0
@@ -265,6 +266,9 @@ class FakeCluster:
         try:
             while self.silent:
                 time.sleep(0.01)
+            if self.lost_polls:
+                self.lost_polls -= 1
+                return
             self._send(connection, sending, self._topics(asked))
         except OSError:
             pass

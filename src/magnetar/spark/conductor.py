@@ -64,6 +64,22 @@ class Pipeline:
     name: str
 
 
+@dataclass(slots=True)
+class Poll:
+    """The question for news of one link: always one of them under way or due.
+
+    The first must be answered at once (`patience_ms` 0): it is the probe, and says everything.
+    """
+
+    link: Link
+    counter: int = 0
+    boot: int = 0
+    patience_ms: int = 0
+    due: float = 0.0
+    until: float = 0.0
+    request: int = 0
+
+
 def wall_ms() -> int:
     """The wall clock."""
     return time.time_ns() // 1_000_000
@@ -271,64 +287,66 @@ class Conductor:
 
     def _poll_links(self, source: str, links: Sequence[Link], channel: wire.Channel) -> None:
         """Poll all links of a source on one connection until it fails or the pipeline stops."""
-        due = {link.number: 0.0 for link in links}
-        counters = {link.number: 0 for link in links}
-        asked: dict[int, tuple[int, float]] = {}
+        polls = {link.number: Poll(link) for link in links}
+        asked: dict[int, Poll] = {}
         request = 0
         while not self._stopping:
             now = time.monotonic()
-            for link in links:
-                if (due[link.number] and due[link.number] > now) or link.number in (
-                    number for number, _ in asked.values()
-                ):
-                    continue
-                request += 1
-                # The first answer must come at once: it is the probe, and says everything.
-                patience = POLL_MS if counters[link.number] else 0
-                channel.send(self._topics(request, link, counters[link.number], patience))
-                asked[request] = (link.number, now + (patience + CALL_MS) / 1000)
-            next_due = min(
-                (at for number, at in due.items() if number not in {n for n, _ in asked.values()}), default=0.0
-            )
-            timeout = max(0.0, min(TICK_MS / 1000, next_due - now)) if next_due else TICK_MS / 1000
-            ready = wire.wait([channel], timeout)
+            for poll in polls.values():
+                if not poll.request and poll.due <= now:
+                    request += 1
+                    channel.send(self._topics(request, poll))
+                    poll.request, asked[request] = request, poll
+                    poll.until = now + (poll.patience_ms + CALL_MS) / 1000
+            waits = [poll.due - now for poll in polls.values() if not poll.request]
+            ready = wire.wait([channel], max(0.0, min([TICK_MS / 1000, *waits])))
             _, readable, writable = ready[0] if ready else (channel, False, False)
             for command, _ in channel.pump(readable, writable):
                 if command.type == wire.ERROR:
                     raise wire.LinkDown(f"{source}: {command.error.message}")
-                number, _ = asked.pop(command.geo_topics_response.request_id, (-1, 0.0))
-                if number >= 0:
-                    due[number] = time.monotonic() + POLL_PAUSE_MS / 1000
-                    counters[number] = self._topics_answered(source, number, command.geo_topics_response)
-            if asked and min(at for _, at in asked.values()) < time.monotonic():
-                raise wire.LinkDown(f"{source}: no answer to GEO_TOPICS")
-            self._ask_everything(links, counters)
+                answered = asked.pop(command.geo_topics_response.request_id, None)
+                if answered is not None:
+                    self._topics_answered(source, answered, command.geo_topics_response)
+            for poll in list(asked.values()):
+                if poll.until < time.monotonic():
+                    self._overdue(source, poll)
+                    del asked[poll.request]
+                    poll.request = 0
+            self._ask_everything(polls)
             if not self._trusted(source):
                 raise wire.LinkDown(self.book.breakers[source].reason)
 
-    def _topics(self, request: int, link: Link, counter: int, patience_ms: int) -> pb.BaseCommand:
+    @staticmethod
+    def _overdue(source: str, poll: "Poll") -> None:
+        """A long poll without answer is asked again at once; only silence to *that* means that the source is down."""
+        if not poll.patience_ms:
+            raise wire.LinkDown(f"{source}: no answer to GEO_TOPICS")
+        poll.patience_ms, poll.due = 0, 0.0
+
+    def _topics(self, request: int, poll: "Poll") -> pb.BaseCommand:
         command = pb.BaseCommand(type=wire.GEO_TOPICS)
         topics = command.geo_topics
-        topics.request_id, topics.to, topics.counter, topics.wait_ms = request, link.target, counter, patience_ms
-        topics.pipeline, topics.lease_ms = self.pipeline.name, LEASE_MS
+        topics.request_id, topics.to, topics.counter, topics.boot = request, poll.link.target, poll.counter, poll.boot
+        topics.wait_ms, topics.pipeline, topics.lease_ms = poll.patience_ms, self.pipeline.name, LEASE_MS
         return command
 
-    def _topics_answered(self, source: str, number: int, response: pb.CommandGeoTopicsResponse) -> int:
+    def _topics_answered(self, source: str, poll: "Poll", response: pb.CommandGeoTopicsResponse) -> None:
         with self._changed:
             before = self._troubles()
-            self.book.source_reported(number, response, self._clock())
+            self.book.source_reported(poll.link.number, response, self._clock())
             self._announce(before)
             self._changed.notify_all()
+        poll.request, poll.due = 0, time.monotonic() + POLL_PAUSE_MS / 1000
+        poll.counter, poll.boot, poll.patience_ms = response.counter, response.boot, POLL_MS
         self._worked(source)
-        return response.counter
 
-    def _ask_everything(self, links: Sequence[Link], counters: dict[int, int]) -> None:
+    def _ask_everything(self, polls: dict[int, "Poll"]) -> None:
+        """Forget the counters of links whose commits were ignored: what we know of them is void."""
         with self._changed:
-            for link in links:
-                state = self.book.links[link.number]
-                if state.doubtful:
-                    state.doubtful = False
-                    counters[link.number] = 0
+            for number, poll in polls.items():
+                if self.book.links[number].doubtful:
+                    self.book.links[number].doubtful = False
+                    poll.counter = 0
 
     def _trusted(self, source: str) -> bool:
         """False when a task could not reach the source although we are connected: then connect anew, as the probe.

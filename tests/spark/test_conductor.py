@@ -1,0 +1,139 @@
+"""The conductor's threads and its socket, with tasks run by hand: what needs no Spark."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.spark import conductor as module
+from magnetar.spark import messages as m
+from magnetar.spark import rpc
+from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.reading import read_task
+from magnetar.spark.states import ALL, Link
+from magnetar.spark.writing import write_task
+from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
+
+T = "persistent://public/default/t"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[FakeCluster, FakeCluster]]:
+    a, b = FakeCluster("a").start(), FakeCluster("b").start()
+    a.create(T, links=("b",))
+    yield a, b
+    for cluster in (a, b):
+        cluster.silent = False
+        cluster.stop()
+        assert not cluster.violations
+
+
+@pytest.fixture
+def conduct(pair: tuple[FakeCluster, FakeCluster]) -> Iterator[Callable[[], tuple[Conductor, list[str]]]]:
+    started: list[Conductor] = []
+    ended = threading.Event()
+
+    def start(token: str = TOKEN) -> tuple[Conductor, list[str]]:
+        lines: list[str] = []
+        addresses = {cluster.name: cluster.address for cluster in pair}
+        conductor = Conductor(Pipeline((Link(0, "a", "b"),), addresses, token, 2, "test"), lines.append).start()
+        started.append(conductor)
+
+        def work() -> None:
+            while not ended.is_set():
+                if rpc.request(conductor.socket_path, "wait", ALL, 100):
+                    tasks = [m.decode_task(packed) for packed in rpc.request(conductor.socket_path, "plan", ALL)]
+                    reports = [m.encode(write_task(read_task(task, TOKEN), TOKEN)) for task in tasks]
+                    rpc.request(conductor.socket_path, "committed", ALL, reports)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        started_workers.append(worker)
+        return conductor, lines
+
+    started_workers: list[threading.Thread] = []
+    yield start
+    ended.set()
+    for worker in started_workers:
+        worker.join()
+    for conductor in started:
+        conductor.stop()
+
+
+def test_everything_is_told_to_the_source(
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+) -> None:
+    a, b = pair
+    for number in range(30):
+        a.publish(T, entry_bytes(10, sequence=number))
+    conductor, lines = conduct()
+    eventually(lambda: b.identities(T, "a") == list(range(30)))
+    eventually(lambda: a.topics[T].cursors["b"].c == a.topics[T].last)
+    assert conductor.settle(5000)
+    assert a.topics[T].cursors["b"].learned == b.destination_counter
+    assert not lines
+
+
+def test_a_lost_long_poll_is_no_alarm(
+    pair: tuple[FakeCluster, FakeCluster],
+    conduct: Callable[[], tuple[Conductor, list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(module, "POLL_MS", 100)
+    monkeypatch.setattr(module, "CALL_MS", 400)
+    a.lost_polls = 2
+    _, lines = conduct()
+    eventually(lambda: a.lost_polls == 0)
+    a.publish(T, entry_bytes(10))
+    eventually(lambda: b.identities(T, "a") == [0])
+    assert not lines
+
+
+def test_a_restarted_source_is_asked_for_everything(
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+) -> None:
+    a, b = pair
+    _, lines = conduct()
+    for number in range(5):
+        a.stop()
+        a.publish(T, entry_bytes(10, sequence=number))
+        a.start()
+        eventually(lambda n=number: b.identities(T, "a") == list(range(n + 1)))
+    assert any("cluster a: down" in line for line in lines)
+    eventually(lambda: "cluster a: works again" in lines)
+
+
+def test_a_wrong_token_is_told_in_one_line(
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[..., tuple[Conductor, list[str]]]
+) -> None:
+    _, lines = conduct("guessed")
+    eventually(lambda: any("does not accept this link token" in line for line in lines))
+    assert all("\n" not in line for line in lines)
+
+
+def test_drain_plans_nothing_more(
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+) -> None:
+    a, b = pair
+    conductor, _ = conduct()
+    a.publish(T, entry_bytes(10))
+    eventually(lambda: b.identities(T, "a") == [0])
+    assert conductor.drain(5000)
+    a.publish(T, entry_bytes(10, sequence=1))
+    assert not conductor.wait(ALL, 50)
+    assert conductor.plan(ALL) == []
+
+
+def test_the_socket_is_for_this_user_alone_and_goes_away(pair: tuple[FakeCluster, FakeCluster]) -> None:
+    from pathlib import Path
+
+    addresses = {cluster.name: cluster.address for cluster in pair}
+    conductor = Conductor(Pipeline((Link(0, "a", "b"),), addresses, TOKEN, 2, "test")).start()
+    folder = Path(conductor.socket_path).parent
+    assert folder.stat().st_mode & 0o077 == 0
+    assert TOKEN not in repr(conductor.pipeline)
+    conductor.stop()
+    assert not folder.exists()
+    with pytest.raises(rpc.ConductorGone, match="does not answer"):
+        rpc.request(conductor.socket_path, "wait", ALL, 1)
