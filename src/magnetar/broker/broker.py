@@ -398,8 +398,11 @@ class Broker:
                 self.resources.abort(change)
             done(error)
 
-        numbers = [name.with_partition(number) for number in range(partitions)]
-        self.catalog.create_many(numbers, dict(change.puts), stored)
+        try:
+            self.catalog.create_many(name, partitions, dict(change.puts), stored)
+        except MagnetarError:
+            self.resources.abort(change)
+            raise
 
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: links and retention follow it."""

@@ -7,7 +7,7 @@ link, whether or not a pipeline runs.
 Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.consumer import Consumer, SubType
@@ -25,6 +25,7 @@ from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.errors import Conflict
 from magnetar.storage.cursor import Cursor
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -53,6 +54,7 @@ class Catalog:
         self._outbox = broker.outbox
         self.deleted = deleted
         self._creating: dict[str, list[Opened]] = {}
+        self._partitioning: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -73,6 +75,12 @@ class Catalog:
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"namespace {namespace} does not exist; create it: magnetar namespaces create {namespace}",
             )
+
+    def known(self, name: TopicName) -> bool:
+        """Whether a topic of that name exists in either form, or is just being created."""
+        text = str(name)
+        exists = text in self._broker.topics or self._broker.resources.partitions(name) is not None
+        return exists or text in self._creating or text in self._partitioning
 
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
         """How many partitions a topic has; 0 when it is not partitioned.
@@ -143,6 +151,9 @@ class Catalog:
                 ),
             )
             return
+        if text in self._partitioning or self._broker.resources.partitions(name) is not None:
+            then(None, BrokerError(ErrorCode.NOT_ALLOWED, f"topic {text} is partitioned; use its partitions"))
+            return
         self._creating[text] = [then]
         puts, record = self.creation(name, properties)
 
@@ -168,10 +179,20 @@ class Catalog:
         puts |= self._broker.links.creation(name, record.incarnation)
         return puts, record
 
-    def create_many(self, topics: Sequence[TopicName], puts: dict[str, bytes], done: Done) -> None:
-        """Create the missing ones of several topics and store `puts`, all or nothing (a partitioned topic)."""
+    def create_many(self, base: TopicName, partitions: int, puts: dict[str, bytes], done: Done) -> None:
+        """Create the missing partitions of a topic and store `puts` (its metadata), all or nothing.
+
+        Raises:
+            Conflict: a topic of that name, not partitioned, exists or is just being created.
+        """
+        text = str(base)
+        if text in self._broker.topics or text in self._creating:
+            raise Conflict(f"topic {text} exists and is not partitioned")
+        topics = [base.with_partition(number) for number in range(partitions)]
+        self._partitioning.add(text)
         missing = [name for name in topics if str(name) not in self._broker.topics and str(name) not in self._creating]
         if len(self._broker.topics) + len(missing) > self._broker.config.topics_max:
+            self._partitioning.discard(text)
             done(
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
@@ -187,6 +208,7 @@ class Catalog:
             self._creating[str(name)] = []
 
         def stored(error: str) -> None:
+            self._partitioning.discard(text)
             for name, record in records.items():
                 topic = None if error else self._broker.add_topic(name, record)
                 for waiting in self._creating.pop(str(name)):

@@ -137,7 +137,7 @@ class Controller:
             if not broker.resources.has_namespace(name.namespace_name):
                 raise NotFound(f"namespace {name.namespace_name} does not exist")
             broker.catalog.check_namespace(name)
-            if topic in broker.topics or broker.resources.partitions(name) is not None:
+            if broker.catalog.known(name):
                 raise Conflict(f"topic {topic} exists already")
             if partitions is None:
                 broker.catalog.create(

@@ -78,7 +78,8 @@ class Links:
     # --------------------------------------------------------------------------------------------------- which topics
 
     def _partitions_of(self, text: str) -> int:
-        return self._broker.resources.partitions(TopicName.parse(text).base) or 0
+        name = TopicName.parse(text)
+        return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
 
     def _targets(self, name: TopicName) -> frozenset[str]:
         if not name.persistent:

@@ -16,7 +16,7 @@ from magnetar.core.ids import Position
 from magnetar.geo.reading import place
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.metadata import ChecksumError, field_bytes, inspect, with_appended
+from magnetar.wire.metadata import ChecksumError, MessageTooLargeError, field_bytes, inspect, with_appended
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame: their lists are some 3 MB then."""
@@ -91,20 +91,18 @@ def prepare(
     at = sum(sizes[:first])
     entries: list[NewEntry] = []
     source, incarnation, suffix = stamp.source, request.incarnation, stamp.field
-    limit = message_bytes_max + ENTRY_HEADER_BYTES
     for size, position, count, first_index in zip(
         sizes[first:], positions[first:], request.counts[first:], request.first_indexes[first:], strict=True
     ):
         data = payload[at : at + size]
         at += size
-        if size > limit:
-            reason = f"a message of {size - ENTRY_HEADER_BYTES} bytes is over the limit of {message_bytes_max} bytes"
-            return entries, Obstacle("size", reason, position)
         try:
             seen = inspect(data, message_bytes_max=message_bytes_max)
         except ChecksumError:
             reason = f"entry {position} of {source} fails its checksum"
             return entries, Obstacle("corrupt", reason, position)
+        except MessageTooLargeError as error:
+            return entries, Obstacle("size", error.message, position)
         except BrokerError as error:
             raise ProtocolError(f"entry {position} of {source}: {error.message}") from None
         flags = seen.flags

@@ -7,6 +7,7 @@ dispatching to it; a broker that has too much to write makes the socket stop bei
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from typing import cast
 
@@ -25,6 +26,11 @@ fit a smaller mark; a larger one is memory times connections."""
 WRITE_LOW_BYTES = 1024 * 1024
 
 
+LINK_SILENT_INTERVALS = 20
+"""Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
+answer pings; a dead peer's socket is found by TCP's own keep-alive or when this is over."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client.
 
@@ -41,6 +47,8 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
         self._peer = "?"
+        self._silent = 0
+        self._silent_max = 1
 
     # ------------------------------------------------------------------------------------------------------- asyncio
 
@@ -58,6 +66,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             self._transport = None
             return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._server.driver.attach(self._number, self)
         self._server.driver.run(self._server.broker.connected, self._number, self._peer)
@@ -128,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def set_frame_limit(self, frame_bytes_max: int) -> None:
-        """Change the largest frame accepted."""
+        """Change the largest frame accepted: the peer is a link's, which also may be silent for longer."""
+        self._silent_max = LINK_SILENT_INTERVALS
         self._decoder.frame_bytes_max = frame_bytes_max
 
     def abort(self) -> None:
@@ -141,8 +153,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         held = not self._transport.is_reading()
-        if not self._heard and not held:
-            self.close(f"silent for {self._server.keep_alive_s:.0f} s")
+        self._silent = 0 if self._heard or held else self._silent + 1
+        if self._silent >= self._silent_max:
+            self.close(f"silent for {self._silent * self._server.keep_alive_s:.0f} s")
             return
         self._heard = False
         self._transport.write(commands.ping())

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
+from magnetar.wire.frames import FRAME_PADDING_BYTES
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 from magnetar.wire.text import missing_fields
 from magnetar.wire.varint import varint
@@ -147,9 +148,9 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     if end > len(payload):
         raise ProtocolError(f"metadata of {size} bytes does not fit into a message of {len(payload)} bytes")
     seen = _decode(view[_HEADER_BYTES:end])
-    # Clients cut a large message into chunks by the payload alone, so that a chunk's metadata comes on top of the limit;
-    # the frame's own limit bounds them.
-    if len(payload) - _HEADER_BYTES > message_bytes_max and not seen.HasField("chunk_id"):
+    # Clients cut a large message into chunks by the payload alone: a chunk's metadata comes on top of the limit.
+    limit = message_bytes_max + (FRAME_PADDING_BYTES if seen.HasField("chunk_id") else 0)
+    if len(payload) - _HEADER_BYTES > limit:
         raise MessageTooLargeError(len(payload) - _HEADER_BYTES, message_bytes_max)
     has = seen.HasField
     flags = 0
