@@ -96,6 +96,7 @@ class LogThread:
         self._dropped: list[int] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._flying: list[Append] = []
         self._failed_epochs: dict[str, int] = {}
         self._next_sync_s = 0.0
         self._next_background_s = 0.0
@@ -167,7 +168,9 @@ class LogThread:
                 pass
         except Exception as error:  # a bug here must not leave publishers waiting for ever
             logger.critical("the log thread stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
-            self._refuse_for_ever(f"the log has stopped: unexpected {type(error).__name__}: {error}")
+            reason = f"the log has stopped: unexpected {type(error).__name__}: {error}"
+            self._refuse(self._flying, reason)
+            self._refuse_for_ever(reason)
 
     def _cycle(self) -> bool:
         """One round; whether there is another."""
@@ -183,9 +186,10 @@ class LogThread:
             dropped, self._dropped = self._dropped, []
             if self._stopping and not batch and not dropped:
                 return False
+        self._flying = batch
         if dropped:
             self._background.release(dropped)
-        batch = self._current(batch)
+        batch = self._flying = self._current(batch)
         if batch or self._sync_due():
             self._commit(batch)
         self._work(idle=not batch)
@@ -229,24 +233,23 @@ class LogThread:
     def _commit(self, batch: list[Append]) -> None:
         """Write, sync, report."""
         at_once, later = self._split(batch)
-        flying = batch
         syncing = False
         try:
             if at_once:
                 located = self._log.write(at_once)
                 self._log.answer()
-                flying = later
+                self._flying = later
                 self._on_appended(located)
             located = self._log.write(later)
             if later or self._sync_due():
                 syncing = True
                 self._sync()
                 self._log.answer()
-                flying = []
+                self._flying = []
                 if located:
                     self._on_appended(located)
         except OSError as error:
-            self._fail(flying, error, sync_failed=syncing)
+            self._fail(error, sync_failed=syncing)
 
     def _split(self, batch: list[Append]) -> tuple[list[Append], list[Append]]:
         """What is answered when it is written, and what when it is synced; a topic's order is kept."""
@@ -274,19 +277,20 @@ class LogThread:
         try:
             self._background.step()
         except OSError as error:
-            self._fail([], error, sync_failed=True)
+            self._fail(error, sync_failed=True)
         now = time.monotonic()
         self._next_background_s = now + (BACKGROUND_SHARE - 1) * (now - started)
 
     # -------------------------------------------------------------------------------------------------------- failures
 
-    def _fail(self, flying: list[Append], error: OSError, *, sync_failed: bool) -> None:
+    def _fail(self, error: OSError, *, sync_failed: bool) -> None:
         """A write or sync failed: everything in flight never was. Ends when the log works again, or with the broker."""
         reason = "no space left on the device" if error.errno == errno.ENOSPC else error.strerror or str(error)
         broken = f"the log cannot be written: {reason or type(error).__name__}"
         logger.error("%s (segment %d); nothing is accepted until it can be", broken, self._log.segment)
         self._log.fail(sync_failed=sync_failed)
         self._background.abandon()
+        flying, self._flying = self._flying, []
         self._refuse(flying, broken)
         attempt = 0
         while True:

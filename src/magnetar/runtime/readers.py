@@ -55,6 +55,10 @@ class SegmentReaders:
         while at < len(places):
             end = self._together(places, at)
             first, last = places[at], places[end - 1]
+            if not first.size:
+                if entries:
+                    return entries
+                raise StorageError(_damage(first))
             try:
                 block = memoryview(self._pread(first.segment, first.offset, last.offset + last.size - first.offset))
             except FileNotFoundError:
@@ -69,7 +73,7 @@ class SegmentReaders:
                 continue
             for span in places[at:end]:
                 start = span.offset - first.offset
-                entry = read_entry(block, start, span.size) if span.size else None
+                entry = read_entry(block, start, span.size)
                 if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
                     if entries:
                         return entries
@@ -87,7 +91,8 @@ class SegmentReaders:
         while end < len(places):
             span = places[end]
             if (
-                span.segment != first.segment
+                not span.size
+                or span.segment != first.segment
                 or not 0 <= span.offset - upto <= READ_GAP_BYTES
                 or span.offset + span.size - first.offset > READ_BLOCK_BYTES
             ):

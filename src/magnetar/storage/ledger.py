@@ -162,7 +162,8 @@ class Ledger:
         )
         self.bytes += sum(piece.sizes[start:])
         self.newest_ms = max(self.newest_ms, piece.newest_ms)
-        self.newest_publish = max(self.newest_publish, *piece.publish_times)
+        newest = max(piece.publish_times, default=self.newest_publish)
+        self.newest_publish = max(self.newest_publish, newest)
         begin = piece.first + start
         for number, run in enumerate(piece.runs):
             if number + 1 < len(piece.runs) and piece.runs[number + 1].entry <= begin:

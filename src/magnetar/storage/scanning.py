@@ -156,7 +156,12 @@ class Scanner:
         if not isinstance(head, EntryHead):
             return ""
         piece = self._pieces.get(head.ledger)
-        if piece is None or piece.end != head.entry or not 0 <= head.count <= _COUNT_MAX:
+        if not 0 <= head.count <= _COUNT_MAX:
+            return ""
+        opened_here = any(placed.opened.ledger == head.ledger for placed in self.index.openings)
+        if piece is None and head.entry == 0 and opened_here:
+            piece = self._piece(head)
+        if piece is None or piece.end != head.entry:
             return ""
         # Nothing else in the damaged header is believed: no origin index and no watermark comes from it.
         flags = head.flags & ~int(EntryFlags.MARKER) if head.count else head.flags

@@ -56,8 +56,10 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         """Cut, durably."""
         with self._files.lock:
+            fault = self._files.fault("truncate", self.path)
+            if fault is not None:
+                raise fault
             del self.data[size:]
-            self.synced = min(self.synced, len(self.data))
             self.spoiled = False
             self.synced = len(self.data)
 
@@ -79,12 +81,13 @@ class MemoryFiles:
         self.lock = threading.RLock()
         self._files: dict[Path, MemoryFile] = {}
         self._durable: set[Path] = set()
+        self._unlinked: dict[Path, MemoryFile] = {}
         self._faults: list[Callable[[str, Path], OSError | None]] = []
 
     # --------------------------------------------------------------------------------------------------------- faults
 
     def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """Ask `rule(operation, path)` before each write, sync and create; what it returns is raised."""
+        """Ask `rule(operation, path)` before each write, sync, create and unlink; what it returns is raised."""
         self._faults.append(rule)
 
     def fail_next(self, operation: str, error: OSError) -> None:
@@ -106,6 +109,10 @@ class MemoryFiles:
                 return error
         return None
 
+    def content(self, path: Path) -> bytearray:
+        """The bytes of a file, to be damaged."""
+        return self._files[path].data
+
     def used(self) -> int:
         """Bytes of all files."""
         return sum(len(file.data) for file in self._files.values())
@@ -114,8 +121,9 @@ class MemoryFiles:
         """The file system as it is found after a power cut."""
         with self.lock:
             after = MemoryFiles(self.random, self.capacity)
-            for path, file in self._files.items():
-                if path not in self._durable and self.random.random() < 0.5:
+            returned = {path: file for path, file in self._unlinked.items() if self.random.random() < 0.5}
+            for path, file in {**returned, **self._files}.items():
+                if path not in self._durable and path not in returned and self.random.random() < 0.5:
                     continue
                 survivor = MemoryFile(after, path)
                 volatile = file.data[file.synced :]
@@ -164,8 +172,13 @@ class MemoryFiles:
         """Folders are everywhere."""
 
     def unlink(self, path: Path) -> None:
-        """Delete."""
+        """Delete; until its folder is synced a crash may bring it back."""
         with self.lock:
+            fault = self.fault("unlink", path)
+            if fault is not None:
+                raise fault
+            if path in self._durable and path in self._files:
+                self._unlinked[path] = self._files[path]
             self._files.pop(path, None)
             self._durable.discard(path)
 
@@ -176,6 +189,7 @@ class MemoryFiles:
             if fault is not None:
                 raise fault
             self._durable |= {path for path in self._files if path.parent == folder}
+            self._unlinked = {path: file for path, file in self._unlinked.items() if path.parent != folder}
 
     def free_bytes(self, folder: Path) -> int:
         """Room left."""

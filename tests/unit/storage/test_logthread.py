@@ -1,0 +1,348 @@
+"""The log thread: who is answered what, and in which order, when all goes well and when it does not."""
+
+import errno
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import Position
+from magnetar.storage.files import Files
+from magnetar.storage.recovery import segment_name
+from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.topiclog import Retention, TopicLog
+from tests.unit.storage.harness import FOLDER, INCARNATION, Log, entry, stored
+
+EIO = OSError(errno.EIO, "Input/output error")
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    made = Log()
+    yield made
+    made.stop()
+
+
+def texts(log: Log, topic: TopicLog) -> list[bytes]:
+    return [each.data for each in log.read(topic)]
+
+
+# ------------------------------------------------------------------------------------------------------------ appending
+
+
+def test_what_is_appended_can_be_read(log: Log) -> None:
+    topic = log.topic()
+    log.append(topic, "a", "b", b"c" * 100_000)
+    log.append(topic, "d")
+    assert texts(log, topic) == [b"a", b"b", b"c" * 100_000, b"d"]
+    assert [each.first_index for each in log.read(topic)] == [0, 1, 2, 3]
+
+
+def test_one_sync_serves_everything_that_waits() -> None:
+    files = MemoryFiles(random.Random(1))
+    log = Log(files)
+    entered, go = threading.Event(), threading.Event()
+
+    def hold(kind: str, path: Path) -> None:
+        if kind == "sync" and path.suffix == ".seg" and not go.is_set():
+            entered.set()
+            go.wait(20)
+
+    files.inject(hold)
+    topics = [log.topic(f"persistent://public/default/t{n}", 1000 + n) for n in range(50)]
+    appends = [topic.stage([entry("x")], 1) for topic in topics]
+    log.thread.submit(appends[0])
+    assert entered.wait(20)
+    before = log.thread.cycles
+    for append in appends[1:]:
+        log.thread.submit(append)
+    go.set()
+    log.settle(appends)
+    assert log.thread.cycles - before == 2
+    log.stop()
+
+
+def test_restart_keeps_positions_and_goes_on_in_a_new_ledger(log: Log) -> None:
+    topic = log.topic()
+    log.append(topic, "a", "b")
+    again = log.restart()
+    topic = again.topic()
+    assert (topic.first, topic.last, topic.next_index) == (Position(INCARNATION, 0), Position(INCARNATION, 1), 2)
+    append = again.append(topic, "c")
+    assert append.entries[0].ledger > INCARNATION
+    assert append.entries[0].first_index == 2
+    assert texts(again, topic) == [b"a", b"b", b"c"]
+    again.stop()
+
+
+def test_segments_roll_and_all_of_them_are_read() -> None:
+    log = Log(segment_bytes=4096)
+    topic = log.topic()
+    for number in range(40):
+        log.append(topic, b"%d" % number * 300)
+    names = [name for name in log.files.names(FOLDER) if name.endswith(".seg")]
+    assert len(names) > 4
+    assert [
+        int(text[:3] if number > 99 else text[: len(str(number))]) for number, text in enumerate(texts(log, topic))
+    ] == list(range(40))
+    again = log.restart(segment_bytes=4096)
+    assert len(texts(again, again.topic())) == 40
+    again.stop()
+
+
+# -------------------------------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failure_fails_what_is_in_flight_and_heals(log: Log, operation: str) -> None:
+    topic = log.topic()
+    log.append(topic, "a")
+    log.files.fail_next(operation, EIO)
+    failed = topic.stage([entry("lost")], 2)
+    log.thread.submit(failed)
+    log.wait_for("healed")
+    assert log.kinds() == ["failed", "healed"]
+    assert "Input/output error" in log.reports[0][1][1]
+    topic.fail()
+    log.reports.clear()
+    after = log.append(topic, "b")
+    assert after.entries[0].ledger > failed.entries[0].ledger
+    assert after.entries[0].first_index == 1, "an index that never was is given again"
+    assert texts(log, topic) == [b"a", b"b"]
+    assert stored(log.files.crash()) == [Position(INCARNATION, 0), after.entries[0].position]
+
+
+def test_an_append_staged_before_the_failure_was_told_is_void(log: Log) -> None:
+    """Its positions and indexes build on what failed, however late it comes."""
+    topic = log.topic()
+    other = log.topic("persistent://public/default/other", 2000)
+    first = topic.stage([entry("first")], 1)
+    second = topic.stage([entry("second")], 1)
+    bystander = other.stage([entry("fine")], 1)
+    log.files.fail_next("sync", EIO)
+    log.thread.submit(first)
+    log.wait_for("healed")
+    log.reports.clear()
+    log.thread.submit(second)
+    log.thread.submit(bystander)
+    log.wait_for("appended")
+    log.wait_for("healed")
+    assert log.kinds()[:2] == ["failed", "healed"], "who is told of a failure must be told when it is over"
+    assert log.reports[0][1][0] == [second]
+    # Told in order, the topic gives up both at the first report; what it stages then lives through the second.
+    topic.fail()
+    third = topic.stage([entry("third")], 2)
+    topic.fail()
+    log.reports.clear()
+    log.thread.submit(third)
+    log.settle([third])
+    assert texts(log, topic) == [b"third"]
+    assert third.entries[0].first_index == 0
+    assert stored(log.files.crash()) == [third.entries[0].position]
+
+
+def test_every_append_is_answered_once_while_the_disk_is_gone(log: Log) -> None:
+    topic = log.topic()
+    gone = threading.Event()
+    gone.set()
+    log.files.inject(lambda kind, path: EIO if gone.is_set() else None)
+    appends = []
+    for number in range(20):
+        append = topic.stage([entry(str(number))], 1)
+        appends.append(append)
+        log.thread.submit(append)
+    log.wait(lambda reports: sum(len(what[0]) for kind, what in reports if kind == "failed") == 20)
+    gone.clear()
+    log.wait_for("healed")
+    assert [id(each) for kind, what in log.reports if kind == "failed" for each in what[0]] == list(map(id, appends))
+    for _ in appends:
+        topic.fail()
+    log.reports.clear()
+    log.append(topic, "alive")
+    assert texts(log, topic) == [b"alive"]
+
+
+def test_a_full_disk_heals_when_retention_gives_room_back() -> None:
+    files = MemoryFiles(random.Random(1), capacity=60_000)
+    log = Log(files, segment_bytes=8192, disk_free_bytes_min=4096)
+    topic = log.topic(ledger_entries_max=8)
+    kept = []
+    while True:
+        append = topic.stage([entry(b"x" * 1000)], 1)
+        log.thread.submit(append)
+        log.wait(lambda reports: reports[-1][0] in {"appended", "failed"} if reports else False)
+        if log.kinds()[-1] == "failed":
+            break
+        log.settle([append])
+        kept.append(append)
+    assert "no space left" in log.reports[-1][1][1]
+    assert len(texts(log, topic)) == len(kept), "reads go on"
+    assert files.used() <= 60_000 - 4096 + 8192
+    topic.fail()
+    trim = topic.trim(topic.last, 10, Retention(0, 0))
+    assert trim is not None
+    topic.forget(trim)
+    log.thread.drop(trim.ledgers)
+    log.wait_for("healed")
+    log.reports.clear()
+    log.append(topic, "room again")
+    log.stop()
+
+
+def test_an_interval_log_answers_at_once_and_a_failed_sync_takes_back_nothing() -> None:
+    files = MemoryFiles(random.Random(1))
+    log = Log(files, fsync="interval", fsync_interval_ms=3_600_000)
+    easy, strict = log.topic(), log.topic("persistent://public/default/strict", 2000)
+    log.append(easy, "first", durable=False)
+    log.append(easy, "early", durable=False)
+    files.fail_next("sync", EIO)
+    append = strict.stage([entry("strict")], 1, durable=True)
+    log.thread.submit(append)
+    log.wait_for("healed")
+    assert log.kinds() == ["failed", "healed"]
+    strict.fail()
+    log.reports.clear()
+    log.append(easy, "late", durable=False)
+    assert texts(log, easy) == [b"first", b"early", b"late"]
+    again = log.restart()
+    assert texts(again, again.topic()) == [b"first", b"early", b"late"], "what was answered is not cut off by us"
+    assert ("persistent://public/default/strict", 2000) not in again.recovered.topics
+    again.stop()
+
+
+def test_an_interval_log_makes_durable_appends_durable() -> None:
+    log = Log(fsync="never")
+    topic = log.topic()
+    log.append(topic, "strict", durable=True)
+    log.append(topic, "easy", durable=False)
+    # A write in one cycle with a durable one of the same topic keeps the topic's order.
+    appends = [topic.stage([entry("x")], 1, durable=durable) for durable in (False, True, False)]
+    for append in appends:
+        log.thread.submit(append)
+    log.settle(appends)
+    found = stored(log.files.crash())
+    assert found[0] == Position(INCARNATION, 0)
+    log.stop()
+
+
+def test_a_thread_that_dies_refuses_instead_of_keeping_silent(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    topic = log.topic()
+    append = topic.stage([entry("x")], 1)
+    append.records = [object()]  # type: ignore[list-item]
+    log.thread.submit(append)
+    later = topic.stage([entry("y")], 1)
+    log.thread.submit(later)
+    log.wait_for("failed")
+    assert "the log has stopped" in log.reports[-1][1][1]
+    log.stop()
+
+
+# ------------------------------------------------------------------------------------------------------ giving room back
+
+
+def segments(files: Files) -> list[str]:
+    return sorted(name for name in files.names(FOLDER) if name.endswith(".seg"))
+
+
+def test_dead_segments_are_deleted() -> None:
+    log = Log(segment_bytes=4096)
+    topic = log.topic(ledger_entries_max=4)
+    for number in range(40):
+        log.append(topic, b"%03d" % number * 200)
+    before = len(segments(log.files))
+    trim = topic.trim(topic.last, 10, Retention(0, 0))
+    assert trim is not None
+    topic.forget(trim)
+    log.thread.drop(trim.ledgers)
+    log.append(topic, "after")
+    assert len(segments(log.files)) < before / 2
+    again = log.restart(segment_bytes=4096)
+    assert again.recovered.last_ledger >= topic.last.ledger
+    assert min(again.recovered.topics[topic.name, INCARNATION].ledgers) >= trim.first_ledger - 1
+    again.stop()
+
+
+def test_ledger_ids_are_never_used_again_although_everything_was_deleted() -> None:
+    log = Log()
+    topic = log.topic()
+    log.append(topic, "a")
+    again = log.restart()
+    again.thread.drop([INCARNATION])
+    again = again.restart().restart().restart()
+    assert again.recovered.topics == {}
+    assert again.recovered.last_ledger == INCARNATION
+    assert len(segments(again.files)) == 1, "each start begins a segment; empty ones do not pile up"
+    again.stop()
+
+
+def rewritten_log() -> tuple[Log, TopicLog, TopicLog]:
+    """A segment of which one topic in ten survives."""
+    log = Log(segment_bytes=2 << 20)
+    small = log.topic("persistent://public/default/small", 2000)
+    large = log.topic("persistent://public/default/large", 3000)
+    for number in range(40):
+        log.append(small, b"%03d" % number * 500)
+        log.append(large, b"%03d" % number * 20_000)
+    return log, small, large
+
+
+def deletions(log: Log, error: OSError | None = None) -> threading.Event:
+    """Set when a sidecar is deleted, which follows its segment; or when a segment is about to be, if that fails."""
+    deleted = threading.Event()
+
+    def watch(kind: str, path: Path) -> OSError | None:
+        if kind == "unlink" and path.suffix == (".seg" if error else ".idx") and "00001" in path.name:
+            deleted.set()
+            return error
+        return None
+
+    log.files.inject(watch)
+    return deleted
+
+
+def test_a_mostly_dead_segment_is_rewritten_and_its_readers_do_not_notice() -> None:
+    log, small, large = rewritten_log()
+    before = log.read(small)
+    spans = small.locations(small.first, 1000, 1 << 30)
+    deleted = deletions(log)
+    log.thread.drop(large.ledger_ids())
+    assert deleted.wait(20)
+    assert segments(log.files)[0] != segment_name(1)
+    assert log.read(small) == before
+    assert log.thread.read(spans) == before
+    again = log.restart(segment_bytes=2 << 20)
+    topic = again.topic("persistent://public/default/small", 2000)
+    assert again.read(topic) == before
+    assert topic.next_index == 40
+    topic.validate()
+    again.stop()
+
+
+def test_a_crash_in_the_middle_of_a_rewrite_loses_and_doubles_nothing() -> None:
+    log, small, large = rewritten_log()
+    before = log.read(small)
+    copied = deletions(log, OSError(errno.EACCES, "Permission denied"))
+    log.thread.drop(large.ledger_ids())
+    assert copied.wait(20)
+    after = Log(log.files.crash(), segment_bytes=2 << 20)
+    topic = after.topic("persistent://public/default/small", 2000)
+    assert after.read(topic) == before
+    topic.validate()
+    after.stop()
+    log.stop()
+
+
+def test_reading_what_was_deleted_says_so(log: Log) -> None:
+    topic = log.topic()
+    log.append(topic, "a")
+    spans = topic.locations(topic.first, 1, 1)
+    again = log.restart()
+    again.thread.drop([INCARNATION])
+    again.append(again.topic("persistent://public/default/o", 9), "x")
+    with pytest.raises(StorageError, match="deleted"):
+        again.thread.read(spans)
+    again.stop()

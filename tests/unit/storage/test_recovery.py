@@ -1,0 +1,298 @@
+"""What is found again after a crash, and after the disk has changed its mind about what it was told."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import Position
+from magnetar.storage.entries import Append
+from magnetar.storage.records import CHECK, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
+from magnetar.storage.recovery import index_name, recover, segment_name
+from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.topiclog import TopicLog
+from tests.unit.storage.harness import FOLDER, INCARNATION, TOPIC, Log, stored
+
+SEGMENT = FOLDER / segment_name(1)
+INDEX = FOLDER / index_name(1)
+
+
+def filled(count: int = 10) -> tuple[Log, TopicLog, list[Append]]:
+    """A log with one entry a cycle."""
+    log = Log()
+    topic = log.topic()
+    return log, topic, [log.append(topic, f"message {number}") for number in range(count)]
+
+
+def place(topic: TopicLog, entry: int) -> int:
+    return topic.locations(Position(INCARNATION, entry), 1, 1)[0].offset
+
+
+def served(log: Log) -> dict[int, str]:
+    """Entry id -> its text, or the error that reading it gives."""
+    topic = log.topics.get(TOPIC) or log.topic()
+    found: dict[int, str] = {}
+    position: Position | None = topic.first
+    while position is not None:
+        try:
+            found[position.entry] = log.thread.read(topic.locations(position, 1, 1))[0].data.decode()
+        except StorageError as error:
+            found[position.entry] = f"! {error}"
+        position = topic.next_after(position)
+    return found
+
+
+def damage_body(data: bytearray, at: int) -> None:
+    data[at + 52] ^= 0x10
+
+
+def damage_length(data: bytearray, at: int) -> None:
+    data[at + 2] ^= 0x40
+
+
+def test_a_damaged_body_in_the_open_segment_costs_one_entry() -> None:
+    log, topic, _ = filled()
+    damage_body(log.files.content(SEGMENT), place(topic, 4))
+    again = log.restart()
+    assert again.recovered.problems == [
+        f"segment 1, offset {place(topic, 4)}: a record of 59 bytes is damaged: entry 1000:4"
+    ]
+    found = served(again)
+    assert {entry: text for entry, text in found.items() if entry != 4} == {
+        entry: f"message {entry}" for entry in range(10) if entry != 4
+    }
+    assert found[4].startswith("! corrupt: entry 1000:4 in segment 1")
+    assert again.topics[TOPIC].next_index == 10
+    assert again.topics[TOPIC].identity_of(Position(INCARNATION, 4)) is None
+    assert again.topics[TOPIC].origin_index_of(Position(INCARNATION, 5)) == 5
+    again.stop()
+
+
+def test_a_damaged_length_costs_what_lies_up_to_the_next_check() -> None:
+    log, topic, _ = filled()
+    damage_length(log.files.content(SEGMENT), place(topic, 4))
+    again = log.restart()
+    assert any(f"offset {place(topic, 4)}: damaged" in problem for problem in again.recovered.problems)
+    assert any("ledger 1000: 1 entries are lost to damage" in problem for problem in again.recovered.problems)
+    found = served(again)
+    assert found.pop(4) == "! corrupt: entry 1000:4 is lost; the log was damaged where it lay"
+    assert found == {entry: f"message {entry}" for entry in range(10) if entry != 4}
+    again.stop()
+
+
+@pytest.mark.parametrize("damage", [damage_body, damage_length])
+@pytest.mark.parametrize("sidecar", [True, False])
+def test_damage_in_a_closed_segment(damage: Callable[[bytearray, int], None], sidecar: bool) -> None:
+    log, topic, _ = filled()
+    second = log.restart()
+    if not sidecar:
+        second.files.unlink(INDEX)
+    assert (index_name(1) in second.files.names(FOLDER)) == sidecar
+    damage(second.files.content(SEGMENT), place(topic, 4))
+    third = second.restart()
+    assert bool(third.recovered.problems) != sidecar, "a sidecar spares the scan; the reader finds the damage"
+    found = served(third)
+    assert found.pop(4).startswith("! corrupt: entry 1000:4")
+    assert found == {entry: f"message {entry}" for entry in range(10) if entry != 4}
+    third.stop()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data.clear(),
+        lambda data: data.__delitem__(slice(30, None)),
+        lambda data: data.__setitem__(40, data[40] ^ 1),
+    ],
+)
+def test_a_spoiled_sidecar_costs_a_scan(spoil: Callable[[bytearray], None]) -> None:
+    log, _, _ = filled()
+    second = log.restart()
+    spoil(second.files.content(INDEX))
+    third = second.restart()
+    assert third.recovered.problems == []
+    assert served(third) == {entry: f"message {entry}" for entry in range(10)}
+    third.stop()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 30, 58])
+def test_a_torn_tail_is_cut_and_is_no_damage(keep: int) -> None:
+    log, topic, _ = filled()
+    log.thread.stop()
+    data = log.files.content(SEGMENT)
+    at = place(topic, 9)
+    data[at + keep :] = b""
+    again = Log(log.files)
+    assert again.recovered.problems == []
+    assert len(again.recovered.notes) == bool(keep)
+    assert served(again) == {entry: f"message {entry}" for entry in range(9)}
+    assert again.topics[TOPIC].next_index == 9
+    third = again.restart()
+    assert third.recovered.notes == []
+    assert len(served(third)) == 9
+    third.stop()
+
+
+def test_what_follows_a_hole_in_the_torn_tail_is_cut_too() -> None:
+    """An entry behind a lost one would move the watermark of its link past what is not here."""
+    log = Log()
+    topic = log.topic()
+    log.append(topic, "a")
+    append = log.append(
+        topic, "lost", "whole", "whole", origin="west", incarnation=7, first_index=0, source=Position(1, 1)
+    )
+    log.files.content(SEGMENT)[place(topic, append.entries[0].entry) + 20] ^= 1
+    again = Log(log.files.crash())
+    assert stored(again.files) == [Position(INCARNATION, 0)]
+    assert again.topic().watermarks() == {}
+    log.stop()
+    again.stop()
+
+
+def test_after_a_clean_stop_damage_at_the_very_end_is_not_taken_for_a_torn_tail() -> None:
+    log, topic, _ = filled()
+    log.thread.stop()
+    damage_body(log.files.content(SEGMENT), place(topic, 9))
+    again = Log(log.files)
+    assert "entry 1000:9" in again.recovered.problems[0]
+    again.stop()
+
+
+def test_a_client_cannot_forge_a_check() -> None:
+    """What looks like one inside a message has the wrong salt, so that the torn tail stays a torn tail."""
+    log = Log()
+    topic = log.topic()
+    log.append(topic, "a")
+    forged = pack_check(b"guessed!", 1 << 40)
+    append = log.append(topic, "torn", forged * 3, "x")
+    log.files.content(SEGMENT)[place(topic, append.entries[0].entry) + 20] ^= 1
+    again = Log(log.files.crash())
+    assert again.recovered.problems == []
+    assert stored(again.files) == [Position(INCARNATION, 0)]
+    log.stop()
+    again.stop()
+
+
+def test_a_damaged_opening_makes_its_entries_nobodys() -> None:
+    log, _, _ = filled()
+    data = log.files.content(SEGMENT)
+    data[data.index(b"persistent://")] ^= 1
+    again = log.restart()
+    assert any("whose opening is lost" in problem for problem in again.recovered.problems)
+    assert again.recovered.topics == {}
+    assert again.recovered.last_ledger == INCARNATION, "its id is taken all the same"
+    again.stop()
+
+
+def test_a_damaged_start_is_reported_and_the_rest_served() -> None:
+    log, _, _ = filled()
+    log.files.content(SEGMENT)[len(SEGMENT_MAGIC) + 12] ^= 1
+    log.restart().stop()
+    # The first restart found the tail damaged before anything could be called durable; a closed one is only reported.
+    log, _, _ = filled()
+    second = log.restart()
+    second.files.unlink(INDEX)
+    second.files.content(SEGMENT)[len(SEGMENT_MAGIC) + 12] ^= 1
+    third = second.restart()
+    assert any("its start is damaged" in problem for problem in third.recovered.problems)
+    assert served(third) == {entry: f"message {entry}" for entry in range(10)}
+    third.stop()
+
+
+def test_what_lies_behind_a_seal_never_happened() -> None:
+    log, topic, _ = filled()
+    log.thread.stop()
+    files = log.files
+    cut = place(topic, 6)
+    sealed = files.create(FOLDER / segment_name(2))
+    sealed.writev([SEGMENT_MAGIC, pack_start(2, b"saltsalt", 1000), pack_seal(1, cut)])
+    sealed.sync()
+    files.sync_folder(FOLDER)
+    again = Log(files)
+    assert served(again) == {entry: f"message {entry}" for entry in range(6)}
+    # The seal's own segment may go now.
+    assert len(files.content(SEGMENT)) == cut
+    third = again.restart()
+    assert len(served(third)) == 6
+    third.stop()
+
+
+@pytest.mark.parametrize("size", [0, 5, 16, 20, 40])
+def test_a_segment_that_was_never_begun_is_nothing(size: int) -> None:
+    log, _, _ = filled()
+    log.thread.stop()
+    file = log.files.create(FOLDER / segment_name(2))
+    file.writev([(SEGMENT_MAGIC + pack_start(2, b"saltsalt", 5))[:size]])
+    again = Log(log.files)
+    assert again.recovered.problems == []
+    assert len(served(again)) == 10
+    again.stop()
+
+
+def test_another_version_is_refused_in_one_line() -> None:
+    files = MemoryFiles(random.Random(1))
+    file = files.create(SEGMENT)
+    file.writev([SEGMENT_MAGIC[:-1] + b"\x02" + bytes(100)])
+    with pytest.raises(StorageError, match="another version") as caught:
+        recover(files, FOLDER)
+    assert "\n" not in str(caught.value)
+    assert len(files.content(SEGMENT)) > 100, "what is not understood is left alone"
+
+
+def test_a_record_of_an_unknown_type_is_refused() -> None:
+    log, _, _ = filled()
+    log.thread.stop()
+    record = bytearray(pack_check(b"saltsalt", 0))
+    record[8] = 99
+    from crc32c import crc32c
+
+    record[4:8] = crc32c(bytes(record[8:]), crc32c(bytes(record[:4]))).to_bytes(4, "little")
+    log.files.content(SEGMENT).extend(record)
+    with pytest.raises(StorageError, match="unknown type 99"):
+        recover(log.files, FOLDER)
+
+
+def test_any_single_flipped_bit_is_survived() -> None:
+    """Whatever byte of the open segment changes: no crash, every entry as it was or reported, none invented."""
+    log, _, _ = filled(4)
+    log.thread.stop()
+    whole = bytes(log.files.content(SEGMENT))
+    assert CHECK in whole
+    for at in range(len(SEGMENT_MAGIC), len(whole)):
+        files = MemoryFiles(random.Random(1))
+        file = files.create(SEGMENT)
+        file.writev([whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :]])
+        file.sync()
+        files.sync_folder(FOLDER)
+        recovered = recover(files, FOLDER)
+        lost = 0
+        topic = recovered.topics.get((TOPIC, INCARNATION))
+        entries = topic.ledgers[INCARNATION].entries if topic and INCARNATION in topic.ledgers else 0
+        if entries < 4:
+            lost = 4 - entries
+        assert entries <= 4
+        if lost:
+            assert recovered.problems or recovered.notes, f"byte {at}: {lost} entries vanished silently"
+
+
+def test_ten_thousand_problems_are_told_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.storage.recovery.PROBLEMS_MAX", 2)
+    log, topic, _ = filled()
+    for entry in range(5):
+        damage_body(log.files.content(SEGMENT), place(topic, entry))
+    again = log.restart()
+    assert again.recovered.problems[2:] == ["and 3 more places of the log are damaged"]
+    again.stop()
+
+
+def test_other_files_in_the_folder_are_left_alone() -> None:
+    log, _, _ = filled()
+    stranger = log.files.create(FOLDER / "notes.txt")
+    stranger.writev([b"mine"])
+    assert isinstance(FOLDER, Path)
+    again = log.restart()
+    assert len(served(again)) == 10
+    assert "notes.txt" in again.files.names(FOLDER)
+    again.stop()
