@@ -64,8 +64,7 @@ def verdict(handshake: ServerHandshake, kind: int) -> str:
     except ProtocolError:
         return "end"
     except BrokerError as error:
-        assert error.code is ErrorCode.NOT_ALLOWED
-        return "refuse"
+        return "refuse" if error.code is ErrorCode.NOT_ALLOWED else f"refuse by {error.code}"
     return "ok"
 
 
