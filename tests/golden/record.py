@@ -23,6 +23,7 @@ from typing import Any
 import pulsar
 from pulsar import schema as schemas
 
+from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -157,7 +158,7 @@ _HANDLERS: dict[int, Callable[[Recorder, pb.BaseCommand], list[bytes]]] = {
         )
     ],
     32: lambda r, c: [commands.topics_of_namespace(c.getTopicsOfNamespace.request_id, [TOPIC, f"{TOPIC}-two"])],
-    34: lambda r, c: [commands.get_schema_failed(c.getSchema.request_id, commands.ErrorCode.TOPIC_NOT_FOUND, "none")],
+    34: lambda r, c: [commands.get_schema_failed(c.getSchema.request_id, ErrorCode.TOPIC_NOT_FOUND, "none")],
     39: lambda r, c: [
         encode(
             pb.BaseCommand(
@@ -415,14 +416,14 @@ def main(names: list[str]) -> None:
     """Record what is asked for and missing."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     index_path = FOLDER / "index.json"
-    index = (
-        json.loads(index_path.read_text()) if index_path.exists() else {"client": f"pulsar-client {pulsar.__version__}"}
-    )
+    index: dict[str, Any] = {"client": f"pulsar-client {pulsar.__version__}"}
+    if index_path.exists():
+        index = json.loads(index_path.read_text())
     done = {item["scenario"]: item for item in index.get("recordings", [])}
     for name in names or [name for name in SCENARIOS if name not in done]:
         if name in done:
             raise SystemExit(f"{name} is recorded for {pulsar.__version__}; goldens are never made again")
-        print(name, flush=True)
+        sys.stdout.write(f"{name}\n")
         done[name] = record(name)
         index["recordings"] = [done[key] for key in SCENARIOS if key in done]
         index_path.write_text(json.dumps(index, indent=1) + "\n")
