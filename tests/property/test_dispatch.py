@@ -168,7 +168,9 @@ class Dispatch(RuleBasedStateMachine):
         self.world.on_stored = stored
         self.world.publish(
             *(
-                entry(marker=not count, count=count or 1, key=key, deliver_at=now_ms + delay if delay and count else None)
+                entry(
+                    marker=not count, count=count or 1, key=key, deliver_at=now_ms + delay if delay and count else None
+                )
                 for count, key, delay in what
             )
         )
@@ -226,7 +228,9 @@ class Dispatch(RuleBasedStateMachine):
         seen = self.one(number)
         if seen is None or not self.left:
             return
-        mine = list(seen.pending) if self.multiple and number % 3 else [each for each in self.left if each <= self.read()]
+        mine = (
+            list(seen.pending) if self.multiple and number % 3 else [each for each in self.left if each <= self.read()]
+        )
         if not mine:
             return
         positions = [mine[each % len(mine)] for each in which]
@@ -340,7 +344,9 @@ class Dispatch(RuleBasedStateMachine):
                 self.world.subscription.resume(seen.consumer.connection)
                 self.world.pump()
                 self.flow_to(seen, 50)
-                positions = list(seen.pending) if self.multiple else [each for each in self.left if each <= self.reached]
+                positions = (
+                    list(seen.pending) if self.multiple else [each for each in self.left if each <= self.reached]
+                )
                 for position in positions:
                     self.left[position] = 0
                     self.forget(position)

@@ -214,9 +214,7 @@ class World:
         protocol_version: int = 20,
     ) -> Consumer:
         """Connect a new consumer."""
-        consumer = self.new_consumer(
-            name, sub_type, priority=priority, epoch=epoch, protocol_version=protocol_version
-        )
+        consumer = self.new_consumer(name, sub_type, priority=priority, epoch=epoch, protocol_version=protocol_version)
         self.connect(consumer, ranges=ranges, out_of_order=out_of_order)
         if permits:
             self.flow(consumer, permits)

@@ -73,6 +73,20 @@ def test_when_the_newcomer_goes_before_its_start_the_old_one_goes_on() -> None:
     assert world.got(b) == positions
 
 
+def test_the_wait_of_a_candidate_that_left_does_not_shorten_that_of_the_next() -> None:
+    world = World()
+    world.consumer("b", FAILOVER, permits=100)
+    positions = world.publish_many(1)
+    a = world.consumer("a", FAILOVER, permits=100)
+    world.advance(500)
+    world.leave(a)
+    again = world.consumer("a", FAILOVER, permits=100)
+    world.advance(999)
+    assert world.got(again) == []
+    world.advance(1)
+    assert world.got(again) == positions
+
+
 def test_priority_goes_before_name() -> None:
     world = World()
     world.consumer("a", FAILOVER, priority=1)

@@ -249,3 +249,25 @@ def test_an_entry_that_cannot_be_read_again_does_not_stop_new_ones() -> None:
     assert world.got(a) == later
     world.advance(1_000)
     assert world.got(a) == [*later, positions[1]]
+
+
+def test_an_answer_for_consumers_that_are_gone_is_dropped() -> None:
+    world = World(cache_bytes=0, auto_read=False)
+    a = world.consumer("a", SHARED, permits=20)
+    positions = world.publish_many(2)
+    world.answer_read()
+    world.pump()
+    world.redeliver(a)
+    stale = world.reads.pop()
+    world.leave(a)
+    b = world.consumer("b", SHARED, permits=20)
+    world.answer_read()
+    world.pump()
+    world.redeliver(b)
+    world.take(b)
+    stale.then([], "an error of long ago")
+    world.pump()
+    assert world.notes == []
+    world.answer_read()
+    world.pump()
+    assert world.got(b) == positions
