@@ -15,7 +15,7 @@ from typing import Final
 
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.geo import chain
-from magnetar.geo.policy import index_after, local_messages
+from magnetar.geo.policy import MAY_GO, index_after, local_messages
 from magnetar.geo.records import LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog
 
@@ -264,6 +264,31 @@ class LinkTopic:
         self.gap += lost
         self.index += lost
         return lost
+
+    def pass_over(self) -> bool:
+        """Settle the entries right behind C that can never go over a link; whether C moved.
+
+        What came over a link itself (and markers) needs no task to be judged: in a mesh every entry would otherwise cost a
+        read on each of the other links of the clusters it reached. C moves, S does not (A1); a task that is under way over
+        the same entries commits at or behind the new C and changes nothing.
+        """
+        c = self.cursor.c
+        if self.rewinding is not None or self.floor != NONE or c >= self.log.last:
+            return False
+        for ledger in self.log.ledger_infos():
+            if ledger.ledger < c.ledger:
+                continue
+            first = c.entry + 1 if ledger.ledger == c.ledger else 0
+            goes = ledger.flags[first:].translate(MAY_GO).find(1)
+            end = ledger.entries if goes < 0 else first + goes
+            if end > first:
+                c = Position(ledger.ledger, end - 1)
+            if goes >= 0:
+                break
+        if c == self.cursor.c:
+            return False
+        self.cursor = self.cursor._replace(c=c)
+        return True
 
     # ------------------------------------------------------------------------------------------------------- it stops
 

@@ -216,6 +216,10 @@ class LinkSource:
             if lost := state.count_unsendable():
                 self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
                 self._touch_record(state)
+            if state.pass_over():
+                self._touch_record(state)
+                if not lost and state.cursor.c >= state.log.last:
+                    return  # nothing for the pipeline to do: it is not woken
             self._changed(state)
 
     def touched(self, topic: str) -> None:
