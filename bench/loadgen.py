@@ -97,8 +97,10 @@ def connect(options: argparse.Namespace) -> tuple[socket.socket, str]:
     host, _, port = options.url.removeprefix("pulsar://").rstrip("/").rpartition(":")
     try:
         link = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-    except (OSError, ValueError) as error:
-        raise MagnetarError(f"{options.url}: {error}") from None
+    except ValueError:
+        raise MagnetarError(f"--url {options.url}: write host:port") from None
+    except OSError as error:
+        raise MagnetarError(f"{options.url}: {error.strerror or error}") from None
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     decoder = FrameDecoder()
     hello = pb.CommandConnect(client_version="magnetar-loadgen", protocol_version=19)
@@ -353,7 +355,9 @@ def main() -> int:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--messages", type=positive, default=100_000)
     parser.add_argument("--size", type=positive, default=1024, help="bytes of one message")
-    parser.add_argument("--batch", type=positive, default=1, help="messages of one entry")
+    parser.add_argument(
+        "--batch", type=positive, default=1, help="messages of one entry; --messages is rounded up to whole entries"
+    )
     parser.add_argument("--window", type=positive, default=1000, help="closed loop: entries without a receipt, at most")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop: messages per second")
     parser.add_argument("--producer", default="", help="producer name; default: the broker's choice")
