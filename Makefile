@@ -28,7 +28,6 @@ check: setup ## Lint, format, types, import rule, generated files
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/unit/test_imports.py
 	$(PY) tools/generate_proto.py --check
-	@if [ -e tools/generate_rest_reference.py ]; then $(PY) tools/generate_rest_reference.py --check; fi
 	$(PY) tools/generate_reference.py --check
 
 bench: setup ## The benchmark suite; figures are kept in bench/results
@@ -43,7 +42,7 @@ soak: setup ## Faults and kills again and again for HOURS=1; stops at the first 
 
 docs: setup ## Write the generated reference pages anew
 	$(PY) tools/generate_reference.py
-	@if [ -e tools/generate_rest_reference.py ]; then $(PY) tools/generate_rest_reference.py; fi
+	$(PY) tools/generate_rest_reference.py
 
 proto: setup ## Generate the protobuf module from pulsar.proto
 	$(PY) tools/generate_proto.py

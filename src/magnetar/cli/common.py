@@ -113,7 +113,7 @@ def size(count: int) -> str:
     return f"{value:.1f} TB"
 
 
-def duration(milliseconds: int | float) -> str:
+def duration(milliseconds: float) -> str:
     """Milliseconds for people."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"

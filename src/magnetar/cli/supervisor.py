@@ -179,7 +179,7 @@ class Supervisor:
                 stderr=subprocess.PIPE,
                 # Ctrl-C of a terminal goes to its whole process group: only we shall get it, and end them in order.
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one thread
+                preexec_fn=end_with_parent(),  # noqa: PLW1509 - one thread
             )
         except OSError as error:
             raise MagnetarError(f"{child.spec.name} cannot be started: {error.strerror or error}") from None
@@ -236,6 +236,8 @@ class Supervisor:
             child.state, child.ready_line = "ready", line
             if child.was_ready:
                 self._say(f"{child.spec.name} is back")
+            elif not child.spec.essential:
+                self._say(f"{child.spec.prefix}{line}")
             child.was_ready = True
             self._tell_ready()
             return
@@ -354,8 +356,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _end_with_parent() -> Callable[[], None] | None:
-    """On Linux: what makes a child get SIGTERM when its supervisor dies without a chance to end it."""
+def end_with_parent() -> Callable[[], None] | None:
+    """On Linux: a `preexec_fn` that lets a child get SIGTERM when its parent dies without a chance to end it.
+
+    The kernel means the parent's *thread*: start such children from a thread that lives as long as they shall.
+    """
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)

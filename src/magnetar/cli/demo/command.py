@@ -1,7 +1,141 @@
-"""`magnetar demo`."""
+"""`magnetar demo`: real flights through three clusters, while brokers and Spark die."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from magnetar.cli.common import JsonOption, console, print_json, print_line, table
+from magnetar.core.errors import MagnetarError
 
 EXAMPLE = "magnetar demo --fast"
 
+FAST_FLIGHTS: Final = 7_000
+"""Of each airport with `--fast`: the first three weeks of the year, enough for every part of the story."""
 
-def demo() -> None:
-    """Run the main job."""
+PER_SECOND: Final = 2_500
+"""How fast each airport publishes: three publishers, four readers and three brokers share what may be two cores."""
+
+VERIFY_S: Final = 900
+"""A deadline for the comparison of everything."""
+
+
+def demo(
+    fast: Annotated[bool, typer.Option("--fast", help="The first three weeks only: under a minute.")] = False,
+    flights: Annotated[
+        int | None, typer.Option(min=100, metavar="N", help="So many flights of each airport; default: all.")
+    ] = None,
+    per_second: Annotated[int, typer.Option(min=10, metavar="N", help="How fast each airport publishes.")] = PER_SECOND,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to work, and to leave everything; default: a temporary one."),
+    ] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark master.")] = "local[2,4]",
+    as_json: JsonOption = False,
+) -> None:
+    """Send 336,776 real flights through three clusters, while brokers and Spark are killed; prove that none is lost."""
+    own = folder is None
+    place = Path(tempfile.mkdtemp(prefix="magnetar-demo-")) if folder is None else prepare(folder)
+    with _ended_by_sigterm():
+        try:
+            result = play(place, flights or (FAST_FLIGHTS if fast else None), per_second, master, as_json)
+        except MagnetarError as error:
+            raise MagnetarError(f"{error}; logs are in {place}") from None
+        except KeyboardInterrupt:
+            if own:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+    if own and result["ok"]:
+        shutil.rmtree(place, ignore_errors=True)
+    elif not result["ok"]:
+        raise MagnetarError(f"{'; '.join(result['faults'])}; everything is left in {place}")
+
+
+def prepare(folder: Path) -> Path:
+    """A folder to work in.
+
+    Raises:
+        MagnetarError: it holds something already, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise MagnetarError(f"{folder} is not empty: name a new folder for the demo")
+    except OSError as error:
+        raise MagnetarError(f"{folder} cannot be used: {error.strerror}; name another folder") from None
+    return folder.absolute()
+
+
+def play(place: Path, each_max: int | None, per_second: int, master: str, as_json: bool) -> dict[str, Any]:
+    """The whole demo in a folder; its result, already printed."""
+    from magnetar.cli.demo import flights, report
+    from magnetar.cli.demo.screen import screen
+    from magnetar.cli.demo.script import TOPIC, Story
+    from magnetar.cli.demo.world import World
+
+    shown = screen(as_json=as_json)
+    shown.step("reading the flights")
+    departures = flights.departures(flights.rows(flights.source()), each_max)
+    world = World(place, flights.AIRPORTS, master)
+    try:
+        outcome = Story(world, departures, per_second, shown).tell()
+        shown.step("comparing all three clusters on Spark (magnetar verify)")
+        verified = verify(world.config, TOPIC, place)
+        shown.close()
+    except BaseException:
+        shown.close()
+        raise
+    finally:
+        world.close()
+    result = report.summary(outcome, verified)
+    if as_json:
+        print_json(result)
+        return result
+    console().print(table([report.shown(row) for row in result["links"]], report.LINK_COLUMNS, title="replication"))
+    console().print(table(verified["clusters"], report.VERIFY_COLUMNS, title="magnetar verify"))
+    for line in report.sentences(outcome):
+        print_line(line)
+    if result["ok"]:
+        print_line("all three clusters hold every flight exactly once, in each origin's order")
+    return result
+
+
+def verify(config: Path, topic: str, folder: Path) -> dict[str, Any]:
+    """Run `magnetar verify` as anybody would; its JSON.
+
+    Raises:
+        MagnetarError: it could not compare.
+    """
+    command = [sys.executable, "-m", "magnetar", "verify", topic, "-c", str(config), "--json"]
+    with (folder / "verify.log").open("ab") as log:
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, check=False, timeout=VERIFY_S)
+        except subprocess.TimeoutExpired:
+            raise MagnetarError(f"magnetar verify took longer than {VERIFY_S} s") from None
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        lines = (folder / "verify.log").read_text(errors="replace").strip().splitlines()
+        raise MagnetarError(
+            f"magnetar verify ended with {done.returncode}: {lines[-1] if lines else 'no line'}"
+        ) from None
+
+
+class _ended_by_sigterm:  # noqa: N801 - reads as what it does
+    """SIGTERM ends the demo as Ctrl-C does, so that its children end too."""
+
+    def __enter__(self) -> None:
+        self._kept = None
+        if threading.current_thread() is threading.main_thread():
+            self._kept = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept is not None:
+            signal.signal(signal.SIGTERM, self._kept)

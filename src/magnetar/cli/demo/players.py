@@ -1,0 +1,213 @@
+"""Publishers, readers and the consumer of the demo: threads over the official Pulsar client.
+
+Nothing here knows Magnetar: the addresses and the topic are all that these threads are told.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from magnetar.cli.demo.flights import Departures
+from magnetar.cli.demo.tally import Board, Tally
+from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    import pulsar
+
+PENDING_MAX: Final = 2_000
+"""Messages sent and not confirmed per publisher: enough to keep the line full, few enough to be flushed at once."""
+
+TICK_S: Final = 0.01
+"""A publisher sends what is due in bursts this far apart."""
+
+LISTEN_MS: Final = 200
+"""How long a receive waits before it looks whether the demo is over."""
+
+SEND_TIMEOUT_MS: Final = 60_000
+"""A broker that is killed and started again must not fail what is on its way to it."""
+
+
+def client(url: str) -> "pulsar.Client":
+    """An official client that keeps its log lines to itself.
+
+    Raises:
+        MagnetarError: the client library is not installed.
+    """
+    try:
+        import pulsar
+    except ModuleNotFoundError:
+        raise MagnetarError('the demo needs the official Pulsar client: pip install "magnetar[demo]"') from None
+    quiet = logging.getLogger("magnetar.demo.client")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    return pulsar.Client(url, operation_timeout_seconds=60, logger=quiet)
+
+
+class Player(threading.Thread):
+    """A thread with a client of its own; what goes wrong in it ends the demo with one line.
+
+    Args:
+        name: for lines about it.
+        url: of the cluster.
+        topic: full name.
+        board: for progress and failures.
+    """
+
+    def __init__(self, name: str, url: str, topic: str, board: Board) -> None:
+        super().__init__(name=name, daemon=True)
+        self.url, self.topic, self.board = url, topic, board
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Play until over."""
+        try:
+            with self._connected() as connected:
+                self.play(connected)
+        except MagnetarError as error:
+            self.board.fail(f"{self.name}: {error}")
+        except Exception as error:  # noqa: BLE001 - of the client library, which raises bare ones
+            if not self.over.is_set():
+                self.board.fail(f"{self.name}: {type(error).__name__}: {error}")
+
+    def play(self, connected: "pulsar.Client") -> None:
+        """What this player does."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _connected(self) -> "Iterator[pulsar.Client]":
+        made = client(self.url)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+class Publisher(Player):
+    """Publishes one airport's departures in order, as far as it is allowed to.
+
+    Args:
+        departures: what to publish.
+        per_second: how fast at most.
+    """
+
+    def __init__(self, departures: Departures, per_second: int, url: str, topic: str, board: Board) -> None:
+        super().__init__(f"publisher in {departures.airport}", url, topic, board)
+        self.departures, self.per_second = departures, per_second
+        self.sent = 0
+        self.confirmed = 0
+        self._allowed = 0
+        self._gate = threading.Condition()
+
+    def allow(self, share: float) -> None:
+        """Publish up to this share of the flights, then wait for more."""
+        with self._gate:
+            self._allowed = round(share * len(self.departures))
+            self._gate.notify_all()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything allowed so far is confirmed by the broker."""
+        return self.confirmed >= self._allowed
+
+    def play(self, connected: "pulsar.Client") -> None:
+        """Publish what is due, tick by tick."""
+        producer = connected.create_producer(
+            self.topic,
+            producer_name=f"departures-{self.departures.airport}",
+            batching_enabled=True,
+            batching_max_publish_delay_ms=5,
+            batching_max_messages=500,
+            block_if_queue_full=True,
+            max_pending_messages=PENDING_MAX,
+            send_timeout_millis=SEND_TIMEOUT_MS,
+        )
+        burst = max(1, round(self.per_second * TICK_S))
+        while self.sent < len(self.departures) and not self.over.is_set():
+            with self._gate:
+                self._gate.wait_for(lambda: self.sent < self._allowed or self.over.is_set(), timeout=LISTEN_MS / 1000)
+                upto = min(self._allowed, self.sent + burst)
+            for number in range(self.sent, upto):
+                producer.send_async(
+                    self.departures.payloads[number], self._confirm, partition_key=self.departures.keys[number]
+                )
+            self.sent = max(self.sent, upto)
+            if self.sent == self._allowed:
+                producer.flush()
+            # The pace, not a way to wait for anything: real departures do not come all at once either.
+            self.over.wait(TICK_S)
+        producer.close()
+
+    def _confirm(self, result: object, _message_id: object) -> None:
+        """Called by the client for each message, in order."""
+        if getattr(result, "name", str(result)) != "Ok":
+            self.board.fail(f"{self.name}: a flight was not stored: {result}")
+            return
+        self.confirmed += 1
+        self.board.moved()
+
+
+class Watcher(Player):
+    """Reads everything in one cluster, from the beginning."""
+
+    def __init__(self, tally: Tally, url: str, topic: str, board: Board) -> None:
+        super().__init__(f"reader in {tally.name}", url, topic, board)
+        self.tally = tally
+
+    def play(self, connected: "pulsar.Client") -> None:
+        """Read until over."""
+        import pulsar
+
+        reader = connected.create_reader(self.topic, pulsar.MessageId.earliest, receiver_queue_size=2_000)
+        while not self.over.is_set():
+            try:
+                message = reader.read_next(LISTEN_MS)
+            except pulsar.Timeout:
+                continue
+            self.tally.arrive(message.data(), message.publish_timestamp())
+        reader.close()
+
+
+class Consumer(Player):
+    """A subscription's consumer, which acknowledges every flight and lives through the death of its broker.
+
+    Args:
+        subscription: its name.
+    """
+
+    def __init__(self, subscription: str, tally: Tally, url: str, topic: str, board: Board) -> None:
+        super().__init__("consumer", url, topic, board)
+        self.subscription, self.tally = subscription, tally
+        self.subscribed = threading.Event()
+        self._given: dict[str, bytearray] = {}
+
+    def broker_killed(self) -> None:
+        """Remember what was delivered before: of this, what comes again has its reason."""
+        self._given = {origin: bytearray(link.seen) for origin, link in self.tally.links.items()}
+
+    def play(self, connected: "pulsar.Client") -> None:
+        """Receive and acknowledge until over."""
+        import pulsar
+
+        consumer = connected.subscribe(
+            self.topic,
+            self.subscription,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=1_000,
+        )
+        self.subscribed.set()
+        while not self.over.is_set():
+            try:
+                message = consumer.receive(LISTEN_MS)
+            except pulsar.Timeout:
+                continue
+            payload = message.data()
+            self.tally.arrive(payload, message.publish_timestamp(), explained=self._was_given(payload))
+            consumer.acknowledge(message)
+        consumer.close()
+
+    def _was_given(self, payload: bytes) -> bool:
+        """Whether a flight had been delivered when the broker was killed: its acknowledgement may have died with it."""
+        found = self.tally.number_of.get(payload)
+        return bool(found and self._given and self._given[found[0]][found[1]])

@@ -1,0 +1,103 @@
+"""The demo's verdict as tables and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar.cli.common import size
+from magnetar.cli.demo.script import CONSUMER_AT, Outcome
+
+LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
+VERIFY_COLUMNS = ("cluster", "messages", "missing", "duplicated", "reordered", "altered")
+
+
+def percentile(values: Sequence[int], share: float) -> int | None:
+    """The smallest value that so large a share of all does not exceed; None when there are none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def links(outcome: Outcome) -> list[dict[str, Any]]:
+    """One row a link, figures as numbers (ms, bytes)."""
+    return [
+        {
+            "link": f"{origin}:{cluster}",
+            "flights": link.arrived,
+            "bytes": link.size,
+            "flights_per_s": round(link.per_second),
+            "lag_p50_ms": percentile(link.calm, 0.5),
+            "lag_p99_ms": percentile(link.calm, 0.99),
+            "lag_max_ms": max(link.lags, default=None),
+            "lost": link.missing,
+            "twice": link.again,
+        }
+        for cluster, tally in outcome.watchers.items()
+        for origin, link in tally.links.items()
+        if origin != cluster
+    ]
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `links` for people."""
+
+    def ms(value: int | None) -> str:
+        return "" if value is None else f"{value:,} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+    return row | {
+        "volume": size(row["bytes"]),
+        "lag_p50": ms(row["lag_p50_ms"]),
+        "lag_p99": ms(row["lag_p99_ms"]),
+        "longest": ms(row["lag_max_ms"]),
+    }
+
+
+def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
+    """Everything, as JSON."""
+    tallies = [*outcome.watchers.values(), outcome.consumer]
+    faults = outcome.faults() + verify_faults(outcome, verified)
+    return {
+        "published": outcome.published,
+        "links": links(outcome),
+        "consumer": {
+            "cluster": CONSUMER_AT,
+            "flights": outcome.consumer.arrived,
+            "delivered_twice": outcome.consumer.again,
+            "delivered_twice_explained": outcome.consumer.explained,
+        },
+        "lost": sum(tally.missing for tally in tallies),
+        "verify": verified,
+        "times_s": outcome.times,
+        "faults": faults,
+        "ok": not faults,
+    }
+
+
+def verify_faults(outcome: Outcome, verified: dict[str, Any]) -> list[str]:
+    """What `magnetar verify` found that must not be."""
+    published = sum(outcome.published.values())
+    lines = []
+    if verified["messages"] != published:
+        lines.append(f"verify counts {verified['messages']:,} different messages, {published:,} were published")
+    for row in verified["clusters"]:
+        kinds = [kind for kind in ("missing", "duplicated", "reordered", "altered") if row[kind]]
+        lines += [f"verify: {row['cluster']} has {row[kind]:,} {kind}" for kind in kinds]
+        if row["messages"] != published:
+            lines.append(f"verify: {row['cluster']} holds {row['messages']:,} messages, {published:,} were published")
+    if not verified["clean"] and not lines:
+        lines.append("verify says that the clusters differ")
+    return lines
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    """What the tables do not say."""
+    published = ", ".join(f"{name} {count:,}" for name, count in outcome.published.items())
+    consumer = outcome.consumer
+    twice = f"{consumer.again:,} delivered twice"
+    if consumer.explained:
+        twice += f" ({consumer.explained:,}: their acknowledgement was not durable when the broker was killed)"
+    return [
+        f"published: {published}; {sum(outcome.published.values()):,} in all",
+        f"the consumer in {CONSUMER_AT} got {consumer.arrived:,} flights, {consumer.missing:,} lost, {twice}",
+        "lag is from publishing to arrival at a client; p50 and p99 of the time when nothing was broken, longest of all",
+    ]

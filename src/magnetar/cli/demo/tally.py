@@ -1,0 +1,204 @@
+"""Who saw which flight, how often, in which order, how late: what the demo's verdict is made of."""
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+IDLE_MS: Final = 1_000
+"""A link that brings nothing for so long is not counted as moving: throughput is of the time when it was."""
+
+LOOK_S: Final = 0.05
+"""Between two looks at whether what is waited for has come true."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What came from one origin to one observer.
+
+    Attributes:
+        flights: how many the origin has in all.
+        seen: one byte a flight: how often it came, at most 255.
+        expected: the number that should come next.
+        arrived: different flights.
+        disorder: flights that came before an earlier one.
+        again: deliveries beyond the first.
+        lags: ms from publishing to arrival of each first delivery, in the order of arrival.
+        calm: the same for flights published while nothing was broken.
+        moving_ms: time during which something arrived.
+    """
+
+    flights: int
+    seen: bytearray = field(default_factory=bytearray)
+    expected: int = 0
+    arrived: int = 0
+    disorder: int = 0
+    again: int = 0
+    size: int = 0
+    lags: "array[int]" = field(default_factory=lambda: array("q"))
+    calm: "array[int]" = field(default_factory=lambda: array("q"))
+    moving_ms: int = 0
+    last_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.seen = bytearray(self.flights)
+
+    def arrive(self, number: int, size: int, published_ms: int, now_ms: int, calm: bool) -> bool:
+        """Note one delivery; whether it is the first of this flight."""
+        if self.seen[number]:
+            self.again += 1
+            self.seen[number] = min(255, self.seen[number] + 1)
+            return False
+        self.seen[number] = 1
+        self.arrived += 1
+        self.size += size
+        if number != self.expected:
+            self.disorder += 1
+        self.expected = number + 1
+        self.lags.append(max(0, now_ms - published_ms))
+        if calm:
+            self.calm.append(self.lags[-1])
+        if self.last_ms and now_ms - self.last_ms < IDLE_MS:
+            self.moving_ms += now_ms - self.last_ms
+        self.last_ms = now_ms
+        return True
+
+    @property
+    def missing(self) -> int:
+        """Flights that never came."""
+        return self.flights - self.arrived
+
+    @property
+    def per_second(self) -> float:
+        """Flights per second while it moved; 0 when too few came to tell."""
+        return self.arrived * 1000 / self.moving_ms if self.moving_ms else 0.0
+
+
+class Tally:
+    """One observer: a reader of everything in one cluster, or the consumer.
+
+    Args:
+        name: of the observer.
+        flights: origin -> how many flights it has.
+        number_of: payload -> (origin, number).
+        board: to tell about progress.
+    """
+
+    def __init__(
+        self, name: str, flights: Mapping[str, int], number_of: Mapping[bytes, tuple[str, int]], board: "Board"
+    ) -> None:
+        self.name = name
+        self.links = {origin: Link(count) for origin, count in flights.items()}
+        self.unknown = 0
+        """Messages that are no flight as published: altered or foreign."""
+        self.explained = 0
+        """Second deliveries with a reason; the observer says which."""
+        self.number_of = number_of
+        self._board = board
+
+    def arrive(self, payload: bytes, published_ms: int, *, explained: bool = False) -> None:
+        """Note one delivery.
+
+        Args:
+            payload: as received.
+            published_ms: the publisher's clock, as the message says.
+            explained: whether a second delivery of it would have its reason.
+        """
+        found = self.number_of.get(payload)
+        if found is None:
+            self.unknown += 1
+        else:
+            origin, number = found
+            now_ms = time.time_ns() // 1_000_000
+            first = self.links[origin].arrive(
+                number, len(payload), published_ms, now_ms, self._board.calm_at(published_ms)
+            )
+            if not first and explained:
+                self.explained += 1
+        self._board.moved()
+
+    @property
+    def arrived(self) -> int:
+        """Different flights so far."""
+        return sum(link.arrived for link in self.links.values())
+
+    @property
+    def again(self) -> int:
+        """Deliveries beyond the first."""
+        return sum(link.again for link in self.links.values())
+
+    @property
+    def disorder(self) -> int:
+        """Flights that came before an earlier one of their origin."""
+        return sum(link.disorder for link in self.links.values())
+
+    @property
+    def missing(self) -> int:
+        """Flights that never came."""
+        return sum(link.missing for link in self.links.values())
+
+
+class Board:
+    """Where all threads of the demo report progress and failures, and where its story waits for them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._moves = 0
+        self._failure = ""
+        self._troubles: list[list[int]] = []
+
+    def moved(self) -> None:
+        """Something made progress.
+
+        Called once a message by several threads: it wakes nobody (the waiter looks by itself, often enough), and a
+        count that is lost between two threads is harmless.
+        """
+        self._moves += 1
+
+    def fail(self, line: str) -> None:
+        """A thread cannot go on; the first line counts."""
+        with self._changed:
+            self._failure = self._failure or line
+            self._changed.notify_all()
+
+    def trouble(self, now_ms: int) -> None:
+        """From now on something is broken on purpose: what is published meanwhile is not calm."""
+        self._troubles.append([now_ms, 2**62])
+
+    def healed(self, now_ms: int) -> None:
+        """It works again, and what had piled up is through."""
+        if self._troubles:
+            self._troubles[-1][1] = now_ms
+
+    def calm_at(self, when_ms: int) -> bool:
+        """Whether nothing was broken at a time."""
+        return not any(start <= when_ms <= end for start, end in self._troubles)
+
+    def wait(
+        self, until: Callable[[], bool], *, patience_s: float, look: Callable[[], None] = lambda: None
+    ) -> str | None:
+        """Wait for something that the other threads bring about.
+
+        Args:
+            until: asked after every progress.
+            patience_s: how long without any progress at all until it is given up.
+            look: called now and then meanwhile (to redraw).
+
+        Returns:
+            None when it came true; else why not: a thread's failure, or "" when nothing moved for too long.
+        """
+        moves, since = self._moves, time.monotonic()
+        while not until():
+            if self._failure:
+                return self._failure
+            now = time.monotonic()
+            if self._moves != moves:
+                moves, since = self._moves, now
+            elif now - since > patience_s:
+                return ""
+            with self._changed:
+                self._changed.wait(LOOK_S)
+            look()
+        return None

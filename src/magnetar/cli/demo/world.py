@@ -1,0 +1,163 @@
+"""The demo's processes: three brokers and the pipeline, each a real child that can be killed and started again."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.cli.supervisor import end_with_parent
+from magnetar.cli.up import BROKER_READY, PIPELINE_READY
+from magnetar.core.errors import MagnetarError
+
+BROKER_START_S: Final = 20.0
+"""A deadline; a broker is ready in well under a second."""
+
+PIPELINE_START_S: Final = 120.0
+"""A deadline; Spark's session takes some seven seconds on an idle machine."""
+
+STOP_S: Final = 30.0
+
+
+class Process:
+    """One child of the demo.
+
+    Args:
+        name: for lines about it.
+        arguments: of `magnetar`.
+        ready: text of the stdout line that says it is ready.
+        folder: for its log.
+        start_s: deadline for that line.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], ready: str, folder: Path, start_s: float) -> None:
+        self.name, self.arguments, self.ready, self.start_s = name, list(arguments), ready, start_s
+        self.log = folder / f"{name.replace(' ', '-')}.log"
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said = b""
+
+    def launch(self) -> None:
+        """Start it, without waiting; from the main thread only (`end_with_parent`)."""
+        self._said = b""
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "magnetar", *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent(),  # noqa: PLW1509 - nothing between fork and exec but one system call
+            )
+        assert self._child.stdout is not None
+        os.set_blocking(self._child.stdout.fileno(), False)
+
+    def await_ready(self, look: Callable[[], None] = lambda: None) -> None:
+        """Wait for its ready line.
+
+        Raises:
+            MagnetarError: it ended, or the deadline passed; with its own last line.
+        """
+        assert self._child is not None
+        assert self._child.stdout is not None
+        deadline = time.monotonic() + self.start_s
+        while self.ready.encode() not in self._said:
+            select.select([self._child.stdout], [], [], 0.1)
+            data = self._child.stdout.read()
+            self._said += data or b""
+            if data == b"" or self._child.poll() is not None:
+                raise MagnetarError(f"{self.name} ended with exit code {self._child.wait(STOP_S)}: {self.last_line()}")
+            if time.monotonic() > deadline:
+                raise MagnetarError(f"{self.name} was not ready within {self.start_s:g} s: {self.last_line()}")
+            look()
+
+    def start(self, look: Callable[[], None] = lambda: None) -> None:
+        """Start it and wait until it is ready."""
+        self.launch()
+        self.await_ready(look)
+
+    def last_line(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        return lines[-1] if lines else f"no line in {self.log}"
+
+    def kill(self) -> None:
+        """SIGKILL to it and everything it started: no chance to say goodbye."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, or SIGKILL when it takes too long; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        if child.poll() is None:
+            if number == signal.SIGKILL:
+                os.killpg(child.pid, number)
+            else:
+                child.send_signal(number)
+        assert child.stdout is not None
+        child.stdout.close()
+        try:
+            return child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            return child.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+
+class World:
+    """Three clusters on free ports, with one clusters.toml.
+
+    Args:
+        folder: for the file, data and logs; made if need be.
+        clusters: their names.
+        master: Spark master of the pipeline.
+    """
+
+    def __init__(self, folder: Path, clusters: Sequence[str], master: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.config = folder / "clusters.toml"
+        ports = free_ports(2 * len(clusters))
+        lines = ['[magnetar]\ndata_dir = "data"\n']
+        self.urls: dict[str, str] = {}
+        for name in clusters:
+            pulsar, http = ports.pop(), ports.pop()
+            self.urls[name] = f"pulsar://127.0.0.1:{pulsar}"
+            lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
+        lines.append(f'[replication]\nmaster = "{master}"\n')
+        self.config.write_text("\n".join(lines))
+        at = ["-c", str(self.config)]
+        self.brokers = {
+            name: Process(f"broker {name}", ["broker", name, *at], BROKER_READY, folder, BROKER_START_S)
+            for name in clusters
+        }
+        self.pipeline = Process("pipeline", ["replicate", *at], PIPELINE_READY, folder, PIPELINE_START_S)
+
+    def close(self) -> None:
+        """End everything at once: what had to be orderly has been."""
+        for process in (self.pipeline, *self.brokers.values()):
+            process.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on now; all different."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
