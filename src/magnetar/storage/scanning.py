@@ -11,9 +11,14 @@ Three kinds of end:
 from collections.abc import Callable
 from typing import Final
 
+from crc32c import crc32c
+
 from magnetar.storage.entries import EntryFlags
 from magnetar.storage.records import (
     CHECK_RECORD_BYTES,
+    LOCAL,
+    LOCAL_HEADER_BYTES,
+    LOCAL_RECORD,
     PREFIX_BYTES,
     RECORD_BYTES_MAX,
     SEGMENT_MAGIC,
@@ -83,7 +88,7 @@ class Scanner:
 
     def _records(self, buffer: memoryview) -> int:
         """Take in the whole records at the start of a block; how many bytes they have."""
-        at = 0
+        at = self._local_records(buffer, 0)
         verify = self._verify
         base = self.offset
         pieces = self._pieces
@@ -96,7 +101,31 @@ class Scanner:
                 piece.add(base + at, size, record)
             else:
                 self._other(record, base + at, size)
-            at += size
+            at = self._local_records(buffer, at + size)
+        return at
+
+    def _local_records(self, buffer: memoryview, at: int) -> int:
+        """The same for a stretch of entries published here, which is what most of a log is; no object is made for one."""
+        verify = self._verify
+        base = self.offset
+        pieces = self._pieces
+        unpack = LOCAL_RECORD.unpack_from
+        limit = len(buffer) - LOCAL_HEADER_BYTES
+        piece: Piece | None = None
+        while at <= limit:
+            length, checksum, kind, ledger, entry, flags, count, published, stored, first = unpack(buffer, at)
+            end = at + PREFIX_BYTES + length
+            if kind != LOCAL or end > len(buffer):
+                break
+            if verify and crc32c(buffer[at + PREFIX_BYTES : end], crc32c(buffer[at : at + 4])) != checksum:
+                break
+            if piece is None or piece.ledger != ledger:
+                piece = pieces.get(ledger)
+            if piece is None or piece.end != entry:
+                piece = pieces[ledger] = Piece(ledger, entry)
+                self.index.pieces.append(piece)
+            piece.add_local(base + at, end - at, flags, count, published, stored, first)
+            at = end
         return at
 
     def _piece(self, head: EntryHead) -> Piece:

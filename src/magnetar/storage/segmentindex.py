@@ -94,8 +94,29 @@ class Piece:
         """The entry id behind the last."""
         return self.first + len(self.flags)
 
+    def add_local(
+        self, offset: int, size: int, flags: int, count: int, publish_time: int, broker_time: int, first_index: int
+    ) -> None:
+        """The next entry, published here."""
+        if first_index >= 0:
+            if first_index != self.run_next or self.runs[-1].origin:
+                self.runs.append(Run(self.end, "", 0, first_index))
+            self.run_next = following = first_index + count
+            if following > self.next_index:
+                self.next_index = following
+        self.offsets.append(offset)
+        self.sizes.append(size)
+        self.flags.append(flags)
+        self.counts.append(count)
+        self.publish_times.append(publish_time)
+        if broker_time > self.newest_ms:
+            self.newest_ms = broker_time
+
     def add(self, offset: int, size: int, head: EntryHead) -> None:
         """The next entry."""
+        if not head.origin:
+            self.add_local(offset, size, head.flags, head.count, head.publish_time, head.broker_time, head.first_index)
+            return
         flags = head.flags
         count = head.count
         if head.first_index >= 0:
@@ -109,12 +130,9 @@ class Piece:
             ):
                 runs.append(Run(self.end, head.origin, head.incarnation, index))
             self.run_next = index + count
-            if not head.origin and self.run_next > self.next_index:
-                self.next_index = self.run_next
-        if head.origin:
-            known = self.watermarks.get(head.origin)
-            if known is None or head.source > known:
-                self.watermarks[head.origin] = head.source
+        known = self.watermarks.get(head.origin)
+        if known is None or head.source > known:
+            self.watermarks[head.origin] = head.source
         self.offsets.append(offset)
         self.sizes.append(size)
         self.flags.append(flags)

@@ -12,46 +12,22 @@ from links keep their origin's; their source position moves the watermark of tha
 confirmed ("persisted").
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from magnetar.core.ids import LATEST, NONE, Identity, OriginKey, Position
+from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
-from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT, Ledger, find, find_after
-from magnetar.storage.records import LOCAL_HEADER_BYTES, pack_entry_head, pack_ledger
+from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT, Ledger, find_after
+from magnetar.storage.ledgerids import LedgerIds
+from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.records import pack_entry_head, pack_ledger
+from magnetar.storage.retention import Retention, Trim, deletable
 
 __all__ = ["EntryCache", "LedgerIds", "RecoveredTopic", "Retention", "Span", "TopicLog", "Trim"]
 
 _MARKER = int(EntryFlags.MARKER)
 _REPLICATED = int(EntryFlags.REPLICATED)
-
-
-class LedgerIds:
-    """Gives every ledger of a broker its id: never the same twice, also after deletions and after a lost disk.
-
-    Args:
-        last: the highest id known; -1 on an empty disk.
-    """
-
-    def __init__(self, last: int = -1) -> None:
-        self.last = last
-        self._epoch = 0
-
-    def allocate(self, now_ms: int) -> int:
-        """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know (A8)."""
-        self.last = max(self.last + 1, now_ms)
-        return self.last
-
-    def raise_to(self, ledger: int) -> None:
-        """Ids up to here are taken."""
-        self.last = max(self.last, ledger)
-
-    def next_epoch(self) -> int:
-        """A number above all that were given in this run of the broker, see `Append.epoch`."""
-        self._epoch += 1
-        return self._epoch
 
 
 @dataclass
@@ -83,22 +59,6 @@ class SavedTopic(Protocol):
         """Per source cluster."""
 
 
-class Retention(NamedTuple):
-    """How long acknowledged messages stay: until *either* is exceeded; -1 is for ever, 0 at once (Pulsar's rule)."""
-
-    time_ms: int
-    size_bytes: int
-
-
-class Trim(NamedTuple):
-    """Ledgers that may go, and what must be durable elsewhere before they do."""
-
-    ledgers: list[int]
-    first_ledger: int
-    next_index: int
-    watermarks: dict[str, Position]
-
-
 class Span(NamedTuple):
     """Where one record lies, and which entry it has to be."""
 
@@ -109,7 +69,7 @@ class Span(NamedTuple):
     entry: int
 
 
-class TopicLog:
+class TopicLog(Ledgers):
     """One topic's part of the broker's log. It has no I/O of its own.
 
     Args:
@@ -145,8 +105,7 @@ class TopicLog:
         self._entries_max = ledger_entries_max
         self._bytes_max = ledger_bytes_max
         self._age_ms_max = ledger_age_ms_max
-        self._ledgers: dict[int, Ledger] = {}
-        self._ids: list[int] = []
+        super().__init__()
         self.next_index = 0
         self._watermarks: dict[str, Position] = {}
         self._load(recovered, saved)
@@ -184,13 +143,6 @@ class TopicLog:
             for source, position in saved.watermark_positions().items():
                 self._watermarks[source] = max(position, self._watermarks.get(source, NONE))
         self._ledger_ids.raise_to(self.incarnation)
-
-    def _find_last(self) -> Position:
-        for ledger_id in reversed(self._ids):
-            ledger = self._ledgers[ledger_id]
-            if ledger.entries:
-                return Position(ledger_id, ledger.entries - 1)
-        return NONE
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -373,122 +325,6 @@ class TopicLog:
         self._staged_in = None
         self._fresh = False
 
-    # ---------------------------------------------------------------------------------------------------- where things are
-
-    @property
-    def first(self) -> Position:
-        """The first retained entry, or NONE."""
-        for ledger_id in self._ids:
-            if self._ledgers[ledger_id].entries:
-                return Position(ledger_id, 0)
-        return NONE
-
-    def ledger_ids(self) -> list[int]:
-        """Retained ledgers, ascending."""
-        return list(self._ids)
-
-    def ledger_infos(self) -> list[Ledger]:
-        """Retained ledgers, ascending; to be read only."""
-        return [self._ledgers[ledger_id] for ledger_id in self._ids]
-
-    def valid(self, position: Position) -> bool:
-        """Whether there is an entry at a position."""
-        ledger = self._ledgers.get(position[0])
-        return ledger is not None and 0 <= position[1] < ledger.entries
-
-    def next_after(self, position: Position) -> Position | None:
-        """The first entry behind a position (any position, also of a ledger that is gone), or None."""
-        ledger_id, entry = position
-        at = find(self._ids, ledger_id)
-        if at < len(self._ids) and self._ids[at] == ledger_id:
-            if entry + 1 < self._ledgers[ledger_id].entries:
-                return Position(ledger_id, max(entry + 1, 0))
-            at += 1
-        return Position(self._ids[at], 0) if at < len(self._ids) else None
-
-    def position_before(self, position: Position) -> Position:
-        """The entry in front of a position, or a position before everything retained."""
-        ledger_id, entry = position
-        at = find(self._ids, ledger_id)
-        if at < len(self._ids) and self._ids[at] == ledger_id and entry > 0:
-            return Position(ledger_id, min(entry, self._ledgers[ledger_id].entries) - 1)
-        if at > 0:
-            before = self._ids[at - 1]
-            return Position(before, self._ledgers[before].entries - 1)
-        if position == LATEST:
-            return self.last
-        return Position(self._ids[0], -1) if self._ids else self.last if position >= self.last else NONE
-
-    def _pieces(self, after: Position, up_to: Position) -> Iterable[tuple[Ledger, int, int]]:
-        """(ledger, first, end) of the entries with after < p <= up_to."""
-        if up_to <= after:
-            return
-        at = find(self._ids, after[0])
-        while at < len(self._ids) and self._ids[at] <= up_to[0]:
-            ledger = self._ledgers[self._ids[at]]
-            first = max(after[1] + 1, 0) if ledger.ledger == after[0] else 0
-            end = min(up_to[1] + 1, ledger.entries) if ledger.ledger == up_to[0] else ledger.entries
-            if first < end:
-                yield ledger, first, end
-            at += 1
-
-    def entries_between(self, after: Position, up_to: Position) -> int:
-        """Entries with after < p <= up_to."""
-        return sum(end - first for _, first, end in self._pieces(after, up_to))
-
-    def messages_between(self, after: Position, up_to: Position) -> int:
-        """Messages in those entries."""
-        return sum(ledger.messages_in(first, end) for ledger, first, end in self._pieces(after, up_to))
-
-    def markers_between(self, after: Position, up_to: Position) -> int:
-        """Markers among those entries."""
-        return sum(ledger.markers_in(first, end) for ledger, first, end in self._pieces(after, up_to))
-
-    def bytes_between(self, after: Position, up_to: Position) -> int:
-        """Bytes of those entries' records."""
-        return sum(ledger.bytes_in(first, end) for ledger, first, end in self._pieces(after, up_to))
-
-    def flags_at(self, position: Position) -> int:
-        """The flags of an entry that is here."""
-        return self._ledgers[position[0]].flags[position[1]]
-
-    def count_at(self, position: Position) -> int:
-        """Messages in an entry that is here."""
-        return self._ledgers[position[0]].count(position[1])
-
-    def size_at(self, position: Position) -> int:
-        """Bytes of the data of an entry that is here, as far as the index tells (a link's header counts as data)."""
-        return self._ledgers[position[0]].sizes[position[1]] - LOCAL_HEADER_BYTES
-
-    def time_at(self, position: Position) -> int:
-        """Publish time of an entry that is here, ms."""
-        return self._ledgers[position[0]].publish_times[position[1]]
-
-    def batch_last_index(self, position: Position) -> int:
-        """The last batch index of an entry that is here; -1 when it is no batch."""
-        ledger = self._ledgers.get(position[0])
-        if ledger is None or not ledger.flags[position[1]] & EntryFlags.BATCH:
-            return -1
-        return ledger.count(position[1]) - 1
-
-    def last_dispatchable(self) -> Position:
-        """The newest entry that a consumer can be given (markers are not), or NONE."""
-        for ledger_id in reversed(self._ids):
-            entry = self._ledgers[ledger_id].last_message()
-            if entry >= 0:
-                return Position(ledger_id, entry)
-        return NONE
-
-    def seek_time(self, publish_time_ms: int) -> Position:
-        """The first entry with a publish time at or after `publish_time_ms`; LATEST when there is none."""
-        for ledger_id in self._ids:
-            if self._ledgers[ledger_id].newest_publish < publish_time_ms:
-                continue
-            for entry, published in enumerate(self._ledgers[ledger_id].publish_times):
-                if published >= publish_time_ms:
-                    return Position(ledger_id, entry)
-        return LATEST
-
     # ------------------------------------------------------------------------------------------------------- reading
 
     def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
@@ -531,37 +367,6 @@ class TopicLog:
             position = self.next_after(Position(ledger.ledger, ledger.entries - 1))
         return spans
 
-    # ---------------------------------------------------------------------------------------------------------- origin
-
-    def identity_of(self, position: Position) -> Identity | None:
-        """What names the first message of an entry everywhere; the others of a batch follow it.
-
-        The cluster is "" for entries published here. None: no such entry, or a marker, or lost to damage.
-        """
-        ledger = self._ledgers.get(position[0])
-        if ledger is None or not 0 <= position[1] < ledger.entries:
-            return None
-        found = ledger.index_at(position[1])
-        return None if found is None else Identity(found[0].cluster, found[0].incarnation, found[1])
-
-    def origin_index_of(self, position: Position) -> int:
-        """The origin index of the first message of an entry; -1 where `identity_of` is None."""
-        identity = self.identity_of(position)
-        return -1 if identity is None else identity.index
-
-    def position_of(self, identity: Identity) -> Position | None:
-        """The entry here that holds a message; None when it is not (or no longer) here.
-
-        Args:
-            identity: with cluster "" for messages published here.
-        """
-        origin = OriginKey(identity.cluster, identity.incarnation)
-        for ledger_id in reversed(self._ids):
-            entry = self._ledgers[ledger_id].entry_of(origin, identity.index)
-            if entry is not None:
-                return Position(ledger_id, entry)
-        return None
-
     # ----------------------------------------------------------------------------------------------------------- links
 
     def watermark(self, source: str) -> Position:
@@ -589,18 +394,8 @@ class TopicLog:
         Returns:
             None when nothing may go. The open ledger and the topic's last one stay.
         """
-        going: list[int] = []
-        size = self.bytes_retained
-        for ledger_id in self._ids[:-1]:
-            ledger = self._ledgers[ledger_id]
-            if keep_after is not None and Position(ledger_id, ledger.entries - 1) > keep_after:
-                break
-            too_old = retention.time_ms >= 0 and now_ms - ledger.newest_ms >= retention.time_ms
-            too_much = retention.size_bytes >= 0 and size > retention.size_bytes
-            if not (too_old or too_much):
-                break
-            going.append(ledger_id)
-            size -= ledger.bytes
+        closed = [self._ledgers[ledger_id] for ledger_id in self._ids[:-1]]
+        going = deletable(closed, self.bytes_retained, keep_after, now_ms, retention)
         if not going:
             return None
         at = find_after(self._ids, going[-1])

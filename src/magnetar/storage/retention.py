@@ -1,0 +1,53 @@
+"""Which ledgers of a topic may be deleted. Pulsar's rule, as a pure function.
+
+A ledger may go when everything in it is behind the slowest *durable* cursor (FINDINGS A7), and then when it is older than
+the retention time or the topic is larger than the retention size. Ledgers go from the oldest on; the last one stays, so
+that a topic never forgets where it ends.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from magnetar.core.ids import Position
+from magnetar.storage.ledger import Ledger
+
+
+class Retention(NamedTuple):
+    """How long acknowledged messages stay: until *either* is exceeded; -1 is for ever, 0 at once (Pulsar's rule)."""
+
+    time_ms: int
+    size_bytes: int
+
+
+class Trim(NamedTuple):
+    """Ledgers that may go, and what must be durable elsewhere before they do."""
+
+    ledgers: list[int]
+    first_ledger: int
+    next_index: int
+    watermarks: dict[str, Position]
+
+
+def deletable(
+    closed: Sequence[Ledger], size_bytes: int, keep_after: Position | None, now_ms: int, retention: Retention
+) -> list[int]:
+    """Ids of the ledgers that may go.
+
+    Args:
+        closed: all ledgers but the last, ascending.
+        size_bytes: of the whole topic.
+        keep_after: somebody needs everything behind this durable position; None: nobody needs anything.
+        now_ms: the clock.
+        retention: how long what nobody needs stays all the same.
+    """
+    going: list[int] = []
+    for ledger in closed:
+        if keep_after is not None and Position(ledger.ledger, ledger.entries - 1) > keep_after:
+            break
+        too_old = retention.time_ms >= 0 and now_ms - ledger.newest_ms >= retention.time_ms
+        too_much = retention.size_bytes >= 0 and size_bytes > retention.size_bytes
+        if not (too_old or too_much):
+            break
+        going.append(ledger.ledger)
+        size_bytes -= ledger.bytes
+    return going
