@@ -112,6 +112,8 @@ def test_a_wrong_token_is_refused_and_nothing_follows(data):
     assert not handshake.connected
     assert not handshake.link
     assert verdict(handshake, 18) == "end"
+    with pytest.raises(ProtocolError, match="closing"):
+        handshake.connect(connect("magnetar-link", TOKEN))  # no second guess
 
 
 def test_without_a_token_there_are_no_links():

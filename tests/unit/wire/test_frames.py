@@ -111,3 +111,11 @@ def test_payload_buffers_are_not_joined():
     assert rest[0] is first
     assert rest[1] is second
     assert FrameDecoder().feed(b"".join([head, *rest]))[0].payload == b"a" * 10 + b"b" * 20
+
+
+def test_every_item_of_a_list_is_checked():
+    names = pb.CommandGetTopicsOfNamespaceResponse(request_id=1, topics=["ä", "QQ"])
+    data = frames.encode(pb.BaseCommand(type=33, getTopicsOfNamespaceResponse=names))
+    assert FrameDecoder().feed(data)
+    with pytest.raises(FrameError, match="not UTF-8"):
+        FrameDecoder().feed(data.replace(b"QQ", b"Q\xff"))
