@@ -113,5 +113,9 @@ class CursorAndTwin(RuleBasedStateMachine):
 
 TestCursor = CursorAndTwin.TestCase
 TestCursor.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=250,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )

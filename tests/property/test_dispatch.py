@@ -370,7 +370,11 @@ class OneActive(Dispatch):
 
 
 SETTINGS = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestManyConsumers = ManyConsumers.TestCase
 TestManyConsumers.settings = SETTINGS

@@ -170,14 +170,14 @@ class Cursor:
         for position in positions:
             if position <= self.mark_delete or position in acked or not log.valid(position):
                 continue
+            if log.flags_at(position) & _MARKER:
+                continue
             ledger, entry = position
             at = self.mark_delete
             if ledger == at.ledger and entry == at.entry + 1:
                 # In order, the usual case: no bitmap is touched.
                 self.mark_delete = position
             else:
-                if log.flags_at(position) & _MARKER:
-                    continue
                 acked.add(ledger, entry)
                 self._acked_messages += log.count_at(position)
             if self.partial:
@@ -222,7 +222,7 @@ class Cursor:
         changed = False
         if bits and self._log.valid(position):
             changed = self.ack_indexes(position, bits) > 0
-            if position in self.partial:
+            if not self.is_acked(position):
                 position = Position(position.ledger, position.entry - 1)
         position = self._normal(position)
         if position <= self.mark_delete:

@@ -163,6 +163,20 @@ def test_cumulative_within_a_batch() -> None:
     cursor.validate()
 
 
+def test_cumulative_with_nothing_of_its_own_batch_acknowledged() -> None:
+    cursor = Cursor.at(log_of(".3."), EARLIEST)
+    assert cursor.ack_up_to(at(1), 0b111)
+    assert cursor.mark_delete == at(0)
+    assert not cursor.ack_up_to(at(1), 0b111)
+    assert cursor.backlog_messages() == 4
+
+
+def test_a_marker_in_a_list_of_ids_does_not_count() -> None:
+    cursor = Cursor.at(log_of(".m."), EARLIEST)
+    assert cursor.ack([at(0), at(1)]) == 1
+    assert cursor.mark_delete == at(1)
+
+
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
