@@ -10,7 +10,7 @@ The same seed makes the same world. A violation says what happened; the trace sa
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from magnetar.broker.effects import Outbox, Read, Store, Timer, Write
 from magnetar.broker.records import TOPIC_PREFIX, TopicRecord
@@ -304,6 +304,10 @@ class World:
     sync_before_read = True
     reuse_ledgers = False
     slow_clocks = True
+    warm: ClassVar[float] = 0.3
+    """Share of worlds that begin with a link that has worked for a while."""
+    boost: ClassVar[dict[str, float]] = {}
+    """What a world does more (or less) often than others."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rng, self.trace = rng, trace
@@ -330,6 +334,40 @@ class World:
         self.b.boot()
         self.boot_b()
         self.new_topic_a()
+        if rng.random() < 0.8:
+            self.greet()
+        if rng.random() < self.warm:
+            self.warm_up()
+
+    def greet(self) -> None:
+        """The link begins properly."""
+        self.handshake()
+        self.b.store()
+
+    def warm_up(self) -> None:
+        """A link that has worked for a while, whose destination then may lose what it has, with stragglers about."""
+        for _ in range(self.rng.randint(2, 6)):
+            self.publish()
+            self.a.sync()
+        self.greet()
+        while self.commits:
+            self.take_commit(0)
+        for _ in range(self.rng.randint(1, 3)):
+            self.plan(self.rng.choice((100, 300, 10**6)))
+            if self.tasks and self.rng.random() < 0.7:
+                self.duplicate_task()
+            for _ in range(40):
+                self.run_task()
+                self.b.sync()
+            if self.commits and self.rng.random() < 0.8:
+                self.take_commit()
+            self.now_ms += 120
+            self.a.due()
+            self.a.store()
+        if self.rng.random() < 0.6:
+            self.forget_b()
+            self.greet()
+        self.check()
 
     def say(self, text: str) -> None:
         if self.trace is not None:
@@ -389,6 +427,7 @@ class World:
         a.pump()
         self.alive = []
         self.floor = NONE
+        self.gen = self.state.cursor.gen
 
     @property
     def state(self) -> LinkTopic:
@@ -540,6 +579,8 @@ class World:
         self.boot_b()
         self.have, self.last_index, self.last_source = set(), {}, NONE
         self.forgot = True
+        if self.rng.random() < 0.5:
+            self.greet()
         self.say(f"B: {'disk lost' if wiped else 'topic deleted'}")
 
     # --------------------------------------------------------------------------------------------------------- messengers
@@ -682,11 +723,8 @@ class World:
             if self.state.rewinding is not None and self.state.rewinding.c == watermark > before.c:
                 self.floor = max(self.floor, watermark)
                 self.say(f"A meets a foreign watermark {watermark}")
-            elif (self.state.rewinding is not None and self.state.rewinding != was) or self.state.cursor.gen != before.gen:
-                if self.forgot:
-                    self.exempt |= {m.uid for m in self.alive if m.deleted and m.uid in self.stored_ever}
-                    self.forgot = False
-                self.say(f"A rewinds to {self.state.rewinding or self.state.cursor}")
+            elif self.state.rewinding is not None and self.state.rewinding != was:
+                self.say(f"A is going to rewind to {self.state.rewinding}")
         if self.state.cursor != before:
             self.say(f"cursor {self.state.cursor}")
         self.a.pump()
@@ -726,44 +764,56 @@ class World:
     def actions(self) -> list[tuple[float, Callable[[], Any]]]:
         r = self.rng
         rare, lost, late = r.choice((0, 0.3, 1, 3)), r.choice((0.3, 1, 3)), r.choice((0.2, 1))
+        table: dict[str, tuple[float, Callable[[], Any]]] = {
+            "publish": (r.choice((1, 6)), self.publish),
+            "sync_a": (4, lambda: self.a.sync(r.choice((1, 1000)))),
+            "run_task": (16, self.run_task),
+            "sync_b": (6 * late, lambda: self.b.sync(r.choice((1, 2, 1000)))),
+            "take_commit": (4, self.take_commit),
+            "plan": (4, lambda: len(self.tasks) < 4 and self.plan()),
+            "handshake": (2 * late, self.handshake),
+            "duplicate_task": (1, self.duplicate_task),
+            "clock": (2, self.clock),
+            "store_a": (3, lambda: self.a.store(r.choice((1, 1000)))),
+            "store_b": (3, lambda: self.b.store(r.choice((1, 1000)))),
+            "store_fails": (0.2, lambda: self.a.store(1, "store failed")),
+            "trim_a": (0.7 * lost, self.trim_a),
+            "trim_b": (0.7, self.trim_b),
+            "publish_b": (0.7, self.publish_b),
+            "quota": (0.4 * rare, lambda: self.trim_a(quota=True)),
+            "crash_a": (0.5, self.crash_a),
+            "crash_b": (0.5 * lost, self.crash_b),
+            "fail_b": (0.5 * lost, self.fail_b),
+            "fail_a": (0.2, lambda: self.sync_before_read and self.a.fail_writes()),
+            "change_filter": (0.4 * rare, self.change_filter),
+            "recreate_a": (0.2 * rare, self.recreate_a),
+            "forget_b": (0.3 * rare * lost, self.forget_b),
+            "lose_commit": (0.5, lambda: self.commits and self.commits.pop()),
+            "lose_task": (0.5, lambda: self.tasks and self.tasks.pop()),
+        }
+        # Swarm: each world does some things far more and some far less often than the others do.
         return [
-            (r.choice((1, 6)), self.publish),
-            (4, lambda: self.a.sync(r.choice((1, 1000)))),
-            (16, self.run_task),
-            (6 * late, lambda: self.b.sync(r.choice((1, 2, 1000)))),
-            (4, self.take_commit),
-            (4, lambda: len(self.tasks) < 4 and self.plan()),
-            (2 * late, self.handshake),
-            (1, self.duplicate_task),
-            (2, self.clock),
-            (3, lambda: self.a.store(r.choice((1, 1000)))),
-            (3, lambda: self.b.store(r.choice((1, 1000)))),
-            (0.2, lambda: self.a.store(1, "store failed")),
-            (0.7 * lost, self.trim_a),
-            (0.7, self.trim_b),
-            (0.7, self.publish_b),
-            (0.4 * rare, lambda: self.trim_a(quota=True)),
-            (0.5, self.crash_a),
-            (0.5 * lost, self.crash_b),
-            (0.5 * lost, self.fail_b),
-            (0.2, lambda: self.sync_before_read and self.a.fail_writes()),
-            (0.4 * rare, self.change_filter),
-            (0.2 * rare, self.recreate_a),
-            (0.3 * rare * lost, self.forget_b),
-            (0.5, lambda: self.commits and self.commits.pop()),
-            (0.5, lambda: self.tasks and self.tasks.pop()),
+            (weight * self.boost.get(name, 1) * r.choice((0.2, 1, 1, 6)), action)
+            for name, (weight, action) in table.items()
         ]
 
     def run(self, steps: int) -> None:
         actions = self.actions()
-        # Swarm: each world does some things far more and some far less often than the others do.
-        weights = [weight * self.rng.choice((0.2, 1, 1, 6)) for weight, _ in actions]
+        weights = [weight for weight, _ in actions]
         for _, action in self.rng.choices(actions, weights, k=steps):
             action()
             self.check()
         self.heal()
 
+    def note_rewind(self) -> None:
+        """A rewind is in use: what B once had and A has deleted is a declared gap from now on."""
+        if self.forgot and self.state.cursor.gen > self.gen:
+            self.exempt |= {m.uid for m in self.alive if m.deleted and m.uid in self.stored_ever}
+            self.forgot = False
+        self.gen = self.state.cursor.gen
+
     def check(self) -> None:
+        self.note_rewind()
         self.source.validate()
         if self.b.topic is not None:
             self.destination.validate()
@@ -803,6 +853,7 @@ class World:
             self.b.sync()
             self.a.store()
             self.b.store()
+        self.note_rewind()
 
     def verdict(self) -> None:
         """Every message that is for B is there, or its absence was declared."""

@@ -1,0 +1,211 @@
+"""The planted bugs of links: each is one rule left out of the real machines, and must be found by the world.
+
+They are subclasses and patches of the real code, here and only here.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.broker.records import TopicRecord
+from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.geo import chain
+from magnetar.geo.chain import Verdict
+from magnetar.geo.destination import LinkDestination
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.reading import place
+from magnetar.geo.source import LinkSource
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire import pulsar_pb2 as pb
+from tests.support.linkworld import TOPIC, World
+
+_judge, _advance = chain.judge, chain.advance
+
+
+def judge_without_chain(pushed: Position, p: Position, positions: Any) -> Verdict:
+    verdict = _judge(pushed, p, positions)
+    return Verdict(0, 0, False) if verdict.refused else verdict
+
+
+def judge_without_watermark(pushed: Position, p: Position, positions: Any) -> Verdict:
+    return Verdict(0, 0, False) if p <= pushed else _judge(pushed, p, positions)
+
+
+def advance_of_any_generation(cursor: LinkCursor, commit: LinkCursor) -> LinkCursor | None:
+    moved = _advance(cursor._replace(gen=commit.gen), commit)
+    return moved._replace(gen=cursor.gen) if moved is not None else None
+
+
+class AnswersPushed(LinkDestination):
+    """A duplicate is answered although the first copy is still on its way."""
+
+    def append(self, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+        topic = self._host.find(request.topic)
+        if topic is not None and self.peers.known().get("a", ("",))[0] == request.uuid:
+            positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
+            pushed = topic.log.watermark_staged("a")
+            if _judge(pushed, place(request.p), positions).first_new is None:
+                response = pb.CommandGeoAppendResponse(request_id=request.request_id)
+                response.persisted.ledger, response.persisted.entry = pushed
+                reply(response)
+                return
+        super().append(connection, request, payload, reply)
+
+
+class RefusesPushed(LinkDestination):
+    """A refusal tells what may yet fail."""
+
+    def append(self, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+        topic = self._host.find(request.topic)
+        pushed = topic.log.watermark_staged("a") if topic is not None else NONE
+
+        def told(response: Any) -> None:
+            if response.refused:
+                response.persisted.ledger, response.persisted.entry = pushed
+            reply(response)
+
+        super().append(connection, request, payload, told)
+
+
+class RewindsInMemory(LinkSource):
+    """A rewind is used at once, and stored some time."""
+
+    def _rewind(self, state: LinkTopic, target: LinkCursor, stored: Any) -> None:
+        durable = state.durable
+        state.rewound(target)
+        state.durable = durable
+        self._changed(state)
+        stored("")
+
+
+class Planted(World):
+    """A world with a rule left out. Clocks are right: what a slow clock costs is another matter."""
+
+
+class NoChain(Planted):
+    patches = {"magnetar.geo.chain.judge": judge_without_chain}
+
+
+class NoDedup(Planted):
+    patches = {"magnetar.geo.chain.judge": judge_without_watermark}
+
+
+class PIsCursor(Planted):
+    def first_p(self, told: pb.GeoTopicState) -> Position:
+        return place(told.cursor.c)
+
+
+class PIsPreviousEntry(Planted):
+    def next_p(self, entry: StoredEntry, sent: bool, p: Position) -> Position:
+        return entry.position
+
+
+class AnswerPushed(Planted):
+    destination_class = AnswersPushed
+
+
+class RefusePushed(Planted):
+    warm = 1.0
+    boost = {
+        "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 1, "handshake": 0.3, "trim_a": 10, "fail_b": 10,
+        "sync_b": 0.15, "store_a": 3, "take_commit": 3, "duplicate_task": 4, "lose_task": 0.3, "crash_b": 0.1,
+        "lose_commit": 0.1,
+    }  # fmt: skip
+    destination_class = RefusesPushed
+
+
+class WatermarkFromLogOnly(Planted):
+    def saved(self, record: TopicRecord) -> TopicRecord:
+        return TopicRecord(
+            incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, next_index=record.next_index
+        )
+
+
+class ReuseLedgers(Planted):
+    reuse_ledgers = True
+
+
+class NoCursorGen(Planted):
+    warm = 1.0
+    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "duplicate_task": 3, "lose_commit": 0.1, "crash_a": 0.2}
+    patches = {"magnetar.geo.chain.advance": advance_of_any_generation}
+
+
+class RewindVolatile(Planted):
+    warm = 1.0
+    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "crash_a": 3}
+    source_class = RewindsInMemory
+
+
+class ReadUnsynced(Planted):
+    sync_before_read = False
+
+
+class IndexFromLog(Planted):
+    def saved(self, record: TopicRecord) -> TopicRecord:
+        return TopicRecord(
+            incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, watermarks=record.watermarks
+        )
+
+
+class TrimVolatile(Planted):
+    warm = 1.0
+    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "crash_a": 3, "store_a": 0.3}
+    def keep_after(self) -> Position | None:
+        return self.source.topics[TOPIC].cursor.c
+
+
+class NoHandshake(Planted):
+    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3}
+    def shakes_hands(self, told: pb.GeoTopicState) -> bool:
+        return place(told.cursor.c) < place(told.last)
+
+
+BUGS: dict[str, type[World]] = {
+    "no_chain": NoChain,
+    "no_dedup": NoDedup,
+    "p_is_cursor": PIsCursor,
+    "p_is_previous_entry": PIsPreviousEntry,
+    "answer_pushed": AnswerPushed,
+    "refuse_pushed": RefusePushed,
+    "w_from_log_only": WatermarkFromLogOnly,
+    "reuse_ledgers": ReuseLedgers,
+    "no_cursor_gen": NoCursorGen,
+    "rewind_volatile": RewindVolatile,
+    "read_unsynced": ReadUnsynced,
+    "idx_from_log": IndexFromLog,
+    "trim_volatile": TrimVolatile,
+    "no_handshake": NoHandshake,
+}
+"""The names of ../../shared/model/chain.py, so that its findings can be looked up."""
+
+STEPS = (30, 60, 120, 250)
+
+
+@contextmanager
+def planted(world: type[World]) -> Iterator[None]:
+    """The world's patches, for as long as the block runs."""
+    patches: dict[str, Callable[..., Any]] = getattr(world, "patches", {})
+    active = [patch(name, function) for name, function in patches.items()]
+    for one in active:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in active:
+            one.stop()
+
+
+def run_world(seed: int, world: type[World] = World, steps: int | None = None) -> tuple[str, list[str]]:
+    """Run one world; what it violated ("" if nothing), and its trace."""
+    rng = random.Random(f"links-{seed}")
+    steps = steps or rng.choice(STEPS)
+    trace: list[str] = []
+    with planted(world):
+        try:
+            world(rng, trace).run(steps)
+        except AssertionError as violation:
+            return str(violation) or "assertion", trace
+    return "", trace
