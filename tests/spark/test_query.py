@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from magnetar.core.ids import NONE
+from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.replicate import Once
 from tests.spark.conftest import Running
 from tests.spark.fakes import FakeCluster, entry_bytes, eventually
 
@@ -147,18 +147,21 @@ def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline
     eventually(arrived(b, a, 5))
     killed: list[int] = []
 
+    def command_line(process: psutil.Process) -> list[str]:
+        try:
+            return process.cmdline()
+        except psutil.Error:  # it ended meanwhile
+            return []
+
     def kill_once(_: Any) -> None:
         if not killed:
-            workers = [
-                process
-                for process in psutil.Process().children(recursive=True)
-                if "pyspark.worker" in process.cmdline() and "pyspark.daemon" in process.cmdline()
-            ]
-            daemons = {process.ppid() for process in workers}
-            for process in workers:
-                if process.pid not in daemons:
-                    killed.append(process.pid)
-                    process.kill()
+            everything = psutil.Process().children(recursive=True)
+            workers = [one for one in everything if command_line(one)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
+            daemons = {one.ppid() for one in workers}
+            for one in workers:
+                if one.pid not in daemons:
+                    killed.append(one.pid)
+                    one.kill()
 
     b.append_hook = kill_once
     publish(a, 50, start=5)

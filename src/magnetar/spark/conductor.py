@@ -13,11 +13,11 @@ while talking to a broker.
 import random
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
 from magnetar.spark.book import Book
@@ -231,6 +231,12 @@ class Conductor:
                 self._say(f"{what}: {why}")
         for what in before.keys() - after.keys():
             self._say(f"{what}: works again")
+
+    @contextmanager
+    def reading(self) -> Iterator[Book]:
+        """The book, held still."""
+        with self._changed:
+            yield self.book
 
     def troubles(self) -> dict[str, str]:
         """Every trouble there is, in words."""
@@ -468,43 +474,6 @@ class Conductor:
             self.book.handshake_answered(handshake, answer, self._clock())
             self._announce(before)
             self._changed.notify_all()
-
-    # ------------------------------------------------------------------------------------------- for a run that ends
-
-    def ends(self, known: Container[int]) -> dict[int, dict[str, Position]]:
-        """The newest positions of all topics, for each link that has reported and is not in `known`."""
-        with self._changed:
-            return {
-                number: {name: topic.last for name, topic in state.topics.items()}
-                for number, state in self.book.links.items()
-                if state.reported and number not in known
-            }
-
-    def behind(self, targets: dict[tuple[int, str], Position]) -> tuple[set[tuple[int, str]], list[str]]:
-        """Which topics have not reached their target: those that may still, and lines about those that cannot."""
-        waiting: set[tuple[int, str]] = set()
-        stuck = []
-        with self._changed:
-            for (number, name), last in targets.items():
-                state = self.book.links[number]
-                topic = state.topics.get(name)
-                if topic is None or (topic.cursor.c >= last and topic.last >= last):
-                    continue
-                what = f"{state.link}, {name}"
-                if topic.blocked:
-                    stuck.append(f"{what}: blocked: {topic.blocked}: {topic.reason}")
-                elif topic.paused or state.paused:
-                    stuck.append(f"{what}: paused")
-                elif state.blocked:
-                    stuck.append(f"{what}: blocked: {state.blocked}: {state.reason}")
-                else:
-                    waiting.add((number, name))
-        return waiting, stuck
-
-    def quiet(self, waiting: Iterable[tuple[int, str]]) -> bool:
-        """Whether none of these topics can move, because a cluster is down or another pipeline has the link."""
-        with self._changed:
-            return not any(self.book.open(self.book.links[number]) for number, _ in waiting)
 
     # --------------------------------------------------------------------------------------------------------- status
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.core.config import Config
-from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.errors import ConfigError
 from magnetar.spark import offsets, session
 from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.rows import decoded_columns, keep
 from magnetar.spark.states import ALL, Link
@@ -34,9 +35,6 @@ FORMAT_FILE: Final = "magnetar-format"
 """In the checkpoint folder: which offset format its files have."""
 
 FORMAT: Final = f"entries {offsets.VERSION} spark 4"
-
-ONCE_PATIENCE_MS: Final = 15_000
-"""How long `--once` waits for a cluster that does not answer before it gives up."""
 
 STOP_MS: Final = 10_000
 """How long a batch may take to end after SIGTERM; then it is abandoned, which is harmless."""
@@ -58,7 +56,7 @@ class ReplicateOptions:
         master: Spark master URL; None: the configuration's.
         once: replicate what is there, then stop.
         checkpoint: folder for Spark's offsets; None: the configuration's.
-        lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two.
+        lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
         name: of this pipeline, in leases; None: made from the host and process.
         metrics: file for JSON lines about the pipeline; None: `pipeline.jsonl` beside the checkpoint.
     """
@@ -259,7 +257,9 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
                 check_filters(spark, pipeline)
                 if spark.sparkContext.uiWebUrl:
                     on_line(f"replicating {len(pipeline.links)} link(s); Spark UI at {spark.sparkContext.uiWebUrl}")
-                queries = Queries(spark, conductor, options.lanes, checkpoint, on_line)
+                # A run that ends has no tail to protect: one query starts faster than two.
+                lanes = (ALL,) if options.once else options.lanes
+                queries = Queries(spark, conductor, lanes, checkpoint, on_line)
                 code = _watch(options, conductor, queries, options.metrics or beside / "pipeline.jsonl", on_line)
                 if not conductor.drain(STOP_MS):
                     on_line("a batch did not end in time and is abandoned; it will be sent again")
@@ -299,32 +299,6 @@ def _watch(
     return 0
 
 
-class Once:
-    """Knows when everything that was there at the start is replicated, or cannot be."""
-
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
-        self._targets: dict[tuple[int, str], Any] = {}
-        self._known: set[int] = set()
-        self._began = time.monotonic()
-
-    def left(self) -> list[str] | None:
-        """None while work goes on; else the lines about what could not be replicated, empty if all was."""
-        troubles = self._conductor.troubles()
-        for link, targets in self._conductor.ends(self._known).items():
-            self._known.add(link)
-            self._targets.update({(link, topic): last for topic, last in targets.items()})
-        waiting, stuck = self._conductor.behind(self._targets)
-        unknown = [link for link in self._conductor.pipeline.links if link.number not in self._known]
-        down = [f"{what}: {why}" for what, why in troubles.items() if what.startswith(("cluster", "link"))]
-        if not waiting and not unknown:
-            return sorted(stuck)
-        patient = time.monotonic() - self._began < ONCE_PATIENCE_MS / 1000
-        if down and not patient and self._conductor.quiet(waiting):
-            return sorted({*down, *stuck})
-        return None
-
-
 @contextmanager
 def signals(stop: threading.Event) -> Iterator[None]:
     """SIGTERM and SIGINT set the event; only in the main thread, where Python allows it."""
@@ -341,4 +315,4 @@ def signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["MagnetarError", "Once", "Queries", "ReplicateOptions", "run"]
+__all__ = ["Once", "Queries", "ReplicateOptions", "run"]

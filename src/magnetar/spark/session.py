@@ -187,7 +187,11 @@ def _environment(master: str, log: Path) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """The one line of an error that says what is wrong: a Java cause, if there is one, without its stack."""
+    """The one line of an error that says what is wrong: our own worker's, else a Java cause, without their stacks."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in reversed(lines):
+        own = re.match(r"magnetar\.[\w.]+: (.+)", line)  # raised by our own code in a Python worker: written for users
+        if own:
+            return own[1][:300]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Exception|Error)\b", line)]
     return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]

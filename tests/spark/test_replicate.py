@@ -1,0 +1,197 @@
+"""`replicate.run` as a process of its own, on several masters, between clusters in memory."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from magnetar.core.errors import ConfigError
+from magnetar.spark import replicate, session
+from magnetar.spark.states import Link
+from tests.spark.conftest import Running
+from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
+
+pytestmark = pytest.mark.spark
+
+T = "persistent://public/default/t"
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from magnetar.core.config import load
+from magnetar.core.errors import MagnetarError
+from magnetar.spark.replicate import ReplicateOptions, run
+try:
+    code = run(
+        ReplicateOptions(config=load(Path(sys.argv[1])), master=sys.argv[2], once=sys.argv[3] == "once"),
+        lambda line: print(line, flush=True),
+    )
+except MagnetarError as error:
+    print(f"error: {error}", flush=True)
+    code = 1
+sys.exit(code)
+"""
+
+
+def configure(folder: Path, *clusters: FakeCluster) -> Path:
+    (folder / "token").write_text(TOKEN)
+    text = '[replication]\ntoken_file = "token"\ncheckpoint_dir = "pipeline/checkpoint"\n'
+    for number, cluster in enumerate(clusters):
+        text += f'[clusters.{cluster.name}]\npulsar = "{cluster.address}"\nhttp = "127.0.0.1:{20000 + number}"\n'
+    path = folder / "clusters.toml"
+    path.write_text(text)
+    return path
+
+
+def start(config: Path, master: str, mode: str = "stay", **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(config), master, mode],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", timeout: float = 60) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, out, err
+
+
+def wait_for_line(process: "subprocess.Popen[str]", text: str, timeout: float = 60) -> None:
+    assert process.stdout is not None
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        if select.select([process.stdout], [], [], 0.2)[0] and text in process.stdout.readline():
+            return
+        assert process.poll() is None, process.communicate()
+    raise AssertionError(f"no line with {text!r}")
+
+
+def test_once_replicates_what_is_there_and_lists_what_is_blocked(tmp_path: Path, clusters: Any) -> None:
+    a, b = clusters("a", "b")
+    bad = T + "-bad"
+    for name in (T, bad):
+        a.create(name, links=("b",))
+        for number in range(20):
+            a.publish(name, entry_bytes(10, sequence=number))
+    config = configure(tmp_path, a, b)
+    b.create(bad)
+    b.block[bad] = ("size", "too large")
+    code, out, err = finish(start(config, "local[2,4]", "once"))
+    assert b.identities(T, "a") == list(range(20))
+    assert code == 1
+    assert f"a -> b, {bad}: blocked: size: too large" in out
+    assert "Traceback" not in out + err
+    assert "WARN" not in out + err
+    assert TOKEN not in (tmp_path / "pipeline" / "spark.log").read_text()
+    assert (tmp_path / "pipeline" / "pipeline.jsonl").read_text().count("\n") >= 1
+    del b.block[bad]
+    code, out, err = finish(start(config, "local[2,4]", "once"))
+    assert code == 0, out
+    assert b.identities(bad, "a") == list(range(20))
+    assert not b.violations
+
+
+@pytest.mark.slow
+def test_a_cluster_of_executors_and_sigterm(tmp_path: Path, clusters: Any) -> None:
+    a, b = clusters("a", "b")
+    a.create(T, links=("b",))
+    for number in range(50):
+        a.publish(T, entry_bytes(1000, sequence=number))
+    process = start(configure(tmp_path, a, b), "local-cluster[2,1,1024]")
+    try:
+        eventually(lambda: b.identities(T, "a") == list(range(50)), 90, "replicated by executors")
+        everything = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        arguments = " ".join(" ".join(one.cmdline()) for one in everything if one.is_running())
+        assert "CoarseGrainedExecutorBackend" in arguments, "there are executors"
+        assert TOKEN not in arguments
+        process.send_signal(signal.SIGTERM)
+        code, out, err = finish(process)
+        assert code == 0, out + err
+        assert "Traceback" not in out + err
+    finally:
+        process.kill()
+    eventually(lambda: a.topics[T].cursors["b"].c == a.topics[T].last, what="the last commit was told")
+
+
+def test_no_java_is_one_line(tmp_path: Path, clusters: Any) -> None:
+    code, out, err = finish(start(configure(tmp_path, *clusters("a", "b")), "local[1]", JAVA_HOME="/nowhere"))
+    assert code == 1
+    assert err == ""
+    assert out.count("\n") == 1
+    assert "Spark needs Java 17 or newer" in out
+    assert "JAVA_HOME=/nowhere" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_391"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("nothing", 0),
+    ],
+)
+def test_java_versions(text: str, version: int) -> None:
+    assert session.java_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[2]", 2), ("local[3,4]", 3), ("local-cluster[2,3,1024]", 6), ("spark://host:7077", 4)],
+)
+def test_cores_of_a_master(master: str, cores: int) -> None:
+    assert session.cores_of(master) == cores
+
+
+def test_a_checkpoint_of_another_format_is_thrown_away(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    replicate.prepare_checkpoint(folder)
+    (folder / "tail").mkdir()
+    replicate.prepare_checkpoint(folder)
+    assert (folder / "tail").exists(), "the same format stays"
+    (folder / replicate.FORMAT_FILE).write_text("entries 0")
+    replicate.prepare_checkpoint(folder)
+    assert not (folder / "tail").exists()
+
+
+def test_a_folder_that_is_no_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"holds 'thesis.tex'"):
+        replicate.prepare_checkpoint(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_wrong_filter_is_named(spark: Any, tmp_path: Path) -> None:
+    for text, message in (("key =", "filter of link a -> b"), ("nonsense > 1", "nonsense"), ("1 + 1", "type int")):
+        links = (Link(0, "a", "b", text),)
+        pipeline = replicate.Pipeline(links, {}, TOKEN, 2, "x")
+        with pytest.raises(ConfigError, match=message) as caught:
+            replicate.check_filters(spark, pipeline)
+        assert "\n" not in str(caught.value)
+    replicate.check_filters(
+        spark, replicate.Pipeline((Link(0, "a", "b", "key is null or flags = 1"),), {}, TOKEN, 2, "x")
+    )
+
+
+def test_a_query_that_ended_is_started_again(clusters: Any, pipeline: Any) -> None:
+    a, b = clusters("a", "b")
+    a.create(T, links=("b",))
+    running: Running = pipeline(a, b, links=("a:b",))
+    for query in running.queries.running.values():
+        query.stop()
+    a.publish(T, entry_bytes(10))
+    eventually(lambda: running.queries.tend() or b.identities(T, "a") == [0], 30)  # type: ignore[func-returns-value]
+    assert any("restarting" in line for line in running.lines)
