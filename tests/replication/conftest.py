@@ -31,7 +31,7 @@ class Mesh:
             self._clients[cluster] = pulsar.Client(self.world[cluster].url, operation_timeout_seconds=30, logger=logger)
         return self._clients[cluster]
 
-    def read_all(self, cluster: str, topic: str, count: int, timeout_ms: int = 30_000) -> list[pulsar.Message]:
+    def read_all(self, cluster: str, topic: str, count: int, timeout_ms: int = 90_000) -> list[pulsar.Message]:
         """Read so many messages of a topic from its beginning."""
         reader = self.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
         try:

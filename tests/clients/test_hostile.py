@@ -1,0 +1,180 @@
+"""What a client must not do: forged internal fields, malformed bytes, names that are paths. Others are not disturbed."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pulsar
+import pytest
+
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame, FrameDecoder, encode, encode_with_payload
+from magnetar.wire.metadata import build
+from tests.clients.conftest import connect
+from tests.support.brokers import BrokerProcess, eventually
+
+
+class Raw:
+    """A client made of bytes."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", broker.pulsar_port), timeout=10)
+        self._decoder = FrameDecoder()
+        self._frames: list[Frame] = []
+
+    def send(self, command: pb.BaseCommand, payload: bytes | None = None) -> None:
+        """One frame."""
+        buffers = [encode(command)] if payload is None else encode_with_payload(command, [payload])
+        self.socket.sendall(b"".join(buffers))
+
+    def answer(self) -> pb.BaseCommand | None:
+        """The next command that is not a PING; None when the broker closed the connection."""
+        while True:
+            while self._frames:
+                command = self._frames.pop(0).command
+                if command.type != 18:
+                    return command
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._frames += self._decoder.feed(data)
+
+    def handshake(self, **fields: object) -> pb.BaseCommand | None:
+        """CONNECT."""
+        connect_command = pb.CommandConnect(client_version="raw", protocol_version=21, **fields)  # type: ignore[arg-type]
+        self.send(pb.BaseCommand(type=2, connect=connect_command))
+        return self.answer()
+
+
+@contextmanager
+def raw(broker: BrokerProcess) -> Iterator[Raw]:
+    """A raw connection."""
+    client = Raw(broker)
+    try:
+        yield client
+    finally:
+        client.socket.close()
+
+
+def open_producer(client: Raw, topic: str) -> None:
+    """CONNECT and PRODUCER."""
+    assert client.handshake().type == 3  # type: ignore[union-attr]
+    client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=1)))
+    assert client.answer().type == 17  # type: ignore[union-attr]
+
+
+def send(client: Raw, sequence: int, payload: bytes, *, marker: bool = False) -> pb.BaseCommand | None:
+    """SEND and its answer."""
+    command = pb.CommandSend(producer_id=1, sequence_id=sequence, marker=marker)
+    client.send(pb.BaseCommand(type=6, send=command), payload)
+    return client.answer()
+
+
+def metadata(**fields: object) -> pb.MessageMetadata:
+    """Message metadata."""
+    return pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)  # type: ignore[arg-type]
+
+
+def test_forged_markers_and_origins_are_refused_and_nothing_is_stored(broker: BrokerProcess, topic: str) -> None:
+    with raw(broker) as client:
+        open_producer(client, topic)
+        forged = [
+            (build(metadata(replicated_from="elsewhere"), b"x"), False),
+            (build(metadata(marker_type=12), b"x"), False),
+            (build(metadata(), b"x"), True),
+        ]
+        for sequence, (payload, marker) in enumerate(forged):
+            answer = send(client, sequence, payload, marker=marker)
+            assert answer is not None
+            assert (answer.type, answer.send_error.error) == (8, 22), answer
+        good = send(client, 9, build(metadata(), b"good"))
+        assert good is not None
+        assert good.type == 7
+    stats = broker.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")
+    assert stats["msgInCounter"] == 1
+
+
+def test_wrong_checksum_drops_that_message_only(broker: BrokerProcess, topic: str) -> None:
+    with raw(broker) as client:
+        open_producer(client, topic)
+        payload = bytearray(build(metadata(), b"will be damaged"))
+        payload[-1] ^= 1
+        answer = send(client, 0, bytes(payload))
+        assert answer is not None
+        assert (answer.type, answer.send_error.error) == (8, 9)
+        good = send(client, 1, build(metadata(), b"good"))
+        assert good is not None
+        assert good.type == 7
+
+
+def test_link_commands_need_the_token(broker: BrokerProcess) -> None:
+    with raw(broker) as client:
+        assert client.handshake().type == 3  # type: ignore[union-attr]
+        client.send(pb.BaseCommand(type=1000, geo_topics=pb.CommandGeoTopics(request_id=7, to="x", counter=0)))
+        answer = client.answer()
+        assert answer is not None
+        assert (answer.type, answer.error.request_id, answer.error.error) == (14, 7, 22)
+
+
+def test_wrong_link_token_is_refused_at_once(broker: BrokerProcess) -> None:
+    with raw(broker) as client:
+        answer = client.handshake(auth_method_name="magnetar-link", auth_data=b"guess")
+        assert answer is not None
+        assert (answer.type, answer.error.error) == (14, 3)
+        assert client.answer() is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">I", 0xFFFFFFFF) + b"x" * 100,
+        struct.pack(">II", 3, 3),
+        struct.pack(">II", 100, 200) + b"x" * 96,
+        struct.pack(">II", 20, 16) + b"\xff" * 16,
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        encode(pb.BaseCommand(type=18, ping=pb.CommandPing())),
+    ],
+)
+def test_malformed_bytes_end_this_connection_only(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, data: bytes
+) -> None:
+    producer = client.create_producer(topic)
+    with raw(broker) as hostile:
+        hostile.socket.sendall(data)
+        assert hostile.answer() is None
+    producer.send(b"undisturbed")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["persistent://public/default/..", "persistent://public/../x", "persistent://public/default/a/b", "x" * 600, "a\x00b", "a\nb"],
+)
+def test_names_that_are_paths_or_noise(broker: BrokerProcess, name: str) -> None:
+    with raw(broker) as client:
+        assert client.handshake().type == 3  # type: ignore[union-attr]
+        full = name if "://" in name else f"persistent://public/default/{name}"
+        client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=full, producer_id=1, request_id=1)))
+        answer = client.answer()
+        assert answer is not None
+        assert (answer.type, answer.error.error) == (14, 17)
+        assert "\n" not in answer.error.message
+
+
+def test_reserved_subscription_names(client: pulsar.Client, topic: str) -> None:
+    for name in ("pulsar.repl.b", "pulsar.dedup"):
+        with pytest.raises(pulsar.PulsarException):
+            client.subscribe(topic, name)
+
+
+def test_half_a_frame_and_gone(broker: BrokerProcess) -> None:
+    for _ in range(50):
+        with raw(broker) as client:
+            client.socket.sendall(b"\x00\x00\x10\x00\x00")
+    fine = connect(broker)
+    fine.create_producer("after-half-frames").send(b"x")
+    fine.close()
+    eventually(lambda: broker.process is not None and broker.process.poll() is None)
