@@ -106,6 +106,7 @@ class FakeCluster:
         self.throttle_ms = 0
         self.throttle_rate = 0
         self.lost_polls = 0
+        self.hasty = False  # answers appends before they are persisted, as no broker may
         self.appends = 0
         self.reads = 0
         self.commits = 0
@@ -410,7 +411,7 @@ class FakeCluster:
                     break
                 p, at = position, at + size
             topic.pushed[asked.source] = topic.persisted[asked.source] = pushed
-            response.persisted.CopyFrom(wire(pushed))
+            response.persisted.CopyFrom(wire(persisted if self.hasty else pushed))
         return answer
 
     def _store(

@@ -79,6 +79,8 @@ def wait_for_line(process: "subprocess.Popen[str]", text: str, timeout: float = 
     raise AssertionError(f"no line with {text!r}")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_once_replicates_what_is_there_and_lists_what_is_blocked(tmp_path: Path, clusters: Any) -> None:
     a, b = clusters("a", "b")
     bad = T + "-bad"
@@ -105,6 +107,7 @@ def test_once_replicates_what_is_there_and_lists_what_is_blocked(tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_cluster_of_executors_and_sigterm(tmp_path: Path, clusters: Any) -> None:
     a, b = clusters("a", "b")
     a.create(T, links=("b",))

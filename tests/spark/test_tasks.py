@@ -225,6 +225,14 @@ def test_a_failed_append_is_tried_again_from_what_was_confirmed(pair: tuple[Fake
     assert not b.violations
 
 
+def test_an_answer_that_is_not_persisted_confirms_nothing(pair: tuple[FakeCluster, FakeCluster]) -> None:
+    a, b = filled(pair, 5)
+    b.hasty = True
+    reports = carry(task(a, b))
+    assert reports[TOPIC].trouble == m.RETRY
+    assert reports[TOPIC].c is None
+
+
 def test_a_dead_destination_is_reported_and_does_not_stop_the_others() -> None:
     a, b, c = FakeCluster("a").start(), FakeCluster("b").start(), FakeCluster("c").start()
     try:
