@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from magnetar.metadata.store import VersionConflict, Watcher
+from magnetar.metadata.store import VersionConflict, Watcher, tell
 
 
 class MemoryStore:
@@ -33,10 +33,7 @@ class MemoryStore:
         for key, value in puts.items():
             self._data[key] = (bytes(value), version)
             changes.append((key, bytes(value), version))
-        for key, new, version in changes:
-            for prefix, watcher in list(self._watchers):
-                if key.startswith(prefix):
-                    watcher(key, new, version)
+        tell(self._watchers, changes)
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Write and delete, then call `done`."""

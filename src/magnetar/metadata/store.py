@@ -5,13 +5,31 @@ write of it and is never used again, also after a deletion; 0 stands for "is not
 all of it is durable, or none.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from magnetar.core.errors import MagnetarError
 
+logger = logging.getLogger("magnetar.store")
+
 Watcher = Callable[[str, bytes | None, int], None]
-"""Told of a key, its new value (None: deleted) and its version, after it is durable."""
+"""Told of a key, its new value (None: deleted) and its version; after it is durable and before the writer is told."""
+
+
+def tell(watchers: Iterable[tuple[str, Watcher]], changes: Iterable[tuple[str, bytes | None, int]]) -> None:
+    """Tell watchers of changes under their prefixes. One that fails is somebody's bug, and harms nobody else."""
+    known = list(watchers)
+    if not known:
+        return
+    for key, value, version in changes:
+        for prefix, watcher in known:
+            if not key.startswith(prefix):
+                continue
+            try:
+                watcher(key, value, version)
+            except Exception as error:
+                logger.critical("told of %s, a watcher raised %s", key, type(error).__name__, exc_info=error)
 
 
 class VersionConflict(MagnetarError):
@@ -19,7 +37,7 @@ class VersionConflict(MagnetarError):
 
 
 class Store(Protocol):
-    """A metadata store. `magnetar.metadata.testing.check_store` is what every implementation must pass."""
+    """A metadata store. `magnetar.metadata.testing.StoreConformance` is what every implementation must pass."""
 
     def load(self) -> dict[str, tuple[bytes, int]]:
         """Everything: key -> (value, version).

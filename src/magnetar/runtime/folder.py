@@ -33,6 +33,11 @@ def _write_durably(path: Path, text: str) -> None:
         os.close(folder)
 
 
+def _read(path: Path) -> str:
+    """The line in a small file; what is no text is shown as such."""
+    return path.read_text(errors="replace").strip()
+
+
 @dataclass
 class DataFolder:
     """An opened data folder.
@@ -88,16 +93,16 @@ class DataFolder:
             _write_durably(path / "uuid", f"{uuid.uuid4()}\n")
             _write_durably(path / "cluster", f"{cluster}\n")
             _write_durably(version, f"{FOLDER_VERSION}\n")
-        found = version.read_text().strip()
+        found = _read(version)
         if found != FOLDER_VERSION:
             raise StorageError(
                 f"the data folder {path} has format {found[:20]!r}, this version of Magnetar uses {FOLDER_VERSION}; "
                 "start the version that wrote it"
             )
-        owner = (path / "cluster").read_text().strip()
+        owner = _read(path / "cluster")
         if owner != cluster:
             raise StorageError(f"the data folder {path} belongs to cluster {owner}, not {cluster}")
-        return cls(path, (path / "uuid").read_text().strip(), lock)
+        return cls(path, _read(path / "uuid"), lock)
 
     def close(self) -> None:
         """Let another broker use it."""

@@ -100,7 +100,7 @@ class _Recovery:
         indexes = [
             self._index(segment, cuts.get(segment.number), names, tail=segment is found[-1]) for segment in found
         ]
-        _Assembly(self.result, indexes).run()
+        Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
         more = len(self.result.problems) - PROBLEMS_MAX
         if more > 0:
@@ -183,8 +183,13 @@ class _Recovery:
             self._files.unlink(self._folder / index_name(index.number))
 
 
-class _Assembly:
-    """Puts ledgers together from the pieces of all segments."""
+class Assembly:
+    """Puts ledgers together from the pieces of all segments.
+
+    Args:
+        result: filled in.
+        indexes: of all segments.
+    """
 
     def __init__(self, result: Recovered, indexes: list[SegmentIndex]) -> None:
         self._result = result
@@ -193,6 +198,7 @@ class _Assembly:
         self._ledgers: dict[int, tuple[Ledger, int]] = {}
 
     def run(self) -> None:
+        """Do it."""
         result = self._result
         for index in self._indexes:
             result.problems += index.problems

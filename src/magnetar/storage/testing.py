@@ -161,6 +161,8 @@ class MemoryFiles:
     def size(self, path: Path) -> int:
         """Bytes."""
         with self.lock:
+            if path not in self._files:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
             return len(self._files[path].data)
 
     def names(self, folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """The metadata store in one SQLite file: WAL, every commit synced, one thread that groups what waits into one commit."""
 
+import logging
 import queue
 import sqlite3
 import threading
@@ -7,7 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.metadata.store import VersionConflict, Watcher
+from magnetar.metadata.store import VersionConflict, Watcher, tell
+
+logger = logging.getLogger("magnetar.store")
 
 SCHEMA_VERSION = 1
 GROUP_MAX = 1000
@@ -173,7 +176,7 @@ class SqliteStore:
                 self._check(connection, write)
                 changes += self._write(connection, write)
             connection.execute("COMMIT")
-        except (sqlite3.Error, VersionConflict) as failure:
+        except (sqlite3.Error, VersionConflict, ValueError, TypeError, OverflowError) as failure:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             error = f"{_CONFLICT}{failure}" if isinstance(failure, VersionConflict) else str(self._explain_any(failure))
@@ -181,13 +184,13 @@ class SqliteStore:
             for write in group:
                 self._commit(connection, [write])
             return
-        for write in group:
-            write.done(error)
         if not error:
-            for key, value, version in changes:
-                for prefix, watcher in list(self._watchers):
-                    if key.startswith(prefix):
-                        watcher(key, value, version)
+            tell(self._watchers, changes)
+        for write in group:
+            try:
+                write.done(error)
+            except Exception as failure:
+                logger.critical("told of a write, a caller raised %s", type(failure).__name__, exc_info=failure)
 
     def _explain_any(self, error: Exception) -> MagnetarError:
         return self._explain(error) if isinstance(error, sqlite3.Error) else StorageError(str(error))

@@ -1,0 +1,142 @@
+"""What every metadata store has to do, as tests: `class TestMine(StoreConformance)` with a fixture `store`.
+
+Public, so that a store written elsewhere (ZooKeeper, a simulator's) can be held to it too.
+"""
+
+import threading
+from typing import Any
+
+from magnetar.metadata.store import Store, VersionConflict
+
+
+def _raises_conflict(store: Store, puts: dict[str, bytes], expected: dict[str, int]) -> bool:
+    try:
+        store.apply(puts, (), expected)
+    except VersionConflict:
+        return True
+    return False
+
+
+class StoreConformance:
+    """The suite. A subclass gives a pytest fixture `store`: an empty store, closed by the fixture."""
+
+    def test_empty(self, store: Store) -> None:
+        """A new store holds nothing."""
+        assert store.load() == {}
+
+    def test_put_and_load(self, store: Store) -> None:
+        """What was put is there, byte for byte, the empty value included."""
+        store.apply({"a/b": b"\x00\xff", "empty": b"", "ü/日本": b"x"})
+        assert {key: value for key, (value, _) in store.load().items()} == {
+            "a/b": b"\x00\xff",
+            "empty": b"",
+            "ü/日本": b"x",
+        }
+
+    def test_put_again_and_delete(self, store: Store) -> None:
+        """The last write counts; deleting what is not there does no harm."""
+        store.apply({"a": b"1", "b": b"1"})
+        store.apply({"a": b"2"}, ("b", "never"))
+        assert {key: value for key, (value, _) in store.load().items()} == {"a": b"2"}
+
+    def test_put_wins_over_delete_of_the_same_key(self, store: Store) -> None:
+        """A transaction that deletes a key and puts it leaves it there."""
+        store.apply({"a": b"1"})
+        store.apply({"a": b"2"}, ("a",))
+        assert store.load()["a"][0] == b"2"
+
+    def test_versions_grow_and_are_never_used_again(self, store: Store) -> None:
+        """Also not after a deletion: who remembers an old version cannot mistake the new key for it."""
+        seen = []
+        for _ in range(3):
+            store.apply({"a": b"x"})
+            seen.append(store.load()["a"][1])
+            store.apply({}, ("a",))
+        assert seen == sorted(set(seen))
+        assert min(seen) > 0
+
+    def test_compare_and_set(self, store: Store) -> None:
+        """A write goes through only if all versions are as expected; 0 expects that there is no such key."""
+        store.apply({"a": b"1"}, (), {"a": 0})
+        version = store.load()["a"][1]
+        assert _raises_conflict(store, {"a": b"2"}, {"a": 0})
+        assert _raises_conflict(store, {"a": b"2"}, {"a": version + 1})
+        assert _raises_conflict(store, {"a": b"2"}, {"a": version, "b": 7})
+        store.apply({"a": b"2"}, (), {"a": version, "b": 0})
+        assert store.load()["a"][0] == b"2"
+
+    def test_a_refused_write_changes_nothing(self, store: Store) -> None:
+        """All or nothing."""
+        store.apply({"a": b"1", "b": b"1"})
+        assert _raises_conflict(store, {"b": b"2", "c": b"2"}, {"a": 0})
+        assert {key: value for key, (value, _) in store.load().items()} == {"a": b"1", "b": b"1"}
+
+    def test_submitted_writes_are_done_in_order(self, store: Store) -> None:
+        """Each is reported once, in the order of submission, and the last one counts."""
+        reports: list[tuple[int, str]] = []
+        finished = threading.Event()
+
+        def report(number: int) -> Any:
+            def done(error: str) -> None:
+                reports.append((number, error))
+                if number == 499:
+                    finished.set()
+
+            return done
+
+        for number in range(500):
+            store.submit({"a": b"%d" % number, f"k{number}": b""}, (), report(number))
+        assert finished.wait(20)
+        assert reports == [(number, "") for number in range(500)]
+        assert store.load()["a"][0] == b"499"
+        assert len(store.load()) == 501
+
+    def test_a_submitted_write_is_there_when_it_is_reported(self, store: Store) -> None:
+        """What `done` is told can be read."""
+        found: list[bool] = []
+        finished = threading.Event()
+
+        def done(error: str) -> None:
+            found.append(not error)
+            finished.set()
+
+        store.submit({"a": b"1"}, (), done)
+        assert finished.wait(20)
+        assert found == [True]
+        assert store.load()["a"][0] == b"1"
+
+    def test_apply_sees_what_was_submitted_before(self, store: Store) -> None:
+        """One order for both ways of writing."""
+        store.submit({"a": b"1"}, (), lambda error: None)
+        store.apply({"b": b"1"})
+        assert set(store.load()) == {"a", "b"}
+
+    def test_watch(self, store: Store) -> None:
+        """A watcher is told of changes under its prefix, with the versions that `load` shows, until it is ended."""
+        told: list[tuple[str, bytes | None, int]] = []
+        stop = store.watch("t/", lambda key, value, version: told.append((key, value, version)))
+        store.apply({"t/a": b"1", "other": b"1"})
+        version = store.load()["t/a"][1]
+        store.apply({}, ("t/a", "t/never"))
+        store.apply({"t/end": b""})
+        assert told[0] == ("t/a", b"1", version)
+        assert told[1][:2] == ("t/a", None)
+        assert told[2][:2] == ("t/end", b"")
+        assert [each[2] for each in told] == sorted({each[2] for each in told})
+        stop()
+        store.apply({"t/b": b"1"})
+        assert len(told) == 3
+
+    def test_a_watcher_that_fails_harms_nobody(self, store: Store) -> None:
+        """It is somebody else's bug; the store goes on, and so do the other watchers."""
+        told: list[str] = []
+
+        def broken(key: str, value: bytes | None, version: int) -> None:
+            raise RuntimeError("planted")
+
+        store.watch("", broken)
+        store.watch("", lambda key, value, version: told.append(key))
+        store.apply({"a": b"1"})
+        store.apply({"b": b"1"})
+        assert told == ["a", "b"]
+        assert set(store.load()) == {"a", "b"}

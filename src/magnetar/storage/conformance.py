@@ -1,0 +1,110 @@
+"""What every `storage.files.Files` has to do, as tests: `class TestMine(FilesConformance)` with fixtures `files`, `folder`.
+
+The real file system and the one in memory pass the same suite, so that what is tested against the one holds for the other.
+"""
+
+from pathlib import Path
+
+from magnetar.storage.files import Files
+
+
+class FilesConformance:
+    """The suite. A subclass gives pytest fixtures: `files`, and `folder`, an empty folder in it."""
+
+    def test_written_bytes_are_read_back(self, files: Files, folder: Path) -> None:
+        """Many buffers at once, more than the system takes in one call, in order."""
+        buffers = [b"%04d" % number for number in range(3000)]
+        file = files.create(folder / "a")
+        assert file.writev(buffers) == 12_000
+        file.writev([b"end"])
+        file.sync()
+        whole = b"".join(buffers) + b"end"
+        assert file.pread(0, 20_000) == whole
+        assert file.pread(4000, 8) == whole[4000:4008]
+        assert file.pread(len(whole), 10) == b""
+        assert files.size(folder / "a") == len(whole)
+        file.close()
+
+    def test_large_buffers(self, files: Files, folder: Path) -> None:
+        """More than one call of the system writes at a time, and empty ones."""
+        large = bytes(range(256)) * 40_000
+        file = files.create(folder / "a")
+        file.writev([b"x", large, b"", large, b"y"])
+        assert files.size(folder / "a") == 2 * len(large) + 2
+        assert file.pread(1, len(large)) == large
+        file.close()
+
+    def test_a_second_handle_reads_what_was_written(self, files: Files, folder: Path) -> None:
+        """Readers open segments that are still written."""
+        file = files.create(folder / "a")
+        file.writev([b"one"])
+        reader = files.open(folder / "a")
+        file.writev([b"two"])
+        assert reader.pread(0, 10) == b"onetwo"
+        reader.close()
+        file.close()
+
+    def test_create_is_exclusive(self, files: Files, folder: Path) -> None:
+        """A segment number is never used twice."""
+        files.create(folder / "a").close()
+        assert _raises(FileExistsError, lambda: files.create(folder / "a"))
+
+    def test_open_of_what_is_not_there(self, files: Files, folder: Path) -> None:
+        """It says so."""
+        assert _raises(FileNotFoundError, lambda: files.open(folder / "a"))
+        assert _raises(FileNotFoundError, lambda: files.size(folder / "a"))
+
+    def test_truncate(self, files: Files, folder: Path) -> None:
+        """The end is gone, the rest stays."""
+        file = files.create(folder / "a")
+        file.writev([b"0123456789"])
+        file.close()
+        again = files.open(folder / "a")
+        again.truncate(4)
+        assert again.pread(0, 100) == b"0123"
+        assert files.size(folder / "a") == 4
+        again.close()
+
+    def test_names_and_unlink(self, files: Files, folder: Path) -> None:
+        """A folder lists its files; deleting twice does no harm."""
+        for name in ("b", "a"):
+            files.create(folder / name).close()
+        assert sorted(files.names(folder)) == ["a", "b"]
+        files.unlink(folder / "a")
+        files.unlink(folder / "a")
+        assert files.names(folder) == ["b"]
+        files.sync_folder(folder)
+
+    def test_a_reader_keeps_what_is_deleted(self, files: Files, folder: Path) -> None:
+        """A segment may be deleted while it is read."""
+        file = files.create(folder / "a")
+        file.writev([b"kept"])
+        files.unlink(folder / "a")
+        assert file.pread(0, 10) == b"kept"
+        file.close()
+
+    def test_closing_twice_does_no_harm(self, files: Files, folder: Path) -> None:
+        """And above all closes nobody else's file."""
+        first = files.create(folder / "a")
+        first.close()
+        second = files.create(folder / "b")
+        first.close()
+        second.writev([b"fine"])
+        second.close()
+
+    def test_make_folder_and_free_bytes(self, files: Files, folder: Path) -> None:
+        """A folder may be there already; there is some room."""
+        files.make_folder(folder / "x" / "y")
+        files.make_folder(folder / "x" / "y")
+        files.create(folder / "x" / "y" / "a").close()
+        assert files.names(folder / "x" / "y") == ["a"]
+        assert files.free_bytes(folder) > 0
+
+
+def _raises(kind: type[Exception], call: object) -> bool:
+    assert callable(call)
+    try:
+        call()
+    except kind:
+        return True
+    return False

@@ -1,0 +1,164 @@
+"""Both metadata stores pass the same suite; what a file can do wrong ends in one line."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.errors import StorageError
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import Store
+from magnetar.metadata.testing import StoreConformance
+from magnetar.runtime.stores import sqlite
+from magnetar.runtime.stores.sqlite import SqliteStore
+
+
+class TestMemoryStore(StoreConformance):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        store = MemoryStore()
+        yield store
+        store.close()
+
+
+class TestSqliteStore(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = SqliteStore(tmp_path / "meta.sqlite")
+        yield store
+        store.close()
+
+
+def refused(path: Path, match: str) -> None:
+    with pytest.raises(StorageError, match=match) as caught:
+        SqliteStore(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    store = SqliteStore(path)
+    store.apply({"a": b"1", "b": b"2"})
+    store.apply({}, ("b",))
+    found = store.load()
+    store.close()
+    again = SqliteStore(path)
+    assert again.load() == found
+    again.apply({"b": b"3"})
+    assert again.load()["b"][1] > found["a"][1]
+    again.close()
+
+
+def test_not_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    path.write_bytes(b"this is something else entirely, and long enough to have a header" * 50)
+    refused(path, "not a database")
+
+
+def test_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+    refused(path, "format 99")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere" / "meta.sqlite", "unable to open")
+
+
+def test_a_locked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "meta.sqlite"
+    SqliteStore(path).close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
+    refused(path, "locked")
+    other.close()
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    store = SqliteStore(path)
+    store.apply({f"key {number}": bytes(1000) for number in range(200)})
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096:-4096] = random.Random(1).randbytes(len(data) - 8192)
+    path.write_bytes(data)
+
+    def use() -> None:
+        damaged = SqliteStore(path)
+        try:
+            damaged.load()
+        finally:
+            damaged.close()
+
+    with pytest.raises(StorageError) as caught:
+        use()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_write_that_fails_is_told_and_the_next_one_works(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    store = SqliteStore(path)
+    with pytest.raises(StorageError):
+        store.apply({"a": object()})  # type: ignore[dict-item]
+    store.apply({"b": b"1"})
+    assert set(store.load()) == {"b"}
+    store.close()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from magnetar.runtime.stores.sqlite import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+start = int(sys.argv[2])
+def told(number):
+    def done(error):
+        assert not error, error
+        sys.stdout.write(f"{number}\\n")
+        sys.stdout.flush()
+    return done
+for number in range(start, start + 100000):
+    store.submit({f"left/{number}": b"x", f"right/{number}": b"x", "last": b"%d" % number}, (), told(number))
+    if number % 50 == 0:
+        store.apply({"sync": b"%d" % number})
+"""
+
+
+def test_what_was_reported_survives_being_killed(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    randomly = random.Random(7)
+    reported = -1
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(path), str(reported + 1)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        wanted = reported + randomly.randint(20, 200)
+        try:
+            for line in child.stdout:
+                reported = int(line)
+                if reported >= wanted:
+                    break
+        finally:
+            os.kill(child.pid, signal.SIGKILL)
+        rest = child.stdout.read().split(b"\n")
+        child.wait()
+        reported = max([reported, *(int(line) for line in rest[:-1] if line)])
+        store = SqliteStore(path)
+        found = store.load()
+        store.close()
+        for number in range(reported + 1):
+            assert f"left/{number}" in found
+        assert {key[5:] for key in found if key.startswith("left/")} == {
+            key[6:] for key in found if key.startswith("right/")
+        }, "a transaction is there whole or not at all"
+        assert int(found["last"][0]) >= reported
+        reported = int(found["last"][0])
