@@ -183,6 +183,11 @@ class LinkTopic:
     def stored(self, cursor: LinkCursor) -> None:
         """The store has this cursor."""
         self.durable = cursor
+        # A move whose own store failed may have been stored along with something else: what is durable counts.
+        if self.rewinding is None and cursor.gen > self.cursor.gen:
+            self.rewound(cursor)
+        elif self.rewinding is None and cursor.c > self.cursor.c:
+            self.jumped(cursor)
 
     def rewound(self, cursor: LinkCursor) -> int:
         """A rewind is durable: use it. Returns the messages that are not here any more (a declared gap)."""

@@ -1,7 +1,7 @@
 """What links keep in the metadata store: JSON under `cursors/<topic>/pulsar.repl.<to>`, `links/<to>`, `peers/<cluster>`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import msgspec
 
@@ -15,7 +15,6 @@ PEER_PREFIX: Final = "peers/"
 _CURSOR_NAME: Final = link_cursor_name("")
 
 Pair = tuple[int, int]
-_T = TypeVar("_T", bound="_Record")
 
 
 class _Record(msgspec.Struct, kw_only=True):

@@ -12,55 +12,31 @@
 The machine has no clock and no I/O: it puts effects into the outbox; what the store has is known when it says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from magnetar.broker.effects import Note, Outbox, Store, Timer
-from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
+from magnetar.broker.effects import Outbox
+from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.geo.keeping import Done
 from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.policy import local_messages, may_go
-from magnetar.geo.polling import Changes, Lease, Polls
+from magnetar.geo.operating import ORPHAN_MS, OperatedLink, Skip
 from magnetar.geo.reading import Reading, ReadReply, geo, place
-from magnetar.geo.records import LINK_PREFIX, LinkRecord, LinkTopicRecord, link_cursor_key, link_cursors
+from magnetar.geo.records import LinkTopicRecord, link_cursor_key
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 
-FLUSH_MS: Final = 100
-"""Cursors that moved are stored together this often: a crash sends again at most what was confirmed meanwhile, and the
-destination knows it. Retention waits for the stored ones."""
-
-RETRY_MS: Final = 500
-"""After a store that failed."""
+__all__ = ["LinkSource", "Skip"]
 
 READ_BYTES_MAX: Final = 8 << 20
 POLL_MS_MAX: Final = 20_000
-ORPHAN_MS: Final = 7 * 24 * 3_600_000
 
 TopicsReply = Callable[[pb.CommandGeoTopicsResponse], None]
 CommitReply = Callable[[pb.CommandGeoCommitResponse], None]
-Done = Callable[[str], None]
 Puts = dict[str, bytes]
 
 
-class Skip(NamedTuple):
-    """What a skip gives up in one topic.
-
-    Attributes:
-        topic: full name.
-        through: the last position that is given up.
-        messages: published here and not settled yet; an upper bound, as some may not be for this cluster.
-        entries, bytes: of all that is stepped over.
-    """
-
-    topic: str
-    through: Position
-    messages: int
-    entries: int
-    bytes: int
-
-
-class LinkSource:
+class LinkSource(OperatedLink):
     """One outgoing link.
 
     Args:
@@ -87,32 +63,13 @@ class LinkSource:
         poll_ms_max: int = POLL_MS_MAX,
         orphan_ms: int = ORPHAN_MS,
     ) -> None:
-        self.outbox = outbox
-        self.cluster, self.uuid, self.to, self.linked = cluster, uuid, to, linked
-        self.topics: dict[str, LinkTopic] = {}
-        self.record = LinkRecord()
-        self.changes = Changes(boot)
-        self.lease = Lease(outbox)
-        self.polls = Polls(outbox, self.changes, self.lease)
+        super().__init__(outbox, to, boot, orphan_ms)
+        self.cluster, self.uuid, self.linked = cluster, uuid, linked
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
         self._partitions = partitions
-        self._read_bytes_max, self._poll_ms_max, self._orphan_ms = read_bytes_max, poll_ms_max, orphan_ms
-        self._stored: dict[str, LinkTopicRecord] = {}
-        self._dirty: set[str] = set()
-        self._flushing = False
+        self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
 
     # ------------------------------------------------------------------------------------------- which topics are on it
-
-    def load(self, stored: Mapping[str, bytes]) -> None:
-        """Take the metadata store's content at start; `added` follows for every topic there is.
-
-        Raises:
-            StorageError: a record is damaged.
-        """
-        key = LINK_PREFIX + self.to
-        if key in stored:
-            self.record = LinkRecord.decode(key, stored[key])
-        self._stored = dict(link_cursors(stored, self.to))
 
     def creation(self, topic: str, incarnation: int) -> Puts:
         """What the transaction that creates a topic has to hold, so that the link begins with its first message."""
@@ -179,9 +136,9 @@ class LinkSource:
 
         def apply() -> None:
             state.wanted, state.orphan_since_ms = wanted, since
-            if before is None:
+            if before is None or topic not in self.topics:
                 state.durable = record.cursor
-                self.topics[topic] = state
+                self.topics[topic] = state  # also when the orphan's deletion came between
             self._changed(state)
 
         return {link_cursor_key(topic, self.to): record.encode()}, apply
@@ -194,13 +151,6 @@ class LinkSource:
     def deletion(self, topic: str) -> tuple[str, ...]:
         """Keys that the transaction that deletes a topic has to delete."""
         return (link_cursor_key(topic, self.to),) if topic in self.topics else ()
-
-    def removed(self, topic: str) -> None:
-        """The topic is gone (durably)."""
-        if self.topics.pop(topic, None) is not None:
-            self._dirty.discard(topic)
-            self.changes.touch(topic)
-            self.polls.news()
 
     def wants(self, topic: str) -> bool:
         """Whether the topic's entries go over this link."""
@@ -444,253 +394,6 @@ class LinkSource:
         target, record = state.jump_record(watermark)
         self._move(state, target, record, apply, stored)
 
-    def _move(
-        self, state: LinkTopic, target: LinkCursor, record: LinkTopicRecord, apply: Callable[[], None], stored: Done
-    ) -> None:
-        """Put the cursor somewhere else: durable first, then used."""
-        state.rewinding = target
-
-        def done(error: str) -> None:
-            if self.topics.get(state.name) is state:
-                if not error:
-                    apply()
-                else:
-                    if state.rewinding == target:
-                        state.rewinding = None
-                    self._note("error", f"cannot store the new place of {state.name}: {error}")
-                self._changed(state)
-            stored(error)
-
-        self.outbox.put(Store({link_cursor_key(state.name, self.to): record.encode()}, (), done))
-
-    # ---------------------------------------------------------------------------------------------------------- storing
-
-    def _touch_record(self, state: LinkTopic) -> None:
-        self._dirty.add(state.name)
-        self._schedule(FLUSH_MS)
-
-    def _schedule(self, delay_ms: int) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self.outbox.put(Timer(self.outbox.now_ms + delay_ms, self._flush_due))
-
-    def _flush_due(self, _now_ms: int) -> None:
-        self._flushing = False
-        self.flush()
-
-    def flush(self) -> None:
-        """Store all cursors that moved, in one transaction (also at shut-down)."""
-        # A rewind on its way is stored by itself; until the store has said yes or no, nothing else may be.
-        states = [state for name in sorted(self._dirty) if (state := self.topics[name]).rewinding is None]
-        self._dirty -= {state.name for state in states}
-        if self._dirty:
-            self._schedule(FLUSH_MS)
-        if not states:
-            return
-        puts = {}
-        cursors: list[tuple[LinkTopic, LinkCursor]] = []
-        for state in states:
-            record = state.record()
-            puts[link_cursor_key(state.name, self.to)] = record.encode()
-            cursors.append((state, record.cursor))
-
-        def stored(error: str) -> None:
-            if error:
-                self._note("error", f"cannot store {len(cursors)} cursors: {error}; trying again")
-                self._again([state for state, _ in cursors])
-                return
-            for state, cursor in cursors:
-                state.stored(cursor)
-
-        self.outbox.put(Store(puts, (), stored))
-
-    def _again(self, states: Iterable[LinkTopic]) -> None:
-        self._dirty.update(state.name for state in states if self.topics.get(state.name) is state)
-        self._schedule(RETRY_MS)
-
-    def _changed(self, state: LinkTopic) -> None:
-        state.changed = self.changes.touch(state.name)
-        self.polls.news()
-
-    def _gap(self, state: LinkTopic, lost: int, how: str) -> None:
-        self._note("error", f"{lost} messages of {state.name} {how}")
-
-    def _note(self, level: str, text: str) -> None:
-        self.outbox.put(Note(level, f"link to {self.to}: {text}"))
-
-    # -------------------------------------------------------------------------------------------------------- operating
-
-    def _chosen(self, topic: str | None) -> list[LinkTopic]:
-        if topic is None:
-            return [state for state in self.topics.values() if state.wanted]
-        state = self.topics.get(topic)
-        if state is None:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} is not on the link to {self.to}")
-        return [state]
-
-    def pause(self, topic: str | None, paused: bool, done: Done) -> None:
-        """Stop or go on with the link, or with one topic; `done("")` when it is durable.
-
-        Raises:
-            BrokerError: the topic is not on this link.
-        """
-        states = self._chosen(topic)
-        if not paused:
-            for state in states:
-                if state.unblock():
-                    self._changed(state)
-        if topic is None:
-            self._store_link(LinkRecord(paused=paused, throttle_bytes_per_s=self.record.throttle_bytes_per_s), done)
-            return
-        state = states[0]
-        state.paused = paused
-        self._changed(state)
-        self._store_now([state], done)
-
-    def throttle(self, bytes_per_s: int | None, done: Done) -> None:
-        """Limit the link's rate (None: no limit); `done("")` when it is durable."""
-        self._store_link(LinkRecord(paused=self.record.paused, throttle_bytes_per_s=bytes_per_s or 0), done)
-
-    def _store_link(self, record: LinkRecord, done: Done) -> None:
-        before, self.record = self.record, record
-        self.changes.bump()
-        self.polls.news()
-
-        def stored(error: str) -> None:
-            if error and self.record is record:
-                self.record = before
-                self.changes.bump()
-                self.polls.news()
-            done(error)
-
-        self.outbox.put(Store({LINK_PREFIX + self.to: record.encode()}, (), stored))
-
-    def skip_preview(self, topic: str | None, through: Position | None) -> list[Skip]:
-        """What `skip` with the same arguments gives up; topics that lose nothing are left out.
-
-        Args:
-            topic: None for every topic of the link.
-            through: the last position; LATEST: all there is now; None: the entry that blocks the topic.
-
-        Raises:
-            BrokerError: the topic is not on this link.
-        """
-        found = []
-        for state in self._chosen(topic):
-            end = self._skip_end(state, through)
-            if end > state.cursor.c:
-                log, c = state.log, state.cursor.c
-                messages = local_messages(log, c, end)
-                found.append(Skip(state.name, end, messages, log.entries_between(c, end), log.bytes_between(c, end)))
-        return found
-
-    def skip(self, topic: str | None, through: Position | None, done: Done) -> int:
-        """Settle entries without sending them: C moves, S does not; `done("")` when it is durable.
-
-        Returns:
-            How many messages were given up.
-
-        Raises:
-            BrokerError: the topic is not on this link, nothing would be skipped, or a rewind is just being stored.
-        """
-        skipped: list[LinkTopic] = []
-        lost = 0
-        chosen = self._chosen(topic)
-        if any(state.rewinding is not None for state in chosen):
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"the link to {self.to} is going back just now: try again")
-        for state in chosen:
-            end = self._skip_end(state, through)
-            if end > state.cursor.c:
-                lost += state.skip(end)
-                state.unblock()
-                skipped.append(state)
-                self._changed(state)
-        if not skipped:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"nothing to skip on the link to {self.to}")
-        self._note("warning", f"{lost} messages of {len(skipped)} topics were skipped by command")
-        self._store_now(skipped, done)
-        return lost
-
-    @staticmethod
-    def _skip_end(state: LinkTopic, through: Position | None) -> Position:
-        if through is None:
-            if state.blocked is None:
-                return state.cursor.c
-            return state.blocked.position if state.blocked.position > state.cursor.c else _first_wanted(state)
-        return min(through, state.log.last) if through != LATEST else state.log.last
-
-    def _store_now(self, states: list[LinkTopic], done: Done) -> None:
-        self._dirty -= {state.name for state in states}
-        records = [(state, state.record()) for state in states]
-
-        def stored(error: str) -> None:
-            if error:
-                self._again(states)
-            else:
-                for state, record in records:
-                    state.stored(record.cursor)
-            done(error)
-
-        self.outbox.put(Store({link_cursor_key(s.name, self.to): record.encode() for s, record in records}, (), stored))
-
-    # ---------------------------------------------------------------------------------------------------------- orphans
-
-    def tick(self, now_ms: int) -> None:
-        """Now and then: delete cursors that were orphans for too long."""
-        for state in list(self.topics.values()):
-            if state.orphan_since_ms and now_ms - state.orphan_since_ms >= self._orphan_ms:
-                self._delete_orphan(state, _ignore)
-
-    def delete_orphan(self, topic: str, done: Done) -> None:
-        """Give up the data that a cursor without link or policy holds; `done("")` when it is durable.
-
-        Raises:
-            BrokerError: no such cursor, or it is in use.
-        """
-        state = self._chosen(topic)[0]
-        if state.wanted:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"the cursor of the link to {self.to} in {topic} is in use")
-        self._delete_orphan(state, done)
-
-    def _delete_orphan(self, state: LinkTopic, done: Done) -> None:
-        def stored(error: str) -> None:
-            if not error and self.topics.get(state.name) is state and not state.wanted:
-                self.removed(state.name)
-                self._note("info", f"the orphaned cursor in {state.name} is deleted")
-            done(error)
-
-        self._dirty.discard(state.name)
-        self.outbox.put(Store({}, (link_cursor_key(state.name, self.to),), stored))
-
-    # ----------------------------------------------------------------------------------------------------------- status
-
-    def status(self, request_id: int = 0) -> pb.CommandGeoStatusResponse:
-        """GEO_STATUS: what is blocked and why."""
-        response = pb.CommandGeoStatusResponse(request_id=request_id, gap=sum(s.gap for s in self.topics.values()))
-        for state in self.topics.values():
-            if (stop := state.blocked) is not None:
-                told = response.blocked.add(
-                    topic=state.name, kind=stop.kind, reason=stop.reason, since_ms=stop.since_ms
-                )
-                told.to = self.to
-                if stop.position != NONE:
-                    told.position.ledger, told.position.entry = stop.position
-        return response
-
-    def validate(self) -> None:
-        """Check what must hold after every step."""
-        for state in self.topics.values():
-            state.validate()
-        assert self._dirty <= self.topics.keys(), "a topic that is gone would be stored"
-
-
-def _first_wanted(state: LinkTopic) -> Position:
-    """The first entry behind C that may go: the one that blocks, when nobody named it."""
-    position = state.log.next_after(state.cursor.c)
-    while position is not None and not may_go(state.log.flags_at(position)):
-        position = state.log.next_after(position)
-    return position or state.cursor.c
-
 
 def _empty(request: pb.CommandGeoRead, message: str) -> pb.CommandGeoReadResponse:
     return pb.CommandGeoReadResponse(request_id=request.request_id, end=request.after, message=message)
@@ -698,7 +401,3 @@ def _empty(request: pb.CommandGeoRead, message: str) -> pb.CommandGeoReadRespons
 
 def _nothing() -> None:
     """Nothing changes."""
-
-
-def _ignore(_error: str) -> None:
-    """The next tick tries again."""

@@ -1,0 +1,157 @@
+"""The cursors of one outgoing link and their way to the metadata store.
+
+Cursors that moved forward are stored together, a little later: a crash then sends again what the destination knows already.
+A cursor that moves *back*, or leaves positions behind for good, is stored first and used when that is durable; until the
+store has answered, nothing else of that topic is stored.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from magnetar.broker.effects import Note, Outbox, Store, Timer
+from magnetar.core.ids import LinkCursor
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.polling import Changes, Lease, Polls
+from magnetar.geo.records import LINK_PREFIX, LinkRecord, LinkTopicRecord, link_cursor_key, link_cursors
+
+FLUSH_MS: Final = 100
+"""Cursors that moved are stored together this often: a crash sends again at most what was confirmed meanwhile, and the
+destination knows it. Retention waits for the stored ones."""
+
+RETRY_MS: Final = 500
+"""After a store that failed."""
+
+Done = Callable[[str], None]
+
+
+class KeptLink:
+    """The state of one outgoing link, kept durable.
+
+    Args:
+        outbox: the broker's.
+        to: the target cluster.
+        boot: clock at this broker's start, ms; never the same twice.
+
+    Attributes:
+        topics: those that have a cursor for this link, orphans included.
+        record: what an operator set on the whole link.
+        changes, lease, polls: what the pipeline is told, see `geo.polling`.
+    """
+
+    def __init__(self, outbox: Outbox, to: str, boot: int) -> None:
+        self.outbox = outbox
+        self.to = to
+        self.topics: dict[str, LinkTopic] = {}
+        self.record = LinkRecord()
+        self.changes = Changes(boot)
+        self.lease = Lease(outbox)
+        self.polls = Polls(outbox, self.changes, self.lease)
+        self._stored: dict[str, LinkTopicRecord] = {}
+        self._dirty: set[str] = set()
+        self._deleting: set[str] = set()
+        self._flushing = False
+
+    def load(self, stored: Mapping[str, bytes]) -> None:
+        """Take the metadata store's content at start; `added` follows for every topic there is.
+
+        Raises:
+            StorageError: a record is damaged.
+        """
+        key = LINK_PREFIX + self.to
+        if key in stored:
+            self.record = LinkRecord.decode(key, stored[key])
+        self._stored = dict(link_cursors(stored, self.to))
+
+    def _touch_record(self, state: LinkTopic) -> None:
+        if state.name in self._deleting:
+            return  # a put behind the deletion would bring the cursor back
+        self._dirty.add(state.name)
+        self._schedule(FLUSH_MS)
+
+    def _schedule(self, delay_ms: int) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.outbox.put(Timer(self.outbox.now_ms + delay_ms, self._flush_due))
+
+    def _flush_due(self, _now_ms: int) -> None:
+        self._flushing = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Store all cursors that moved, in one transaction (also at shut-down)."""
+        # A rewind on its way is stored by itself; until the store has said yes or no, nothing else may be.
+        states = [state for name in sorted(self._dirty) if (state := self.topics[name]).rewinding is None]
+        self._dirty -= {state.name for state in states}
+        if self._dirty:
+            self._schedule(FLUSH_MS)
+        if not states:
+            return
+        puts = {}
+        cursors: list[tuple[LinkTopic, LinkCursor]] = []
+        for state in states:
+            record = state.record()
+            puts[link_cursor_key(state.name, self.to)] = record.encode()
+            cursors.append((state, record.cursor))
+
+        def stored(error: str) -> None:
+            if error:
+                self._note("error", f"cannot store {len(cursors)} cursors: {error}; trying again")
+                self._again([state for state, _ in cursors])
+                return
+            for state, cursor in cursors:
+                state.stored(cursor)
+
+        self.outbox.put(Store(puts, (), stored))
+
+    def _again(self, states: Iterable[LinkTopic]) -> None:
+        self._dirty.update(s.name for s in states if self.topics.get(s.name) is s and s.name not in self._deleting)
+        self._schedule(RETRY_MS)
+
+    def _changed(self, state: LinkTopic) -> None:
+        state.changed = self.changes.touch(state.name)
+        self.polls.news()
+
+    def _gap(self, state: LinkTopic, lost: int, how: str) -> None:
+        self._note("error", f"{lost} messages of {state.name} {how}")
+
+    def _note(self, level: str, text: str) -> None:
+        self.outbox.put(Note(level, f"link to {self.to}: {text}"))
+
+    def _store_now(self, states: list[LinkTopic], done: Done) -> None:
+        self._dirty -= {state.name for state in states}
+        records = [(state, state.record()) for state in states]
+
+        def stored(error: str) -> None:
+            if error:
+                self._again(states)
+            else:
+                for state, record in records:
+                    state.stored(record.cursor)
+            done(error)
+
+        self.outbox.put(Store({link_cursor_key(s.name, self.to): record.encode() for s, record in records}, (), stored))
+
+    def _move(
+        self, state: LinkTopic, target: LinkCursor, record: LinkTopicRecord, apply: Callable[[], None], stored: Done
+    ) -> None:
+        """Put the cursor somewhere else: durable first, then used."""
+        state.rewinding = target
+
+        def done(error: str) -> None:
+            if self.topics.get(state.name) is state:
+                if not error:
+                    apply()
+                else:
+                    if state.rewinding == target:
+                        state.rewinding = None
+                    self._note("error", f"cannot store the new place of {state.name}: {error}")
+                self._changed(state)
+            stored(error)
+
+        self.outbox.put(Store({link_cursor_key(state.name, self.to): record.encode()}, (), done))
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for state in self.topics.values():
+            state.validate()
+        assert self._dirty <= self.topics.keys(), "a topic that is gone would be stored"
