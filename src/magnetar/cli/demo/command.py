@@ -81,10 +81,13 @@ def play(place: Path, each_max: int | None, per_second: int, master: str, as_jso
     from magnetar.cli.demo.world import World
 
     shown = screen(as_json=as_json)
-    shown.step("reading the flights")
-    departures = flights.departures(flights.rows(flights.source()), each_max)
+    data = flights.source()
     world = World(place, flights.AIRPORTS, master)
     try:
+        shown.step("starting three brokers and the Spark pipeline")
+        world.open(shown.look)
+        shown.step("reading the flights meanwhile")
+        departures = flights.departures(flights.rows(data), each_max)
         outcome = Story(world, departures, per_second, shown).tell()
         shown.step("comparing all three clusters on Spark (magnetar verify)")
         verified = verify(world.config, TOPIC, place)

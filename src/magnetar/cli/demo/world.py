@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from magnetar.admin.client import AdminClient
 from magnetar.cli.supervisor import end_with_parent
 from magnetar.cli.up import BROKER_READY, PIPELINE_READY
 from magnetar.core.errors import MagnetarError
@@ -22,6 +23,9 @@ PIPELINE_START_S: Final = 120.0
 """A deadline; Spark's session takes some seven seconds on an idle machine."""
 
 STOP_S: Final = 30.0
+"""How long a child may take to end after SIGTERM."""
+
+RETENTION_PATH: Final = "/admin/v2/namespaces/public/default/retention"
 
 
 class Process:
@@ -132,9 +136,11 @@ class World:
         ports = free_ports(2 * len(clusters))
         lines = ['[magnetar]\ndata_dir = "data"\n']
         self.urls: dict[str, str] = {}
+        self.admin_urls: dict[str, str] = {}
         for name in clusters:
             pulsar, http = ports.pop(), ports.pop()
             self.urls[name] = f"pulsar://127.0.0.1:{pulsar}"
+            self.admin_urls[name] = f"http://127.0.0.1:{http}"
             lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
         lines.append(f'[replication]\nmaster = "{master}"\n')
         self.config.write_text("\n".join(lines))
@@ -144,6 +150,21 @@ class World:
             for name in clusters
         }
         self.pipeline = Process("pipeline", ["replicate", *at], PIPELINE_READY, folder, PIPELINE_START_S)
+
+    def open(self, look: Callable[[], None] = lambda: None) -> None:
+        """Start the brokers, then the pipeline without waiting for it: it takes some seconds.
+
+        Raises:
+            MagnetarError: a broker did not start.
+        """
+        for broker in self.brokers.values():
+            broker.launch()
+        for broker in self.brokers.values():
+            broker.await_ready(look)
+        for url in self.admin_urls.values():
+            # The proof at the end reads everything: what the consumer has acknowledged must stay, too.
+            AdminClient(url).post(RETENTION_PATH, {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        self.pipeline.launch()
 
     def close(self) -> None:
         """End everything at once: what had to be orderly has been."""
