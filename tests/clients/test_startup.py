@@ -53,7 +53,7 @@ def test_folder_in_use(world: World, tmp_path: Path) -> None:
     try:
         twin = tmp_path / "twin.toml"
         twin.write_text(
-            '[magnetar]\ndata_dir = "data"\n[clusters.solo]\npulsar = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
+            '[magnetar]\ndata_dir = "data"\n[clusters.solo]\npulsar = "127.0.0.1:7003"\nhttp = "127.0.0.1:7004"\n'
         )
         assert broker.process is not None
         done = run(twin)
@@ -109,7 +109,7 @@ def test_listening_beyond_loopback_needs_a_word(world: World) -> None:
     [
         ("[clusters.solo]\npulsar = 7\n", "pulsar"),
         ("[clusters.solo]\npulsr = '127.0.0.1:1'\n", "pulsar"),
-        ("[broker]\nfsync = 'sometimes'\n[clusters.solo]\npulsar='127.0.0.1:0'\nhttp='127.0.0.1:0'\n", "fsync"),
+        ("[broker]\nfsync = 'sometimes'\n[clusters.solo]\npulsar='127.0.0.1:7001'\nhttp='127.0.0.1:7002'\n", "fsync"),
         ("this is not toml", "clusters.toml"),
     ],
 )

@@ -340,7 +340,12 @@ class LinkDestination:
         return name
 
     def _all_above(self, request: pb.CommandGeoWatermarks) -> bool:
-        """Whether everything that the new one will send lies above what is known here under its name."""
+        """Whether everything that the new one will send lies above what is known here under its name.
+
+        One that names no topic has shown nothing yet, and is not believed for it.
+        """
+        if not request.topics:
+            return False
         for query in request.topics:
             found = self._host.find(query.topic)
             known = found.log.watermark(request.source) if found is not None else NONE

@@ -187,10 +187,15 @@ class Driver:
 
     def _timer(self, effect: Timer) -> None:
         delay = max(0, effect.at_ms - self._clock.now_ms()) / 1000
-        self._loop.call_later(delay, self._fire, effect.then)
+        self._loop.call_later(delay, self._fire, effect)
 
-    def _fire(self, then: Callable[[int], None]) -> None:
-        self.run(lambda: then(self._outbox.now_ms))
+    def _fire(self, effect: Timer) -> None:
+        # The loop's clock may run a little ahead of the wall clock, and the wall clock may have been set back: a machine
+        # that is called before its time would find nothing due and never be called again.
+        if self._clock.now_ms() < effect.at_ms:
+            self._timer(effect)
+            return
+        self.run(lambda: effect.then(self._outbox.now_ms))
 
     def _read(self, effect: Read) -> None:
         log = self._broker.log_of(effect.topic)
