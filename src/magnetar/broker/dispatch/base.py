@@ -92,7 +92,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """So many messages of a batch are acknowledged, not all."""
+        """So many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
 
     @abstractmethod
     def mark_delete_moved(self) -> None:

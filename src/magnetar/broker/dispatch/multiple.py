@@ -247,15 +247,17 @@ class MultipleConsumers(Dispatcher):
             self.dispatch()
 
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """A batch stays pending with fewer messages."""
+        """A batch stays pending with fewer messages.
+
+        Nothing is sent by that: the cursor may know of entries of the same ACK that `settled` has yet to tell of, and
+        those must not be sent again.
+        """
         holder = consumer if position in consumer.pending else self._holder(position)
         if holder is not None:
             holder.pending[position] -= messages
             holder.unacked -= messages
             holder.messages_acked += messages
             self.unacked -= messages
-            if self._check_blocked():
-                self.dispatch()
 
     def mark_delete_moved(self) -> None:
         """What is at or below it is pending nowhere and not sent again."""

@@ -1,5 +1,6 @@
 from magnetar.broker.consumer import SubType
 from magnetar.core.ids import Position
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import FIRST_LEDGER, Limits, World, entry
 
 SHARED = SubType.SHARED
@@ -271,3 +272,23 @@ def test_an_answer_for_consumers_that_are_gone_is_dropped() -> None:
     world.answer_read()
     world.pump()
     assert world.got(b) == positions
+
+
+def test_one_ack_with_parts_and_wholes_sends_nothing_that_it_acknowledges() -> None:
+    # Found by walk 2053: the part freed the blocked consumer before the whole entry was known to be acknowledged.
+    world = World(limits=Limits(unacked_messages_per_consumer_max=4))
+    a = world.consumer("a", SHARED, permits=100)
+    positions = world.publish(entry(), entry(count=2), entry(count=2))
+    world.redeliver(a, positions[0])
+    world.take(a)
+    assert a.blocked
+    assert world.subscription.stats()["msgInReplay"] == 1
+    ids = [
+        pb.MessageIdData(ledgerId=100, entryId=0, ack_set=[2]),
+        pb.MessageIdData(ledgerId=100, entryId=1, ack_set=[2]),
+        pb.MessageIdData(ledgerId=100, entryId=2, ack_set=[2]),
+    ]
+    assert world.subscription.ack(a, ids, cumulative=False)
+    world.pump()
+    assert world.got(a) == []
+    assert not a.blocked
