@@ -13,7 +13,7 @@ while talking to a broker.
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -106,6 +106,7 @@ class Conductor:
         self._threads: list[threading.Thread] = []
         self._server: Server | None = None
         self.batches: dict[str, int] = {}
+        self._cold: set[str] = set()
         self._routes = {
             link.number: (pipeline.addresses[link.source], pipeline.addresses[link.target]) for link in pipeline.links
         }
@@ -163,10 +164,24 @@ class Conductor:
 
     # --------------------------------------------------------------------------------------- what Spark's workers ask
 
+    def warm(self, lanes: Iterable[str]) -> None:
+        """Let each lane's first batch be an empty one, at once: Spark starts its Python workers with the first batch,
+        which takes seconds, and no message should wait for that."""
+        with self._changed:
+            self._cold = set(lanes)
+            self._changed.notify_all()
+
+    def warmed(self) -> bool:
+        """Whether every lane's first batch is over."""
+        with self._changed:
+            return not self._cold
+
     def wait(self, lane: str, timeout_ms: int) -> bool:
         """Wait until a lane has something to plan; returns whether it has."""
         until = self._clock() + timeout_ms
         with self._changed:
+            if lane in self._cold:
+                return True
             while not (self._stopping or self._draining):
                 now = self._clock()
                 works, wake = self.book.available(lane, now)
@@ -182,7 +197,10 @@ class Conductor:
         with self._changed:
             if self._stopping or self._draining:
                 return []
-            return self.book.plan(lane, self._routes, self._clock())
+            planned = self.book.plan(lane, self._routes, self._clock())
+            if not planned and lane in self._cold:
+                return [m.Task((), ())]
+            return planned
 
     def committed(self, lane: str, reports: Sequence[m.TaskReport]) -> None:
         """Take what the tasks of a lane's batch confirmed."""
@@ -190,6 +208,7 @@ class Conductor:
             before = self._troubles()
             self.book.batch_reported(lane, reports, self._clock())
             self.batches[lane] = self.batches.get(lane, 0) + 1
+            self._cold.discard(lane)
             self._announce(before)
             self._changed.notify_all()
 

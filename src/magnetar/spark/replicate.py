@@ -255,11 +255,14 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
             )
             try:
                 check_filters(spark, pipeline)
-                if spark.sparkContext.uiWebUrl:
-                    on_line(f"replicating {len(pipeline.links)} link(s); Spark UI at {spark.sparkContext.uiWebUrl}")
                 # A run that ends has no tail to protect: one query starts faster than two.
                 lanes = (ALL,) if options.once else options.lanes
+                conductor.warm(lanes)
                 queries = Queries(spark, conductor, lanes, checkpoint, on_line)
+                while not (conductor.warmed() or options.stop.wait(0.05)):
+                    queries.tend()
+                place = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""
+                on_line(f"replicating {len(pipeline.links)} link(s){place}")
                 code = _watch(options, conductor, queries, options.metrics or beside / "pipeline.jsonl", on_line)
                 if not conductor.drain(STOP_MS):
                     on_line("a batch did not end in time and is abandoned; it will be sent again")
