@@ -56,7 +56,7 @@ class Session:
         self.consumers: dict[int, Consumer] = {}
         self.geo: GeoSession | None = None
         self.closed = False
-        self.heard_ms = broker.outbox.now_ms
+        self.heard = 0
         self.writable = True
         self.pending_bytes = 0
         self.held = False
@@ -101,7 +101,7 @@ class Session:
         Raises:
             ProtocolError: the peer broke the protocol; the caller closes the connection.
         """
-        self.heard_ms = self.outbox.now_ms
+        self.heard += len(frames)
         at = 0
         total = len(frames)
         while at < total and not self.closed:
@@ -341,17 +341,17 @@ class Session:
         if holder is None or holder is self:
             then()
             return
-        asked_ms = self.outbox.now_ms
+        heard = holder.heard  # counted, not timed: an answer within the same millisecond is one too
         holder.send(commands.ping())
 
         def judge(_now_ms: int) -> None:
-            if holder.heard_ms <= asked_ms and not holder.closed and not holder.held:
+            if holder.heard == heard and not holder.closed and not holder.held:
                 holder.close("did not answer a ping while another client wants its producer's name")
                 self.broker.disconnected(holder.number)
             if not self.closed:
                 then()
 
-        self.broker.timer(asked_ms + PROBE_MS, judge)
+        self.broker.timer(self.outbox.now_ms + PROBE_MS, judge)
 
     def _producer_ready(self, producer: Producer) -> None:
         topic = self.producer_topics.get(producer.producer_id)

@@ -1,0 +1,233 @@
+"""Figures of links between real brokers through the real pipeline: catching up, the tail, many topics, a dead cluster, idling.
+
+    python -m bench.links [--quick]
+
+Brokers, the Spark driver with its workers, the load generator and the measuring consumer share this machine's processors:
+an absolute figure says as much about the machine as about Magnetar. What was measured in one run can be compared.
+"""
+
+import argparse
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pulsar
+
+from bench.broker import KIB, load
+from bench.results import Figure, store
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.pipelines import Pipeline
+
+TAIL_RATE = 1000
+CATCH_UP_S = 300
+"""A deadline for the slowest machine."""
+
+
+def client_of(broker: BrokerProcess) -> pulsar.Client:
+    """An official client that logs errors only."""
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    return pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
+
+
+def lag(broker: BrokerProcess, target: str, key: str = "lag_messages") -> int:
+    """What a link has still to send."""
+    return sum(int(link[key]) for link in broker.rest("GET", "/geo/v1/links") if link["target"] == target)
+
+
+def full_name(topic: str) -> str:
+    """As administration names it."""
+    return f"persistent://public/default/{topic}"
+
+
+def catch_up(world: World, topic: str, size: int, count: int) -> dict[str, Any]:
+    """Publish a backlog while the link is paused, then time how long it takes to be over there."""
+    source = world["a"]
+    load(f"127.0.0.1:{source.pulsar_port}", topic, "--messages", "1", "--size", "16")
+    eventually(lambda: lag(source, "b") == 0, within_s=60)
+    source.rest("POST", f"/geo/v1/links/b/pause?topic={full_name(topic)}")
+    load(f"127.0.0.1:{source.pulsar_port}", topic, "--messages", str(count), "--size", str(size), "--window", "200")
+    started = time.perf_counter()
+    source.rest("POST", f"/geo/v1/links/b/resume?topic={full_name(topic)}")
+    eventually(lambda: lag(source, "b") == 0, within_s=CATCH_UP_S, every_s=0.01)
+    seconds = time.perf_counter() - started
+    return {
+        "entries": count,
+        "entry_bytes": size,
+        "seconds": seconds,
+        "entries_per_s": count / seconds,
+        "mb_per_s": count * size / seconds / 1e6,
+    }
+
+
+def tail(world: World, topic: str, count: int) -> dict[str, Any]:
+    """Publish at a steady rate; from the publish time in A to the arrival at a consumer in B."""
+    client = client_of(world["b"])
+    consumer = client.subscribe(
+        topic, "bench", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=5000
+    )
+    address = f"127.0.0.1:{world['a'].pulsar_port}"
+    load(address, topic, "--messages", "50", "--size", "1024", "--rate", "50")
+    for _ in range(50):
+        consumer.acknowledge(consumer.receive(60_000))
+    import threading
+
+    latencies: list[float] = []
+
+    def receive() -> None:
+        for _ in range(count):
+            message = consumer.receive(60_000)
+            latencies.append(time.time() * 1000 - message.publish_timestamp())
+            consumer.acknowledge(message)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    # The generator's publish time is made when a message is built, so the measuring producer is an official client.
+    publisher = client_of(world["a"])
+    producer = publisher.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    payload = b"x" * 1024
+    begin = time.perf_counter()
+    for number in range(count):
+        ahead = begin + number / TAIL_RATE - time.perf_counter()
+        if ahead > 0.002:
+            time.sleep(ahead)
+        producer.send_async(payload, lambda _result, _id: None)
+    producer.flush()
+    thread.join()
+    publisher.close()
+    client.close()
+    latencies.sort()
+    return {
+        "messages": len(latencies),
+        "rate": TAIL_RATE,
+        "p50_ms": latencies[len(latencies) // 2],
+        "p99_ms": latencies[int(len(latencies) * 0.99)],
+        "max_ms": latencies[-1],
+    }
+
+
+def batch_ms(world: World, seconds: float) -> float:
+    """Median duration of the micro-batches of the last while, as the pipeline's own metrics tell."""
+    import json
+
+    cut = time.time() * 1000 - seconds * 1000
+    lines = (world.folder / "data" / "pipeline.jsonl").read_text().splitlines()
+    values = [
+        link["latency_ms"]
+        for line in lines
+        if (record := json.loads(line))["at_ms"] >= cut
+        for link in record["links"].values()
+        if link["latency_ms"]
+    ]
+    return statistics.median(values) if values else 0.0
+
+
+def busy(process: psutil.Process) -> float:
+    """CPU seconds of a process and everything below it."""
+    total = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def idle(pipeline: Pipeline, world: World, seconds: float) -> tuple[float, float]:
+    """Share of one core that the pipeline, and that all brokers, use while nothing happens."""
+    assert pipeline.process is not None
+    driver = psutil.Process(pipeline.process.pid)
+    brokers = [psutil.Process(broker.process.pid) for broker in world.brokers.values() if broker.process]
+    before = busy(driver), sum(map(busy, brokers))
+    time.sleep(seconds)  # the measurement is of a span of time in which nothing happens
+    return (busy(driver) - before[0]) / seconds, (sum(map(busy, brokers)) - before[1]) / seconds
+
+
+def many_topics(world: World, topics: int, count: int) -> dict[str, Any]:
+    """The tail of one topic, before and after its namespace has many others."""
+    before = tail(world, "busy-alone", count)
+    for number in range(topics):
+        world["a"].rest("PUT", f"/admin/v2/persistent/public/default/quiet-{number}")
+    eventually(lambda: len(world["b"].rest("GET", "/admin/v2/persistent/public/default")) >= topics, within_s=120)
+    after = tail(world, "busy-among-many", count)
+    return {"alone": before, "among": after, "topics": topics, "ratio": after["p50_ms"] / before["p50_ms"]}
+
+
+def dead_cluster(world: World, count: int) -> dict[str, Any]:
+    """The tail of a -> b while c answers nothing: stopped with SIGSTOP, its port still open."""
+    import signal
+
+    before = tail(world, "while-c-lives", count)
+    process = world["c"].process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(
+            lambda: any(
+                link["target"] == "c" and link["state"] == "down" for link in world["a"].rest("GET", "/geo/v1/links")
+            ),
+            within_s=60,
+        )
+        after = tail(world, "while-c-is-dead", count)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    return {"before": before, "after": after, "ratio": after["p50_ms"] / before["p50_ms"]}
+
+
+def main() -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the messages")
+    options = parser.parse_args()
+    scale = 4 if options.quick else 1
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as name:
+        world = World(Path(name), ["a", "b", "c"])
+        pipeline = Pipeline(world.config)
+        try:
+            world.start()
+            pipeline.start()
+            load(f"127.0.0.1:{world['a'].pulsar_port}", "warm", "--messages", "1000", "--size", "1024")
+            eventually(lambda: lag(world["a"], "b") == 0, within_s=60)
+            of_pipeline, of_brokers = idle(pipeline, world, 20 / scale)
+            figures.append(Figure("idle: pipeline, 6 links", of_pipeline * 100, "% of a core", "< 2"))
+            figures.append(Figure("idle: three brokers together", of_brokers * 100, "% of a core"))
+            large = catch_up(world, "large", 128 * KIB, 8000 // scale)
+            figures.append(
+                Figure(
+                    "one link, backlog of 128 KB entries, to two clusters", large["mb_per_s"], "MB/s", ">= 100", large
+                )
+            )
+            small = catch_up(world, "small", KIB, 200_000 // scale)
+            figures.append(
+                Figure(
+                    "one link, backlog of 1 KB entries, to two clusters",
+                    small["entries_per_s"],
+                    "entries/s",
+                    ">= 50000",
+                    small,
+                )
+            )
+            end = tail(world, "tail", 20_000 // scale)
+            figures.append(Figure("publish in a to consumer in b, p50", end["p50_ms"], "ms", "< 300", end))
+            figures.append(Figure("publish in a to consumer in b, p99", end["p99_ms"], "ms", "< 800"))
+            dead = dead_cluster(world, 10_000 // scale)
+            figures.append(
+                Figure("p50 with one of three clusters dead / before", dead["ratio"], "ratio", "< 1.1", dead)
+            )
+            many = many_topics(world, 1000, 10_000 // scale)
+            figures.append(Figure("p50 among 1,000 quiet topics / alone", many["ratio"], "ratio", "< 1.2", many))
+        finally:
+            pipeline.kill()
+            world.close()
+    store("links", figures, sys.argv)
+
+
+if __name__ == "__main__":
+    main()
