@@ -1,0 +1,295 @@
+"""clusters.toml: what it means, and the one line for everything that can be wrong in it."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.core import config
+from magnetar.core.config import Address, Config, LinkConfig
+from magnetar.core.errors import ConfigError
+
+PATH = Path("/etc/magnetar/clusters.toml")
+ONE = '[clusters.a]\npulsar = "127.0.0.1:6650"\nhttp = "127.0.0.1:8080"\n'
+TWO = ONE + '[clusters.b]\npulsar = "127.0.0.1:6651"\nhttp = "127.0.0.1:8081"\n'
+
+
+def parse(text: str) -> Config:
+    return config.parse(text, PATH)
+
+
+def line_of(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.startswith(f"{PATH}: ")
+    return line.removeprefix(f"{PATH}: ")
+
+
+def test_the_whole_file_of_the_contract() -> None:
+    found = parse(
+        """
+        [magnetar]
+        data_dir = "data"
+
+        [clusters.us-west]
+        pulsar = "127.0.0.1:6650"
+        http = "127.0.0.1:8080"
+        advertised = "host.example:6650"
+
+        [clusters.us-east]
+        pulsar = "127.0.0.1:6651"
+        http = "127.0.0.1:8081"
+
+        [clusters.eu-central]
+        pulsar = "0.0.0.0:6650"
+        http = "0.0.0.0:8080"
+        advertised = "eu.example:6650"
+        here = false
+
+        [[links]]
+        from = "us-west"
+        to = "us-east"
+        filter = "message_count = 1 and key is not null"
+
+        [namespaces."public/default"]
+        clusters = "all"
+
+        [namespaces."shop/orders"]
+        clusters = ["us-east", "us-west", "us-east"]
+        replication_start = "latest"
+
+        [replication]
+        master = "spark://host:7077"
+        token_file = "secret/link.token"
+        [replication.spark]
+        "spark.driver.memory" = "1g"
+        "spark.executor.cores" = 2
+        "spark.ui.enabled" = false
+
+        [subscriptions]
+        mode = "snapshot"
+        snapshot_interval_ms = 1000
+        snapshot_timeout_s = 30
+        max_cached_snapshots = 30
+        ack_sync_interval_ms = 100
+
+        [deduplication]
+        enabled = true
+
+        [broker]
+        fsync = "interval"
+        """
+    )
+    assert found.data_dir == Path("/etc/magnetar/data")
+    assert list(found.clusters) == ["us-west", "us-east", "eu-central"]
+    assert found.cluster("us-west").service_url == "pulsar://host.example:6650"
+    assert found.cluster("us-east").service_url == "pulsar://127.0.0.1:6651"
+    assert found.cluster("eu-central").admin_url == "http://eu.example:8080"
+    assert [cluster.name for cluster in found.local_clusters()] == ["us-west", "us-east"]
+    assert found.links == (
+        LinkConfig(source="us-west", target="us-east", filter="message_count = 1 and key is not null"),
+    )
+    assert found.namespaces["public/default"].clusters == ("us-west", "us-east", "eu-central")
+    assert found.namespaces["shop/orders"].clusters == ("us-east", "us-west")
+    assert found.namespaces["shop/orders"].replication_start == "latest"
+    assert found.replication.master == "spark://host:7077"
+    assert found.replication.token_file == Path("/etc/magnetar/secret/link.token")
+    assert found.replication.spark == {
+        "spark.driver.memory": "1g",
+        "spark.executor.cores": "2",
+        "spark.ui.enabled": "false",
+    }
+    assert (found.subscriptions.mode, found.deduplication.enabled, found.broker.fsync) == ("snapshot", True, "interval")
+
+
+def test_defaults() -> None:
+    found = parse(TWO)
+    assert [str(link) for link in found.links] == ["a:b", "b:a"]
+    assert found.namespaces["public/default"].clusters == ("a", "b")
+    assert found.replication.master == "local[2,4]"
+    assert found.replication.token_file == Path("/etc/magnetar/data/link.token")
+    assert found.cluster_dir("a") == Path("/etc/magnetar/data/a")
+    assert found.broker == config.BrokerConfig()
+    assert (found.broker.fsync, found.broker.message_bytes_max) == ("always", 5 * 1024 * 1024)
+
+
+def test_no_links_at_all_is_not_the_mesh() -> None:
+    assert parse("links = []\n" + TWO).links == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["clusters: none", "[clusters.us-west]"]),
+        ("x =", ["not TOML", "Invalid value"]),
+        ("[clusters.a]\n[clusters.a]", ["not TOML"]),
+        (ONE + "[brokr]", ["brokr: unknown key", "did you mean 'broker'?"]),
+        (ONE + "[broker]\nfsnyc = 'always'", ["broker.fsnyc: unknown key", "did you mean 'fsync'?"]),
+        (ONE + "[broker]\nfsync = 'sometimes'", ["broker.fsync", '"always", "interval", "never"', "'sometimes'"]),
+        (ONE + "[broker]\nconnections_max = 0", ["broker.connections_max", ">= 1", "found 0"]),
+        (ONE + "[broker]\nconnections_max = 'many'", ["broker.connections_max", "expected integer", "got string"]),
+        (ONE + "[broker]\nauto_create_topics = 1", ["broker.auto_create_topics", "expected boolean"]),
+        (ONE + "[broker]\nsegment_bytes = 1000", ["broker.segment_bytes", "message_bytes_max"]),
+        (ONE + "[broker]\npending_publish_bytes_max = 9", ["broker.pending_publish_bytes_max", "message_bytes_max"]),
+        (ONE + "[deduplication]\nenabled = 'yes'", ["deduplication.enabled", "expected boolean"]),
+        (ONE + "[subscriptions]\nmode = 'exakt'", ["subscriptions.mode", '"exact", "snapshot"']),
+        ("clusters = 3", ["clusters", "expected table", "found 3"]),
+        ("[clusters]\na = 3", ["clusters.a", "must be a table"]),
+        ("[clusters.a]\nhttp = '127.0.0.1:1'", ["clusters.a.pulsar: missing", 'pulsar = "127.0.0.1:6650"']),
+        (ONE + "pulser = 1", ["clusters.a.pulser: unknown key", "'pulsar'"]),
+        ("[clusters.A]", ["clusters.A", "lower-case"]),
+        ('[clusters."a.b"]', ["lower-case"]),
+        ('[clusters."a\\nb"]', ["lower-case"]),
+        ("[clusters.a]\npulsar = 'x'\nhttp = 'y:1'", ["clusters.a.pulsar", "host:port"]),
+        ("[clusters.a]\npulsar = 'x:0'\nhttp = 'y:1'", ["clusters.a.pulsar", "1 to 65535"]),
+        ("[clusters.a]\npulsar = 'x:65536'\nhttp = 'y:1'", ["clusters.a.pulsar", "1 to 65535"]),
+        ("[clusters.a]\npulsar = '0.0.0.0:5'\nhttp = 'y:1'", ["clusters.a.advertised", "missing"]),
+        (ONE + "advertised = '0.0.0.0:5'", ["clusters.a.advertised", "nobody can connect"]),
+        ("[clusters.a]\npulsar = 'h:5'\nhttp = 'h:5'", ["clusters.a.http", "port 5", "clusters.a.pulsar"]),
+        (
+            ONE + "[clusters.b]\npulsar = 'localhost:8080'\nhttp = '127.0.0.1:9'",
+            ["clusters.b.pulsar", "port 8080 is already taken by clusters.a.http"],
+        ),
+        (
+            ONE + "[clusters.b]\npulsar = '[::]:6650'\nhttp = '127.0.0.1:9'\nadvertised = 'h:6650'",
+            ["clusters.b.pulsar", "port 6650 is already taken"],
+        ),
+        (TWO + "[[links]]\nfrom = 'a'\nto = 'bb'", ["links[0].to", "no cluster 'bb'", "did you mean 'b'?"]),
+        (TWO + "[[links]]\nfrom = 'x'\nto = 'b'", ["links[0].from", "no cluster 'x'", "there is a, b"]),
+        (TWO + "[[links]]\nfrom = 'a'", ["links[0].to: missing"]),
+        (TWO + "[[links]]\nfrom = 'a'\nto = 'a'", ["links[0].to", "itself"]),
+        (TWO + "[[links]]\nfrom = 'a'\nto = 'b'\n[[links]]\nfrom = 'a'\nto = 'b'", ["links[1]", "second link"]),
+        (TWO + "[links]\nfrom = 'a'", ["links", "expected array"]),
+        (ONE + "[namespaces.public]", ['namespaces."public"', "tenant/namespace"]),
+        (ONE + "[namespaces.'a/b']\nclusters = 'most'", ['namespaces."a/b".clusters']),
+        (ONE + "[namespaces.'a/b']\nclusters = ['c']", ['namespaces."a/b".clusters', "no cluster 'c'"]),
+        (ONE + "[namespaces.'a/b']\nclusters = []", ['namespaces."a/b".clusters', "empty"]),
+        (ONE + "[replication]\nspark = 3", ["replication.spark", "expected table"]),
+        (ONE + "[replication.spark]\na = [1]", ["replication.spark"]),
+        (ONE + "[replication]\nmaster = ''", ["replication.master", "length >= 1"]),
+        (ONE + "[magnetar]\ndata_dir = ''", ["magnetar.data_dir"]),
+        (ONE + '[magnetar]\ndata_dir = "a\\u0000b"', ["zero byte"]),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(text: str, words: list[str]) -> None:
+    line = line_of(text)
+    for word in words:
+        assert word in line
+
+
+def test_too_many_clusters() -> None:
+    text = "".join(f"[clusters.c{n}]\npulsar='h:{2 * n + 1}'\nhttp='h:{2 * n + 2}'\n" for n in range(65))
+    assert "at most 64" in line_of(text)
+
+
+def test_ports_of_different_machines_may_be_the_same() -> None:
+    found = parse(
+        "[clusters.a]\npulsar='one:6650'\nhttp='one:8080'\nhere=false\n"
+        "[clusters.b]\npulsar='two:6650'\nhttp='two:8080'\nhere=false\n"
+        "[clusters.c]\npulsar='0.0.0.0:6650'\nhttp='0.0.0.0:8080'\nadvertised='three:6650'\n"
+    )
+    assert len(found.clusters) == 3
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file"):
+        config.load(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        config.load(tmp_path)
+    path = tmp_path / "clusters.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="byte 0 is not UTF-8"):
+        config.load(path)
+    path.write_bytes(b"#" * (config.FILE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        config.load(path)
+    path.write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="nested too deeply|not TOML"):
+        config.load(path)
+
+
+def test_a_relative_path_is_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clusters.toml").write_text(ONE)
+    monkeypatch.chdir(tmp_path)
+    found = config.load(Path("clusters.toml"))
+    assert found.path == tmp_path / "clusters.toml"
+    assert found.data_dir == tmp_path / "data"
+
+
+def test_built_in(tmp_path: Path) -> None:
+    found = config.builtin(tmp_path / "d")
+    assert list(found.clusters) == ["us-west", "us-east", "eu-central"]
+    assert len(found.links) == 6
+    assert found.data_dir == tmp_path / "d"
+    assert found.replication.token_file == tmp_path / "d" / "link.token"
+    assert "built-in" in found.source
+
+
+def test_one_alone(tmp_path: Path) -> None:
+    found = config.single("solo", tmp_path, 1111, 2222)
+    assert found.links == ()
+    assert found.cluster("solo").pulsar == Address("127.0.0.1", 1111)
+    with pytest.raises(ConfigError, match="already taken"):
+        config.single("solo", tmp_path, 1111, 1111)
+
+
+def test_unknown_names_are_explained() -> None:
+    found = parse(TWO)
+    with pytest.raises(ConfigError, match="no cluster 'c': there is a, b"):
+        found.cluster("c")
+    with pytest.raises(ConfigError, match="no link 'a:c': did you mean"):
+        found.link("a:c")
+
+
+@pytest.mark.parametrize("text", ["h:1", "127.0.0.1:65535", "[::1]:80", "host.example:6650"])
+def test_addresses(text: str) -> None:
+    assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", ":", ":1", "h:", "h", "::1:80", "h:1x", "h:٣", "h h:1", "h/x:1", "h:-1", "[]:1"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Address.parse(text)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_explained_in_one_line(text: str) -> None:
+    for whole in (text, ONE + text):
+        try:
+            parse(whole)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+keys = st.sampled_from(
+    ["magnetar", "clusters", "links", "namespaces", "replication", "subscriptions", "deduplication", "broker", "x"]
+)
+
+
+@given(st.dictionaries(keys, values, max_size=4))
+def test_any_tables_are_read_or_explained_in_one_line(tables: dict[str, object]) -> None:
+    whole = {"clusters": {"a": {"pulsar": "h:1", "http": "h:2"}}} | tables
+    try:
+        config._build(whole, PATH)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+def test_every_limit_has_its_reason() -> None:
+    for struct in (config.BrokerConfig, config.SubscriptionsConfig, config.DeduplicationConfig):
+        body = ast.parse(inspect.getsource(struct)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        fields = [node for node in body.body if isinstance(node, ast.AnnAssign)]
+        texts = [node for node in body.body[1:] if isinstance(node, ast.Expr)]
+        if struct is not config.SubscriptionsConfig:
+            assert len(texts) == len(fields)
