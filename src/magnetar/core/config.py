@@ -177,7 +177,7 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Publisher deduplication."""
 
     enabled: bool = False
-    """The broker's default; namespaces and topics override it. Off, as in Pulsar."""
+    """The broker's default; namespaces and topics override it. Off, as in Pulsar; for now it cannot be switched on."""
 
 
 class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,8 +196,6 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     backlog is 4,000 files."""
     cache_bytes_max: Bytes = 64 * MIB
     """Recent entries kept in memory for tailing readers; a few seconds of a busy broker's writes."""
-    read_batch_bytes_max: Bytes = 4 * MIB
-    """One read of the log for one subscription or link: bounds memory per reader, large enough to be sequential."""
     ledger_entries_max: Count = 50_000
     """A ledger is closed after this many entries; Pulsar's default."""
     ledger_bytes_max: Bytes = 2 * GIB
@@ -228,10 +226,6 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling per broker: each costs a socket and buffers. Keep the process's file limit above it."""
     pending_publish_bytes_max: Bytes = 64 * MIB
     """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
-    send_buffer_bytes_max: Bytes = 4 * MIB
-    """Back-pressure: above it a connection's consumers get nothing until the client has read."""
-    lookups_in_flight_max: Count = 5_000
-    """A ceiling on lookups and metadata requests waiting for the store; more are told to try again later."""
 
     topics_max: Count = 100_000
     """A ceiling per broker: a topic costs some kilobytes of memory when it is loaded."""
@@ -256,8 +250,6 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling on one answer to a link's read."""
     link_poll_ms_max: Milliseconds = 20_000
     """How long a link's question for news is held open at most: below every common idle timeout of networks."""
-    link_lease_ms: Milliseconds = 10_000
-    """A pipeline that is silent for this long loses its lease to a stand-by."""
     identity_silence_ms: Milliseconds = 10_000
     """A new uuid under a known cluster name is believed after the old one was silent for this long."""
 
@@ -516,7 +508,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         namespaces=_namespaces(file.namespaces, clusters),
         replication=_replication(file.replication, data_dir, here),
         subscriptions=_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
-        deduplication=_table(DeduplicationConfig, file.deduplication, "deduplication"),
+        deduplication=_deduplication(file.deduplication),
         broker=_broker(file.broker),
     )
 
@@ -643,6 +635,14 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
 
 def _spark_value(value: str | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _deduplication(value: dict[str, Any]) -> DeduplicationConfig:
+    table = _table(DeduplicationConfig, value, "deduplication")
+    if table.enabled:
+        # Better no start than a promise that is not kept.
+        raise ConfigError("deduplication.enabled: publisher deduplication comes with a later version: write false")
+    return table
 
 
 def _broker(value: dict[str, Any]) -> BrokerConfig:

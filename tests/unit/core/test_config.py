@@ -79,7 +79,7 @@ def test_the_whole_file_of_the_contract() -> None:
         ack_sync_interval_ms = 100
 
         [deduplication]
-        enabled = true
+        enabled = false
 
         [broker]
         fsync = "interval"
@@ -104,7 +104,7 @@ def test_the_whole_file_of_the_contract() -> None:
         "spark.executor.cores": "2",
         "spark.ui.enabled": "false",
     }
-    assert (found.subscriptions.mode, found.deduplication.enabled, found.broker.fsync) == ("snapshot", True, "interval")
+    assert (found.subscriptions.mode, found.broker.fsync) == ("snapshot", "interval")
 
 
 def test_defaults() -> None:
@@ -137,6 +137,7 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         (ONE + "[broker]\nsegment_bytes = 1000", ["broker.segment_bytes", "message_bytes_max"]),
         (ONE + "[broker]\npending_publish_bytes_max = 9", ["broker.pending_publish_bytes_max", "message_bytes_max"]),
         (ONE + "[deduplication]\nenabled = 'yes'", ["deduplication.enabled", "expected boolean"]),
+        (ONE + "[deduplication]\nenabled = true", ["deduplication.enabled", "later version", "write false"]),
         (ONE + "[subscriptions]\nmode = 'exakt'", ["subscriptions.mode", '"exact", "snapshot"']),
         ("clusters = 3", ["clusters", "expected table", "found 3"]),
         ("[clusters]\na = 3", ["clusters.a", "must be a table"]),
@@ -283,6 +284,17 @@ def test_any_tables_are_read_or_explained_in_one_line(tables: dict[str, object])
         config._build(whole, PATH)
     except ConfigError as error:
         assert "\n" not in str(error)
+
+
+def test_every_key_of_a_broker_is_read_somewhere() -> None:
+    package = Path(inspect.getfile(config)).parents[1]
+    read = {
+        node.attr
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    assert [key for key in config._keys(config.BrokerConfig) if key not in read] == []
 
 
 def test_every_limit_has_its_reason() -> None:
