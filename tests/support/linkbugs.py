@@ -4,7 +4,7 @@ They are subclasses and patches of the real code, here and only here.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -103,20 +103,38 @@ class PIsPreviousEntry(Planted):
 
 
 class AnswerPushed(Planted):
+    warm = 1.0
+    straggling = 0.9
+    ledger_sizes = (1,)
+    boost = {
+        "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 0, "trim_a": 8, "fail_b": 5, "sync_b": 0.2,
+        "store_a": 3, "take_commit": 4, "duplicate_task": 4, "lose_task": 0.2, "crash_a": 0.2, "crash_b": 0.2,
+    }  # fmt: skip
     destination_class = AnswersPushed
 
 
 class RefusePushed(Planted):
+    """Needs a refusal, a rewind, a deletion and a failed write, in this order, while one append is on its way."""
+
     warm = 1.0
+    straggling = 0.9
+    ledger_sizes = (1,)
     boost = {
-        "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 1, "handshake": 0.3, "trim_a": 10, "fail_b": 10,
-        "sync_b": 0.15, "store_a": 3, "take_commit": 3, "duplicate_task": 4, "lose_task": 0.3, "crash_b": 0.1,
-        "lose_commit": 0.1,
+        "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 0.3, "handshake": 0.2, "trim_a": 8, "fail_b": 5,
+        "sync_b": 0.1, "store_a": 3, "take_commit": 4, "run_task": 2, "plan": 0.3, "lose_task": 0.2, "crash_a": 0.1, "crash_b": 0.1,
+        "lose_commit": 0.1, "publish": 0.3, "publish_b": 0.1, "trim_b": 0.1, "sync_a": 0.3,
     }  # fmt: skip
+
+    def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
+        super().__init__(rng, trace)
+        self.commits.clear()  # the handshake's answer was lost
+
     destination_class = RefusesPushed
 
 
 class WatermarkFromLogOnly(Planted):
+    warm = 1.0
+    boost = {"trim_b": 5, "publish_b": 5, "crash_b": 5, "forget_b": 0.2}
     def saved(self, record: TopicRecord) -> TopicRecord:
         return TopicRecord(
             incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, next_index=record.next_index
@@ -144,6 +162,8 @@ class ReadUnsynced(Planted):
 
 
 class IndexFromLog(Planted):
+    warm = 1.0
+    boost = {"trim_a": 5, "crash_a": 5, "recreate_a": 0.2}
     def saved(self, record: TopicRecord) -> TopicRecord:
         return TopicRecord(
             incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, watermarks=record.watermarks
@@ -181,7 +201,15 @@ BUGS: dict[str, type[World]] = {
 }
 """The names of ../../shared/model/chain.py, so that its findings can be looked up."""
 
+KNOWN: dict[str, int] = {
+    "no_chain": 8, "no_dedup": 4, "p_is_cursor": 7, "p_is_previous_entry": 22, "answer_pushed": 362,
+    "refuse_pushed": 2082, "w_from_log_only": 18, "reuse_ledgers": 18, "no_cursor_gen": 6079, "rewind_volatile": 33,
+    "read_unsynced": 189, "idx_from_log": 382, "trim_volatile": 473, "no_handshake": 5776,
+}  # fmt: skip
+"""A seed that finds each bug in 60 steps, from a search over 0, 1, 2, ... (`python -m tests.support.linkbugs`)."""
+
 STEPS = (30, 60, 120, 250)
+BUG_STEPS = 60
 
 
 @contextmanager
@@ -209,3 +237,18 @@ def run_world(seed: int, world: type[World] = World, steps: int | None = None) -
         except AssertionError as violation:
             return str(violation) or "assertion", trace
     return "", trace
+
+
+def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:
+    """The first of some seeds that finds a planted bug: seed, violation, trace."""
+    for seed in seeds:
+        why, trace = run_world(seed, BUGS[name], BUG_STEPS)
+        if why:
+            return seed, why, trace
+    return None
+
+
+if __name__ == "__main__":  # pragma: no cover - a tool
+    for bug in BUGS:
+        found = find(bug, range(60_000))
+        print(f'    "{bug}": {found[0]},  # {len(found[2])} events: {found[1][:60]}' if found else f"{bug}: NOT FOUND", flush=True)

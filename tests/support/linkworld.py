@@ -306,13 +306,16 @@ class World:
     slow_clocks = True
     warm: ClassVar[float] = 0.3
     """Share of worlds that begin with a link that has worked for a while."""
+    ledger_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
+    straggling: ClassVar[float] = 0.5
+    """Share of tasks that run twice, the second time late."""
     boost: ClassVar[dict[str, float]] = {}
     """What a world does more (or less) often than others."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rng, self.trace = rng, trace
         self.now_ms = 1_000_000
-        self.ledger_entries = rng.choice((1, 2, 3, 5))
+        self.ledger_entries = rng.choice(self.ledger_sizes)
         self.refusing = False
         self.filter = {FILTERED_1, FILTERED_2, PLAIN, ONLY_B}
         self.messages: dict[int, Message] = {}
@@ -352,11 +355,11 @@ class World:
         self.greet()
         while self.commits:
             self.take_commit(0)
+        stragglers: list[Task] = []
         for _ in range(self.rng.randint(1, 3)):
             self.plan(self.rng.choice((100, 300, 10**6)))
-            if self.tasks and self.rng.random() < 0.7:
-                self.duplicate_task()
-            for _ in range(40):
+            stragglers += [task.again() for task in self.tasks if self.rng.random() < self.straggling]
+            for _ in range(20):
                 self.run_task()
                 self.b.sync()
             if self.commits and self.rng.random() < 0.8:
@@ -364,6 +367,7 @@ class World:
             self.now_ms += 120
             self.a.due()
             self.a.store()
+        self.tasks += stragglers
         if self.rng.random() < 0.6:
             self.forget_b()
             self.greet()
