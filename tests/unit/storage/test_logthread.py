@@ -346,3 +346,76 @@ def test_reading_what_was_deleted_says_so(log: Log) -> None:
     with pytest.raises(StorageError, match="deleted"):
         again.thread.read(spans)
     again.stop()
+
+
+def rewritten() -> tuple[Log, TopicLog]:
+    """A log of which the first segment was rewritten and is gone, with the topic that lived in it."""
+    log, small, large = rewritten_log()
+    deleted = deletions(log)
+    log.thread.drop(large.ledger_ids())
+    assert deleted.wait(20)
+    return log, small
+
+
+def test_copies_are_durable_before_the_original_goes() -> None:
+    log, small = rewritten()
+    before = log.read(small)
+    log.files.sync_folder(FOLDER)
+    after = Log(log.files.crash(), segment_bytes=2 << 20)
+    assert after.read(after.topic("persistent://public/default/small", 2000)) == before
+    after.stop()
+    log.stop()
+
+
+def test_a_failure_after_a_rewrite_does_not_seal_off_the_copies() -> None:
+    log, small = rewritten()
+    before = log.read(small)
+    log.files.fail_next("sync", EIO)
+    failing = small.stage([entry("x")], 1)
+    log.thread.submit(failing)
+    log.wait_for("healed")
+    assert log.read(small) == before
+    again = log.restart(segment_bytes=2 << 20)
+    assert again.read(again.topic("persistent://public/default/small", 2000)) == before
+    again.stop()
+
+
+def test_the_seal_holds_when_the_bad_segment_could_not_be_cut() -> None:
+    """What failed may be on the disk, whole, for ever: no start may believe it."""
+    for seed in range(20):
+        log = Log(MemoryFiles(random.Random(seed)))
+        topic = log.topic()
+        log.append(topic, "kept")
+        log.files.inject(lambda kind, path: EIO if kind == "truncate" else None)
+        log.files.fail_next("sync", EIO)
+        log.thread.submit(topic.stage([entry("lost")], 1))
+        log.wait_for("healed")
+        topic.fail()
+        log.reports.clear()
+        after = log.append(topic, "after")
+        crashed = log.files.crash()
+        assert stored(crashed) == [Position(INCARNATION, 0), after.entries[0].position]
+        again = Log(crashed)
+        assert [each.data for each in again.read(again.topic())] == [b"kept", b"after"]
+        again.stop()
+        log.stop()
+
+
+def test_a_segment_with_a_seal_that_is_still_needed_stays(log: Log) -> None:
+    topic = log.topic()
+    log.append(topic, "kept")
+    log.files.inject(lambda kind, path: EIO if kind == "truncate" else None)
+    for healed in (1, 2):
+        log.files.fail_next("sync", EIO)
+        log.thread.submit(topic.stage([entry("lost")], 1))
+        log.wait_for("healed")
+        topic.fail()
+        log.reports.clear()
+        if healed == 1:
+            sealing = log.append(topic, "in the segment with the seal")
+    log.append(topic, "elsewhere")
+    log.thread.drop([sealing.entries[0].ledger])
+    log.append(topic, "the drop is done")
+    assert segment_name(2) in segments(log.files)
+    assert stored(log.files.crash())[0] == Position(INCARNATION, 0)
+    assert len([position for position in stored(log.files.crash()) if position.ledger == INCARNATION]) == 1
