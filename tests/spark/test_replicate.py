@@ -1,11 +1,13 @@
 """`replicate.run` as a process of its own, on several masters, between clusters in memory."""
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,13 @@ def test_once_replicates_what_is_there_and_lists_what_is_blocked(tmp_path: Path,
     assert not b.violations
 
 
+def arguments_of(pid: int) -> Iterator[str]:
+    """The command lines of a process and everything below it; those that end meanwhile are left out."""
+    for one in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield " ".join(one.cmdline())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_cluster_of_executors_and_sigterm(tmp_path: Path, clusters: Any) -> None:
@@ -116,8 +125,7 @@ def test_a_cluster_of_executors_and_sigterm(tmp_path: Path, clusters: Any) -> No
     process = start(configure(tmp_path, a, b), "local-cluster[2,1,1024]")
     try:
         eventually(lambda: b.identities(T, "a") == list(range(50)), 90, "replicated by executors")
-        everything = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        arguments = " ".join(" ".join(one.cmdline()) for one in everything if one.is_running())
+        arguments = " ".join(arguments_of(process.pid))
         assert "CoarseGrainedExecutorBackend" in arguments, "there are executors"
         assert TOKEN not in arguments
         process.send_signal(signal.SIGTERM)
