@@ -1,0 +1,187 @@
+"""tenants, namespaces, topics, subscriptions: which request each command makes, and how refusals come out."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.cli.subscriptions import EARLIEST, LATEST, place
+from magnetar.core.errors import MagnetarError
+from tests.unit.cli.conftest import Answer, FakeBroker
+from tests.unit.cli.test_commands import one_line
+
+Run = Callable[..., Answer]
+Pair = tuple[Path, FakeBroker, FakeBroker]
+TOPIC = "persistent://public/default/t"
+AT = "/admin/v2/persistent/public/default/t"
+
+
+@pytest.mark.parametrize(
+    ("words", "request_made", "body"),
+    [
+        (
+            "tenants create shop --clusters a,b",
+            "PUT /admin/v2/tenants/shop",
+            {"allowedClusters": ["a", "b"], "adminRoles": []},
+        ),
+        ("tenants delete shop", "DELETE /admin/v2/tenants/shop", None),
+        ("namespaces create s/o --clusters a,b", "PUT /admin/v2/namespaces/s/o", {"replication_clusters": ["a", "b"]}),
+        ("namespaces create s/o", "PUT /admin/v2/namespaces/s/o", None),
+        ("namespaces delete s/o", "DELETE /admin/v2/namespaces/s/o", None),
+        ("namespaces set-start s/o latest", "POST /geo/v1/namespaces/s/o/replicationStart", "latest"),
+        ("namespaces set-ttl s/o 60", "POST /admin/v2/namespaces/s/o/messageTTL", 60),
+        (
+            "namespaces set-retention s/o --minutes 5 --megabytes -1",
+            "POST /admin/v2/namespaces/s/o/retention",
+            {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1},
+        ),
+        ("topics create t", f"PUT {AT}", None),
+        ("topics create t --partitions 4", f"PUT {AT}/partitions", 4),
+        ("topics grow t 8", f"POST {AT}/partitions", 8),
+        ("topics unload t", f"PUT {AT}/unload", None),
+        ("topics truncate t --yes", f"DELETE {AT}/truncate", None),
+        ("topics terminate t --yes", f"POST {AT}/terminate", None),
+        ("subscriptions create t s", f"PUT {AT}/subscription/s", LATEST),
+        ("subscriptions create t s --from 3:4", f"PUT {AT}/subscription/s", {"ledgerId": 3, "entryId": 4}),
+        ("subscriptions delete t s --force --yes", f"DELETE {AT}/subscription/s?force=true", None),
+        ("subscriptions reset t s earliest", f"POST {AT}/subscription/s/resetcursor", EARLIEST),
+        ("subscriptions reset t s 1970-01-01T00:00:01+00:00", f"POST {AT}/subscription/s/resetcursor/1000", None),
+        ("subscriptions skip t s 5 --yes", f"POST {AT}/subscription/s/skip/5", None),
+        ("subscriptions skip t s all --yes", f"POST {AT}/subscription/s/skip_all", None),
+        ("subscriptions expire t s 60 --yes", f"POST {AT}/subscription/s/expireMessages/60", None),
+        ("subscriptions delete t a/b%c --yes", f"DELETE {AT}/subscription/a%2Fb%25c?force=false", None),
+    ],
+)
+def test_requests(words: str, request_made: str, body: Any, fake: FakeBroker, run: Run) -> None:
+    fake.answer(request_made)
+    answer = run(*words.split(), "--admin-url", fake.url)
+    assert (answer.code, answer.err) == (0, "")
+    assert fake.changes == [(request_made, body)]
+    assert answer.out.count("\n") == 1
+
+
+def test_delete_takes_the_partitions_too(fake: FakeBroker, run: Run) -> None:
+    fake.answer(f"GET {AT}/partitions", {"partitions": 4})
+    fake.answer(f"DELETE {AT}/partitions?force=false")
+    assert run("topics", "delete", "t", "--yes", "--admin-url", fake.url).code == 0
+    fake.answer(f"GET {AT}/partitions", {"partitions": 0})
+    fake.answer(f"DELETE {AT}?force=true")
+    assert run("topics", "delete", "t", "--yes", "--force", "--admin-url", fake.url).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topics delete t",
+        "topics truncate t",
+        "topics terminate t",
+        "subscriptions delete t s",
+        "subscriptions skip t s all",
+    ],
+)
+def test_nothing_is_lost_unasked(words: str, fake: FakeBroker, run: Run) -> None:
+    line = one_line(run(*words.split(), "--admin-url", fake.url))
+    assert "--yes" in line
+    assert fake.changes == []
+
+
+def test_a_refusal_is_the_brokers_line(fake: FakeBroker, run: Run) -> None:
+    fake.answer(f"PUT {AT}", {"reason": "topic t exists already"}, 409)
+    assert one_line(run("topics", "create", "t", "--admin-url", fake.url)) == "topic t exists already"
+
+
+def test_a_broker_that_is_not_there(run: Run) -> None:
+    assert "cannot reach http://127.0.0.1:1: connection refused" in one_line(
+        run("topics", "list", "--admin-url", "http://127.0.0.1:1")
+    )
+
+
+def test_names_are_checked_before_anything_is_asked(fake: FakeBroker, run: Run) -> None:
+    for words in (
+        "topics create a/b",
+        "namespaces create x",
+        "tenants create a/b",
+        "subscriptions create t pulsar.repl.x",
+    ):
+        assert "not valid" in (line := one_line(run(*words.split(), "--admin-url", fake.url))) or "reserved" in line
+    assert fake.requests == []
+
+
+def test_everywhere(pair: Pair, run: Run) -> None:
+    path, a, b = pair
+    for broker in (a, b):
+        broker.answer(f"PUT {AT}")
+    answer = run("topics", "create", "t", "--everywhere", "-c", path)
+    assert (answer.code, answer.out) == (0, f"a: created {TOPIC}\nb: created {TOPIC}\n")
+    b.answer(f"PUT {AT}", {"reason": "exists"}, 409)
+    answer = run("topics", "create", "t", "--everywhere", "-c", path)
+    assert answer.out == f"a: created {TOPIC}\n"
+    assert one_line(answer) == "b: exists"
+    assert "leave --admin-url out" in one_line(
+        run("topics", "create", "t", "--everywhere", "-c", path, "--admin-url", a.url)
+    )
+
+
+def test_without_a_url_the_first_cluster_is_asked(pair: Pair, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, a, b = pair
+    a.answer("GET /admin/v2/namespaces/public/default/topics", ["persistent://public/default/of-a"])
+    b.answer("GET /admin/v2/namespaces/public/default/topics", ["persistent://public/default/of-b"])
+    assert run("topics", "list", "-c", path, "--json").json == [{"topic": "persistent://public/default/of-a"}]
+    assert "of-a" in run("topics", "list").out
+    monkeypatch.setenv("MAGNETAR_ADMIN_URL", b.url)
+    assert "of-b" in run("topics", "list").out
+    assert "of-a" in run("topics", "list", "-c", path).out
+
+
+def test_lists_of_several_clusters(pair: Pair, run: Run) -> None:
+    path, a, b = pair
+    a.answer("GET /admin/v2/namespaces/public/default/topics", [TOPIC])
+    b.answer("GET /admin/v2/namespaces/public/default/topics", {"reason": "broken"}, 500)
+    answer = run("topics", "list", "--everywhere", "--json", "-c", path)
+    assert answer.json == [{"cluster": "a", "topic": TOPIC}]
+    assert one_line(answer) == "b: broken"
+
+
+def test_stats(fake: FakeBroker, run: Run) -> None:
+    fake.answer(f"GET {AT}/partitions", {"partitions": 2})
+    stats = {
+        "msgInCounter": 7,
+        "storageSize": 2_000_000,
+        "publishers": [{}, {}],
+        "subscriptions": {"s": {"type": "Shared", "msgBacklog": 5, "consumers": [{}], "isDurable": True}},
+    }
+    fake.answer(f"GET {AT}/partitioned-stats", stats)
+    shown = run("topics", "stats", "t", "--admin-url", fake.url).out
+    assert TOPIC in shown
+    assert "2.0 MB" in shown
+    assert run("topics", "stats", "t", "--json", "--admin-url", fake.url).json == [stats]
+    row = run("subscriptions", "list", "t", "--json", "--admin-url", fake.url).json[0]
+    assert (row["subscription"], row["type"], row["backlog"], row["consumers"]) == ("s", "Shared", 5, 1)
+
+
+def test_set_clusters_tells_what_is_copied_and_asks(fake: FakeBroker, run: Run) -> None:
+    ask = "GET /geo/v1/namespaces/s/o/replicationPreview?clusters=a%2Cb"
+    fake.answer(ask, {"added": ["b"], "removed": ["c"], "topics": 3, "entries": 120, "bytes": 90_000})
+    fake.answer("POST /admin/v2/namespaces/s/o/replication")
+    words = ["namespaces", "set-clusters", "s/o", "a,b", "--admin-url", fake.url]
+    answer = run(*words)
+    assert "120 entries (90.0 kB) of 3 topics will be copied to each of b" in answer.out
+    assert "c gets no new messages" in answer.out
+    assert "--yes" in one_line(answer)
+    assert fake.changes == []
+    assert run(*words, "--yes").code == 0
+    assert fake.changes == [("POST /admin/v2/namespaces/s/o/replication", ["a", "b"])]
+
+
+def test_peek(fake: FakeBroker, run: Run) -> None:
+    fake.answer(f"GET {AT}/subscription/s/position/2", b"hello\xff")
+    assert run("subscriptions", "peek", "t", "s", "--number", "2", "--admin-url", fake.url).out == "hello\\xff\n"
+    fake.answer(f"GET {AT}/subscription/s/position/1", {"reason": "fewer than 1"}, 404)
+    assert one_line(run("subscriptions", "peek", "t", "s", "--admin-url", fake.url)) == "fewer than 1"
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", ":1", "-1:2", "2026-13-01", "99999-01-01"])
+def test_no_place(text: str) -> None:
+    with pytest.raises(MagnetarError, match="is no place in a topic"):
+        place(text)
