@@ -145,7 +145,10 @@ def test_a_second_signal_kills() -> None:
 
 
 def test_lines_come_whole_and_with_their_prefix() -> None:
-    code = f"import sys; print('a\\nb', end='', flush=True); print('ä', flush=True); print('x' * {LINE_BYTES_MAX + 10}); print('ready')"
+    code = (
+        "print('a\\nb', end='', flush=True)\nprint('ä', flush=True)\n"
+        f"print('x' * {LINE_BYTES_MAX + 10})\nprint('ready')"
+    )
     world = World()
     Supervisor([spec("one", code, prefix="p: ")], world.say, restart=False).run()
     assert world.lines[:2] == ["p: a", "p: bä"]

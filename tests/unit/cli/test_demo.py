@@ -1,0 +1,349 @@
+"""The demo's bookkeeping: it must see every loss, every second copy, every change of order; and its real data."""
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.cli.demo import command, flights, report, world
+from magnetar.cli.demo.flights import Departures
+from magnetar.cli.demo.players import ACK_MS, Consumer, Publisher
+from magnetar.cli.demo.screen import Plain, Quiet, screen
+from magnetar.cli.demo.script import Outcome
+from magnetar.cli.demo.tally import Board, Link, Tally
+from magnetar.core.errors import MagnetarError
+from tests.unit.cli.conftest import Answer
+from tests.unit.cli.test_commands import one_line
+
+HEAD = [
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "carrier", "flight", "tailnum", "origin", "dest",
+]  # fmt: skip
+
+
+def row(origin: str, day: int, minute: int, tail: str = "N1") -> list[str]:
+    return ["2013", "1", str(day), "NA", str(minute), "-4", "UA", "15", tail, origin, "MIA"]
+
+
+def outcome(payloads: dict[str, list[bytes]]) -> tuple[Outcome, Board]:
+    board = Board()
+    counts = {origin: len(some) for origin, some in payloads.items()}
+    numbers = {one: (origin, n) for origin, some in payloads.items() for n, one in enumerate(some)}
+    watchers = {cluster: Tally(cluster, counts, numbers, board) for cluster in payloads}
+    return Outcome(counts, watchers, Tally("consumer", counts, numbers, board)), board
+
+
+PAYLOADS = {"ewr": [b"e0", b"e1"], "jfk": [b"j0", b"j1", b"j2"]}
+
+
+def complete(found: Outcome) -> None:
+    for tally in (*found.watchers.values(), found.consumer):
+        for some in PAYLOADS.values():
+            for one in some:
+                tally.arrive(one, 1)
+
+
+def verified(**more: Any) -> dict[str, Any]:
+    rows = [
+        {"cluster": name, "messages": 5, "missing": 0, "duplicated": 0, "reordered": 0, "altered": 0}
+        for name in PAYLOADS
+    ]
+    return {"messages": 5, "clean": True, "clusters": rows} | more
+
+
+# ------------------------------------------------------------------------------------------------------------ flights
+
+
+def test_departures_are_by_airport_in_scheduled_order() -> None:
+    data = [HEAD, row("EWR", 2, 500), row("JFK", 1, 30), row("EWR", 1, 600), row("EWR", 2, 45), row("LGA", 1, 1, "NA")]
+    found = flights.departures(data)
+    assert [one[:9] for one in found["ewr"].payloads] == [b'{"row":2,', b'{"row":3,', b'{"row":0,']
+    assert found["lga"].keys == ["UA15"]
+    assert b'"dep_time":null,"sched_dep_time":1,"dep_delay":-4' in found["lga"].payloads[0]
+    assert {name: len(one) for name, one in flights.departures(data, 1).items()} == {"ewr": 1, "jfk": 1, "lga": 1}
+
+
+def test_the_data_is_real_and_complete() -> None:
+    lines = flights.rows(flights.source())
+    head = next(lines)
+    origin = head.index("origin")
+    counts: dict[str, int] = {}
+    for line in lines:
+        counts[line[origin].lower()] = counts.get(line[origin].lower(), 0) + 1
+    assert counts == {"ewr": 120_835, "jfk": 111_279, "lga": 104_662}
+    assert sum(counts.values()) == flights.FLIGHTS
+
+
+def test_no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flights.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(MagnetarError, match=r"magnetar\[demo\]"):
+        flights.source()
+    path = tmp_path / "flights.csv.zip"
+    path.write_bytes(b"no zip")
+    with pytest.raises(MagnetarError, match="cannot be read"):
+        list(flights.rows(path))
+
+
+# -------------------------------------------------------------------------------------------------------------- tally
+
+
+def test_all_is_well() -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    assert found.faults() == []
+    result = report.summary(found, verified())
+    assert (result["ok"], result["lost"], result["faults"]) == (True, 0, [])
+    assert [one["link"] for one in result["links"]] == ["jfk:ewr", "ewr:jfk"]
+
+
+def spoil_missing(found: Outcome) -> None:
+    found.watchers["jfk"].links["ewr"] = Link(2)
+
+
+def spoil_twice(found: Outcome) -> None:
+    found.watchers["jfk"].arrive(b"e1", 1)
+
+
+def spoil_order(found: Outcome) -> None:
+    link = found.watchers["jfk"].links["ewr"] = Link(2)
+    link.arrive(1, 2, 0, 1, True)
+    link.arrive(0, 2, 0, 1, True)
+
+
+def spoil_bytes(found: Outcome) -> None:
+    found.consumer.arrive(b"altered", 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_missing, "the reader in jfk never got 2 flights"),
+        (spoil_twice, "the reader in jfk got 1 flights twice without a reason"),
+        (spoil_order, "the reader in jfk got 2 flights out of their origin's order"),
+        (spoil_bytes, "the consumer got 1 messages that are no flights as published"),
+    ],
+)
+def test_every_fault_is_seen(spoil: Callable[[Outcome], None], words: str) -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    spoil(found)
+    assert found.faults() == [words]
+    assert report.summary(found, verified())["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"messages": 4}, "verify counts 4 different messages, 5 were published"),
+        ({"clean": False}, "verify says that the clusters differ"),
+    ],
+)
+def test_verify_is_believed(change: dict[str, Any], words: str) -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    assert words in report.summary(found, verified(**change))["faults"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "duplicated", "reordered", "altered", "messages"])
+def test_every_count_of_verify_counts(kind: str) -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    told = verified()
+    told["clusters"][1][kind] = 7
+    (line,) = report.summary(found, told)["faults"]
+    assert "jfk" in line
+    assert "7" in line
+
+
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_a_link_counts_as_a_set_does(numbers: list[int]) -> None:
+    link = Link(10)
+    for at, number in enumerate(numbers):
+        link.arrive(number, 1, at, at + 5, True)
+    firsts = list(dict.fromkeys(numbers))
+    assert link.arrived == len(firsts)
+    assert link.missing == 10 - len(firsts)
+    assert link.again == len(numbers) - len(firsts)
+    assert (link.disorder == 0) == (firsts == list(range(len(firsts))))
+    assert list(link.calm) == [5] * len(firsts)
+
+
+def test_throughput_is_of_the_time_when_there_was_something_to_send() -> None:
+    link = Link(4)
+    link.arrive(0, 1, 1000, 1100, True)  # busy 100 ms
+    link.arrive(1, 1, 1050, 1150, True)  # 50 ms more
+    link.arrive(2, 1, 9000, 9050, True)  # idle before; 50 ms
+    link.arrive(3, 1, 9100, 12_000, False)  # broken: does not count
+    assert (link.busy_ms, link.per_second, link.lag_max_ms) == (200, 15.0, 2900)
+
+
+@given(st.lists(st.integers(-100, 100)), st.floats(0, 1))
+def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[int], share: float) -> None:
+    found = report.percentile(values, share)
+    if not values:
+        assert found is None
+        return
+    assert found is not None
+    below = sum(value <= found for value in values)
+    assert below >= share * len(values) - 1e-9
+    assert all(sum(value <= other for value in values) < share * len(values) for other in values if other < found)
+
+
+def test_second_deliveries_have_a_reason_only_shortly_before_the_kill() -> None:
+    found, board = outcome(PAYLOADS)
+    consumer = Consumer("s", found.consumer, "pulsar://x", "t", board)
+    now = time.time_ns() // 1_000_000
+    link = found.consumer.links["jfk"]
+    link.first_ms = array("q", [now - ACK_MS - 1, now - 10, 0])
+    may_be_lost = consumer._acknowledgement_may_be_lost
+    assert not any(may_be_lost(one) for one in PAYLOADS["jfk"])
+    consumer.broker_killed(now)
+    assert [may_be_lost(one) for one in PAYLOADS["jfk"]] == [False, True, False]
+    assert not may_be_lost(b"unknown")
+    found.consumer.arrive(b"j1", 1, explained=True)
+    found.consumer.arrive(b"j1", 1, explained=True)
+    assert (found.consumer.again, found.consumer.explained) == (1, 1)
+
+
+# -------------------------------------------------------------------------------------------------------------- board
+
+
+def test_the_board_waits_for_progress() -> None:
+    board, seen = Board(), []
+    timer = threading.Timer(0.05, lambda: seen.append(1))
+    timer.start()
+    assert board.wait(lambda: bool(seen), patience_s=20) is None
+    timer.join()
+
+
+def test_the_board_loses_patience_when_nothing_moves() -> None:
+    board = Board()
+    assert board.wait(lambda: False, patience_s=0.0) == ""
+
+
+def test_the_board_passes_a_failure_on() -> None:
+    board = Board()
+    board.fail("publisher in jfk: broken")
+    board.fail("later")
+    assert board.wait(lambda: False, patience_s=20) == "publisher in jfk: broken"
+    assert board.wait(lambda: True, patience_s=20) is None
+
+
+def test_calm_and_trouble() -> None:
+    board = Board()
+    board.healed(5)  # nothing was broken
+    board.trouble(10)
+    assert (board.calm_at(9), board.calm_at(10), board.calm_at(10**15)) == (True, False, False)
+    board.healed(20)
+    assert (board.calm_at(20), board.calm_at(21)) == (False, True)
+
+
+# ------------------------------------------------------------------------------------------------- players and screens
+
+
+class FakeProducer:
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, str]] = []
+        self.flushed = 0
+
+    def send_async(self, payload: bytes, callback: Callable[[object, object], None], partition_key: str) -> None:
+        self.sent.append((payload, partition_key))
+        callback("Ok", None)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def close(self) -> None:
+        pass
+
+
+class FakeClient:
+    def __init__(self, producer: FakeProducer) -> None:
+        self.producer = producer
+
+    def create_producer(self, topic: str, **_options: object) -> FakeProducer:
+        return self.producer
+
+
+def test_a_publisher_goes_as_far_as_it_may_and_in_order() -> None:
+    departures = Departures("jfk", [b"%d" % n for n in range(100)], [f"N{n}" for n in range(100)])
+    board, producer = Board(), FakeProducer()
+    publisher = Publisher(departures, 100_000, "pulsar://x", "t", board)
+    thread = threading.Thread(target=publisher.play, args=(FakeClient(producer),))
+    thread.start()
+    publisher.allow(0.4)
+    assert board.wait(lambda: publisher.confirmed >= 40 and producer.flushed > 0, patience_s=20) is None
+    assert len(producer.sent) == 40
+    publisher.allow(1.0)
+    thread.join(20)
+    assert [payload for payload, _ in producer.sent] == departures.payloads
+    assert [key for _, key in producer.sent] == departures.keys
+
+
+def test_a_flight_that_is_not_stored_ends_the_demo() -> None:
+    board = Board()
+    publisher = Publisher(Departures("jfk", [b"x"], ["N"]), 1, "pulsar://x", "t", board)
+    publisher._confirm("TimeOut", None)
+    assert board.wait(lambda: False, patience_s=20) == "publisher in jfk: a flight was not stored: TimeOut"
+    assert publisher.confirmed == 0
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(screen(as_json=True), Quiet)
+    shown = screen(as_json=False)
+    assert isinstance(shown, Plain)
+    shown.step("a step")
+    shown.bars({"published": lambda: (1234, 5000)})
+    shown.look()
+    shown._told = -1e9
+    shown.look()
+    shown.look()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("s  ", 1)[1] for line in lines] == ["a step", "published 1,234"]
+
+
+# -------------------------------------------------------------------------------------------------- processes, command
+
+
+def test_free_ports_are_different() -> None:
+    ports = world.free_ports(10)
+    assert len(set(ports)) == 10
+
+
+def test_a_process_that_does_not_become_ready(tmp_path: Path) -> None:
+    process = world.Process("broker x", ["broker", "x", "-c", str(tmp_path / "no.toml")], " ready ", tmp_path, 30)
+    with pytest.raises(MagnetarError, match=r"broker x ended with exit code 1: magnetar: .*no\.toml: cannot be read"):
+        process.start()
+    process.kill()
+    assert not process.running
+
+
+def test_the_worlds_file_is_right(tmp_path: Path) -> None:
+    from magnetar.core import config
+
+    made = world.World(tmp_path / "w", flights.AIRPORTS, "local[1]")
+    found = config.load(made.config)
+    assert list(found.clusters) == list(flights.AIRPORTS)
+    assert found.replication.master == "local[1]"
+    assert {name: one.service_url for name, one in found.clusters.items()} == made.urls
+    made.close()
+
+
+def test_a_folder_that_holds_something_is_not_touched(run: Callable[..., Answer], tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    assert "is not empty" in one_line(run("demo", "--folder", tmp_path))
+
+
+def test_a_demo_that_lost_something_fails(
+    run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "play", lambda *_: {"ok": False, "faults": ["3 lost", "1 twice"]})
+    line = one_line(run("demo", "--folder", tmp_path / "new"))
+    assert line == f"3 lost; 1 twice; everything is left in {tmp_path / 'new'}"
+    monkeypatch.setattr(command, "play", lambda *_: {"ok": True, "faults": []})
+    assert run("demo").code == 0
