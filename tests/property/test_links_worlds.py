@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.linkbugs import BUGS, KNOWN, find, run_world
 
-SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "2000"))
+SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "4000"))
 CHUNKS = 8
 SEARCH = 20_000
 """Seeds searched when a bug's known seed no longer finds it, because the real code or the world draws chance differently."""

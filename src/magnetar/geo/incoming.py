@@ -11,6 +11,8 @@ came from elsewhere, a count that is not its own) ends the connection instead.
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.geo.reading import place
@@ -23,6 +25,9 @@ ENTRIES_MAX: Final = 65_536
 
 ENTRY_HEADER_BYTES: Final = 10
 """Magic, checksum and metadata size: not counted by the size limit, as in Pulsar."""
+
+COPIED_BYTES_MAX: Final = 16 << 10
+"""Up to here, copying an entry once more is cheaper than three more calls of the checksum."""
 
 REPLICATED_FROM: Final = 5
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
@@ -41,6 +46,15 @@ class Stamp:
     def __init__(self, source: str) -> None:
         self.source = source
         self.field = field_bytes(REPLICATED_FROM, source.encode())
+
+
+def stamped(data: bytes, metadata_end: int, suffix: bytes) -> bytes:
+    """`wire.metadata.with_appended` for an entry whose sizes were checked: one checksum call for small ones (half the time)."""
+    if len(data) > COPIED_BYTES_MAX:
+        return with_appended(data, suffix)
+    size = (metadata_end - ENTRY_HEADER_BYTES + len(suffix)).to_bytes(4, "big")
+    body = b"".join((size, data[ENTRY_HEADER_BYTES:metadata_end], suffix, data[metadata_end:]))
+    return b"".join((MAGIC, crc32c(body).to_bytes(4, "big"), body))
 
 
 class Obstacle(NamedTuple):
@@ -112,7 +126,7 @@ def prepare(
             raise ProtocolError(f"entry {position} of {source} has {seen.count} messages, not {count}")
         entries.append(
             NewEntry(
-                with_appended(seen.payload, suffix), flags | _REPLICATED, count, seen.publish_time, source, incarnation,
+                stamped(data, seen.metadata_end, suffix), flags | _REPLICATED, count, seen.publish_time, source, incarnation,
                 first_index, position,
             )
         )  # fmt: skip

@@ -329,7 +329,7 @@ class LinkSource(OperatedLink):
         if moved:
             self._touch_record(state)
             self._changed(state)
-        return moved or (present and cursor.c <= state.cursor.c)
+        return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
 
     def _told_blocked(self, state: LinkTopic, kind: str, reason: str, position: Position) -> None:
         if not kind:

@@ -1,0 +1,202 @@
+"""A broker's inside without a broker: topics over real logs, effects carried out when a test says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.broker.effects import Note, Outbox, Read, Store, Timer, Write
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import TopicName
+from magnetar.geo.reading import geo
+from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
+from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build, with_replicated_from
+
+TOPIC = "persistent://public/default/t"
+
+
+def message(text: str = "m", *, count: int = 1, to: tuple[str, ...] = (), origin: str = "") -> NewEntry:
+    """An entry as a client or (with an origin) a link brings it."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=7)
+    flags = 0
+    if count > 1:
+        metadata.num_messages_in_batch = count
+        flags |= EntryFlags.BATCH
+    if to:
+        metadata.replicate_to.extend(to)
+        flags |= EntryFlags.RESTRICTED
+    data = build(metadata, text.encode())
+    if origin:
+        data = with_replicated_from(data, origin)
+        return NewEntry(data, int(flags | EntryFlags.REPLICATED), count, 7, origin, 5, 0, Position(5, 0))
+    return NewEntry(data, int(flags), count, 7)
+
+
+@dataclass
+class RigTopic:
+    """A topic: its log, and entries that are on the disk."""
+
+    rig: "Rig"
+    log: TopicLog
+    disk: dict[Position, StoredEntry] = field(default_factory=dict)
+    fenced: bool = False
+
+    def append(
+        self, entries: list[NewEntry], token: Callable[[Append, str], None], *, durable: bool | None = None
+    ) -> Append:
+        if self.fenced:
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, "waits for its storage")
+        append = self.log.stage(entries, self.rig.outbox.now_ms, token=token)
+        self.rig.outbox.put(Write(append))
+        return append
+
+    def publish(self, *entries: NewEntry) -> list[Position]:
+        """Publish and sync."""
+        append = self.append(list(entries), lambda _append, _error: None)
+        self.rig.pump()
+        self.rig.sync()
+        return [entry.position for entry in append.entries]
+
+
+class Rig:
+    """Carries out effects: reads and notes at once; writes, stores and timers when asked."""
+
+    def __init__(self, now_ms: int = 1_000) -> None:
+        self.outbox = Outbox(now_ms=now_ms)
+        self.topics: dict[str, RigTopic] = {}
+        self.writes: list[Append] = []
+        self.stores: list[Store] = []
+        self.timers: list[Timer] = []
+        self.notes: list[Note] = []
+        self.meta: dict[str, bytes] = {}
+        self.spoilt: set[Position] = set()
+        self.counts: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self.created: list[tuple[str, int]] = []
+        self.on_confirmed: Callable[[str], None] = lambda _topic: None
+        self.ids = LedgerIds()
+
+    def topic(self, name: str = TOPIC, incarnation: int = 0, ledger_entries: int = 3) -> RigTopic:
+        """Make a topic."""
+        incarnation = incarnation or self.ids.allocate(self.outbox.now_ms)
+        log = TopicLog(name, incarnation, self.ids, EntryCache(1 << 20), ledger_entries_max=ledger_entries)
+        made = self.topics[name] = RigTopic(self, log)
+        return made
+
+    def pump(self) -> None:
+        """Take the effects."""
+        while effects := self.outbox.drain():
+            for effect in effects:
+                if isinstance(effect, Write):
+                    self.writes.append(effect.append)
+                elif isinstance(effect, Store):
+                    self.stores.append(effect)
+                elif isinstance(effect, Timer):
+                    self.timers.append(effect)
+                elif isinstance(effect, Note):
+                    self.notes.append(effect)
+                elif isinstance(effect, Read):
+                    effect.then(*self._read(effect))
+
+    def _read(self, effect: Read) -> tuple[list[StoredEntry], str]:
+        disk = self.topics[effect.topic].disk
+        found: list[StoredEntry] = []
+        for position in sorted(disk):
+            if position >= effect.start and len(found) < effect.entries_max:
+                if position in self.spoilt:
+                    return (found, "") if found else ([], "checksum does not fit")
+                found.append(disk[position])
+        return found, ""
+
+    def sync(self) -> None:
+        """The disk has everything."""
+        writes, self.writes = self.writes, []
+        for append in writes:
+            topic = self.topics[append.topic]
+            topic.disk.update((entry.position, entry) for entry in append.entries)
+            topic.log.confirm(append, Location(0, 0))
+        for append in writes:
+            append.token(append, "")
+            self.on_confirmed(append.topic)
+        self.pump()
+
+    def fail(self, error: str = "disk failed") -> None:
+        """Nothing in flight was stored."""
+        writes, self.writes = self.writes, []
+        for append in writes:
+            self.topics[append.topic].log.fail()
+        for append in writes:
+            append.token(append, error)
+        self.pump()
+
+    def store(self, error: str = "") -> None:
+        """The metadata store answers everything."""
+        self.pump()
+        while self.stores:
+            effect = self.stores.pop(0)
+            if not error:
+                self.meta.update(effect.puts)
+                for key in effect.deletes:
+                    self.meta.pop(key, None)
+            if effect.then is not None:
+                effect.then(error)
+            self.pump()
+
+    def later(self, ms: int) -> None:
+        """Time passes; timers that are due run."""
+        self.outbox.now_ms += ms
+        self.pump()
+        due = [timer for timer in self.timers if timer.at_ms <= self.outbox.now_ms]
+        self.timers = [timer for timer in self.timers if timer.at_ms > self.outbox.now_ms]
+        for timer in due:
+            timer.then(self.outbox.now_ms)
+        self.pump()
+
+    def trim(self, name: str = TOPIC, keep_after: Position | None = None) -> None:
+        """Delete the ledgers that nobody holds."""
+        topic = self.topics[name]
+        trim = topic.log.trim(keep_after, self.outbox.now_ms + 1, Retention(0, 0))
+        if trim is not None:
+            topic.log.forget(trim)
+            topic.disk = {p: e for p, e in topic.disk.items() if p.ledger not in trim.ledgers}
+
+    # -- geo.destination.DestinationHost
+
+    def find(self, topic: str) -> RigTopic | None:
+        return self.topics.get(topic)
+
+    def refuses(self, topic: TopicName, source: str) -> str:
+        return self.refused.get(str(topic), "")
+
+    def partitions(self, topic: TopicName) -> int | None:
+        return self.counts.get(str(topic), 0 if str(topic) in self.topics else None)
+
+    def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
+        self.created.append((str(topic), partitions))
+
+        def stored(error: str) -> None:
+            if not error:
+                names = [str(topic.with_partition(n)) for n in range(partitions)] or [str(topic)]
+                if partitions:
+                    self.counts[str(topic)] = partitions
+                for name in names:
+                    if name not in self.topics:
+                        self.topic(name)
+            then(error)
+
+        self.outbox.put(Store({}, (), stored))
+
+
+def append_request(
+    brought: list[NewEntry], positions: list[tuple[int, int]], p: Position = NONE, /, **fields: Any
+) -> tuple[pb.CommandGeoAppend, bytes]:
+    """GEO_APPEND of some entries."""
+    defaults: dict[str, Any] = {
+        "request_id": 1, "topic": TOPIC, "source": "a", "uuid": "a-1", "incarnation": 3, "gen": 1, "p": geo(p),
+        "ledgers": [ledger for ledger, _ in positions], "entries": [entry for _, entry in positions],
+        "first_indexes": list(range(len(brought))), "counts": [entry.count for entry in brought],
+        "sizes": [len(entry.data) for entry in brought],
+    }  # fmt: skip
+    return pb.CommandGeoAppend(**(defaults | fields)), b"".join(entry.data for entry in brought)
