@@ -18,7 +18,7 @@ from magnetar.core.ids import Position
 from magnetar.geo.reading import place
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.metadata import ChecksumError, MessageTooLargeError, field_bytes, inspect, with_appended
+from magnetar.wire.metadata import MAGIC, ChecksumError, MessageTooLargeError, field_bytes, inspect, with_appended
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame: their lists are some 3 MB then."""
@@ -124,10 +124,8 @@ def prepare(
             raise ProtocolError(f"entry {position} of {source} came from {seen.metadata.replicated_from}: no relays")
         if count != seen.count or (first_index < 0) != bool(flags & _MARKER):
             raise ProtocolError(f"entry {position} of {source} has {seen.count} messages, not {count}")
+        made = stamped(seen.payload, seen.metadata_end, suffix)
         entries.append(
-            NewEntry(
-                stamped(data, seen.metadata_end, suffix), flags | _REPLICATED, count, seen.publish_time, source, incarnation,
-                first_index, position,
-            )
-        )  # fmt: skip
+            NewEntry(made, flags | _REPLICATED, count, seen.publish_time, source, incarnation, first_index, position)
+        )
     return entries, None

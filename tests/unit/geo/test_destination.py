@@ -175,7 +175,9 @@ def test_no_relays_and_no_forged_origins() -> None:
     with pytest.raises(ProtocolError, match="no relays"):
         here.send([message(origin="c")], [(3, 0)])
     with pytest.raises(ProtocolError, match="to itself"):
-        here.machine.watermarks(pb.CommandGeoWatermarks(request_id=1, source="b", uuid="x", counter=0), lambda _told: None)
+        here.machine.watermarks(
+            pb.CommandGeoWatermarks(request_id=1, source="b", uuid="x", counter=0), lambda _told: None
+        )
 
 
 def test_policy_stops_the_topic_and_gives_the_command() -> None:
@@ -362,3 +364,14 @@ def test_an_answer_waits_for_the_books() -> None:
     here.rig.store()
     assert not got[2].blocked
 
+
+def test_an_entry_without_a_checksum_is_stored_with_one() -> None:
+    here = Here()
+    whole = message("no checksum")
+    bare = whole._replace(data=whole.data[6:])
+    here.send([bare], [(3, 0)])
+    here.rig.sync()
+    [entry] = here.rig.topics[TOPIC].disk.values()
+    seen = inspect(entry.data, message_bytes_max=1 << 20)
+    assert seen.metadata.replicated_from == "a"
+    assert entry.data[seen.metadata_end :] == b"no checksum"

@@ -8,7 +8,9 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, inspect, split, with_replicated_from
 
 
-@given(st.binary(max_size=200), st.sampled_from([0, 1, COPIED_BYTES_MAX]), st.sampled_from(["a", "us-west-1", "c" * 128]))
+@given(
+    st.binary(max_size=200), st.sampled_from([0, 1, COPIED_BYTES_MAX]), st.sampled_from(["a", "us-west-1", "c" * 128])
+)
 def test_stamped_is_with_replicated_from(payload: bytes, padding: int, cluster: str) -> None:
     data = build(pb.MessageMetadata(producer_name="p", sequence_id=3, publish_time=9), payload + bytes(padding))
     made = stamped(data, split(data), Stamp(cluster).field)

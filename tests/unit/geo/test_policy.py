@@ -69,5 +69,7 @@ def test_local_messages_are_counted_like_one_by_one(
         n for (foreign, n), position in zip(kinds, positions, strict=True) if not foreign and after < position <= up_to
     )
     assert local_messages(topic.log, after, up_to) == expected
-    before = sum(n for (foreign, n), position in zip(kinds, positions, strict=True) if not foreign and position <= after)
+    before = sum(
+        n for (foreign, n), position in zip(kinds, positions, strict=True) if not foreign and position <= after
+    )
     assert index_after(topic.log, after) == before

@@ -18,7 +18,9 @@ KEY = link_cursor_key(TOPIC, "b")
 class Link:
     """The link a -> b and one topic."""
 
-    def __init__(self, *, wanted: bool = True, created: bool = True, latest: bool = False, ledger_entries: int = 3) -> None:
+    def __init__(
+        self, *, wanted: bool = True, created: bool = True, latest: bool = False, ledger_entries: int = 3
+    ) -> None:
         self.rig = Rig()
         self.topic: RigTopic = self.rig.topic(ledger_entries=ledger_entries)
         self.machine = self.make()
@@ -58,7 +60,9 @@ class Link:
     def told(self) -> pb.GeoTopicState:
         return self.poll()[0].topics[0]
 
-    def read(self, after: Position = NONE, bytes_max: int = 1 << 20, **fields: Any) -> tuple[list[Position], Any, list[bytes]]:
+    def read(
+        self, after: Position = NONE, bytes_max: int = 1 << 20, **fields: Any
+    ) -> tuple[list[Position], Any, list[bytes]]:
         got: list[Any] = []
         request = pb.CommandGeoRead(request_id=5, topic=TOPIC, to="b", after=geo(after), bytes_max=bytes_max, **fields)
         self.machine.read(request, lambda response, data: got.append((response, data)))
