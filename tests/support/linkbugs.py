@@ -6,7 +6,7 @@ They are subclasses and patches of the real code, here and only here.
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from magnetar.broker.records import TopicRecord
@@ -85,11 +85,11 @@ class Planted(World):
 
 
 class NoChain(Planted):
-    patches = {"magnetar.geo.chain.judge": judge_without_chain}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.judge": judge_without_chain}
 
 
 class NoDedup(Planted):
-    patches = {"magnetar.geo.chain.judge": judge_without_watermark}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.judge": judge_without_watermark}
 
 
 class PIsCursor(Planted):
@@ -106,7 +106,7 @@ class AnswerPushed(Planted):
     warm = 1.0
     straggling = 0.9
     ledger_sizes = (1,)
-    boost = {
+    boost: ClassVar[dict[str, float]] = {
         "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 0, "trim_a": 8, "fail_b": 5, "sync_b": 0.2,
         "store_a": 3, "take_commit": 4, "duplicate_task": 4, "lose_task": 0.2, "crash_a": 0.2, "crash_b": 0.2,
     }  # fmt: skip
@@ -119,9 +119,10 @@ class RefusePushed(Planted):
     warm = 1.0
     straggling = 0.9
     ledger_sizes = (1,)
-    boost = {
+    boost: ClassVar[dict[str, float]] = {
         "recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 0.3, "handshake": 0.2, "trim_a": 8, "fail_b": 5,
-        "sync_b": 0.1, "store_a": 3, "take_commit": 4, "run_task": 2, "plan": 0.3, "lose_task": 0.2, "crash_a": 0.1, "crash_b": 0.1,
+        "sync_b": 0.1, "store_a": 3, "take_commit": 4, "run_task": 2, "plan": 0.3, "lose_task": 0.2,
+        "crash_a": 0.1, "crash_b": 0.1,
         "lose_commit": 0.1, "publish": 0.3, "publish_b": 0.1, "trim_b": 0.1, "sync_a": 0.3,
     }  # fmt: skip
 
@@ -134,7 +135,8 @@ class RefusePushed(Planted):
 
 class WatermarkFromLogOnly(Planted):
     warm = 1.0
-    boost = {"trim_b": 5, "publish_b": 5, "crash_b": 5, "forget_b": 0.2}
+    boost: ClassVar[dict[str, float]] = {"trim_b": 5, "publish_b": 5, "crash_b": 5, "forget_b": 0.2}
+
     def saved(self, record: TopicRecord) -> TopicRecord:
         return TopicRecord(
             incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, next_index=record.next_index
@@ -147,13 +149,35 @@ class ReuseLedgers(Planted):
 
 class NoCursorGen(Planted):
     warm = 1.0
-    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "duplicate_task": 3, "lose_commit": 0.1, "crash_a": 0.2}
-    patches = {"magnetar.geo.chain.advance": advance_of_any_generation}
+    boost: ClassVar[dict[str, float]] = {
+        "recreate_a": 0,
+        "quota": 0,
+        "change_filter": 0,
+        "forget_b": 3,
+        "handshake": 3,
+        "trim_a": 5,
+        "lose_task": 0.3,
+        "crash_b": 0.3,
+        "duplicate_task": 3,
+        "lose_commit": 0.1,
+        "crash_a": 0.2,
+    }
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.advance": advance_of_any_generation}
 
 
 class RewindVolatile(Planted):
     warm = 1.0
-    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "crash_a": 3}
+    boost: ClassVar[dict[str, float]] = {
+        "recreate_a": 0,
+        "quota": 0,
+        "change_filter": 0,
+        "forget_b": 3,
+        "handshake": 3,
+        "trim_a": 5,
+        "lose_task": 0.3,
+        "crash_b": 0.3,
+        "crash_a": 3,
+    }
     source_class = RewindsInMemory
 
 
@@ -163,7 +187,8 @@ class ReadUnsynced(Planted):
 
 class IndexFromLog(Planted):
     warm = 1.0
-    boost = {"trim_a": 5, "crash_a": 5, "recreate_a": 0.2}
+    boost: ClassVar[dict[str, float]] = {"trim_a": 5, "crash_a": 5, "recreate_a": 0.2}
+
     def saved(self, record: TopicRecord) -> TopicRecord:
         return TopicRecord(
             incarnation=record.incarnation, created_ms=0, first_ledger=record.first_ledger, watermarks=record.watermarks
@@ -172,13 +197,35 @@ class IndexFromLog(Planted):
 
 class TrimVolatile(Planted):
     warm = 1.0
-    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3, "crash_a": 3, "store_a": 0.3}
+    boost: ClassVar[dict[str, float]] = {
+        "recreate_a": 0,
+        "quota": 0,
+        "change_filter": 0,
+        "forget_b": 3,
+        "handshake": 3,
+        "trim_a": 5,
+        "lose_task": 0.3,
+        "crash_b": 0.3,
+        "crash_a": 3,
+        "store_a": 0.3,
+    }
+
     def keep_after(self) -> Position | None:
         return self.source.topics[TOPIC].cursor.c
 
 
 class NoHandshake(Planted):
-    boost = {"recreate_a": 0, "quota": 0, "change_filter": 0, "forget_b": 3, "handshake": 3, "trim_a": 5, "lose_task": 0.3, "crash_b": 0.3}
+    boost: ClassVar[dict[str, float]] = {
+        "recreate_a": 0,
+        "quota": 0,
+        "change_filter": 0,
+        "forget_b": 3,
+        "handshake": 3,
+        "trim_a": 5,
+        "lose_task": 0.3,
+        "crash_b": 0.3,
+    }
+
     def shakes_hands(self, told: pb.GeoTopicState) -> bool:
         return place(told.cursor.c) < place(told.last)
 
@@ -248,7 +295,9 @@ def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:
     return None
 
 
-if __name__ == "__main__":  # pragma: no cover - a tool
+if __name__ == "__main__":
+    import sys
+
     for bug in BUGS:
-        found = find(bug, range(60_000))
-        print(f'    "{bug}": {found[0]},  # {len(found[2])} events: {found[1][:60]}' if found else f"{bug}: NOT FOUND", flush=True)
+        first = find(bug, range(60_000))
+        sys.stdout.write(f"{bug}: seed {first[0]}, {len(first[2])} events\n" if first else f"{bug}: NOT FOUND\n")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from magnetar.broker.effects import Outbox, Read, Store, Timer, Write
 from magnetar.broker.records import TOPIC_PREFIX, TopicRecord
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.geo.destination import LinkDestination
 from magnetar.geo.linktopic import LinkTopic
@@ -481,7 +481,9 @@ class World:
 
     def bind(self, incarnation: int, index: int, uid: int) -> None:
         if self.identities.setdefault(("a", incarnation, index), uid) != uid:
-            raise Violation(f"identity {incarnation}/{index} names messages {self.identities['a', incarnation, index]} and {uid}")
+            raise Violation(
+                f"identity {incarnation}/{index} names messages {self.identities['a', incarnation, index]} and {uid}"
+            )
 
     def arrived(self, entry: StoredEntry, uid: int, kind: int) -> None:
         message = self.messages[uid]
@@ -742,9 +744,7 @@ class World:
         if told is None or not self.shakes_hands(told):
             return
         request = pb.CommandGeoWatermarks(request_id=1, source="a", uuid=self.a.uuid, counter=0)
-        request.topics.add(
-            topic=TOPIC, incarnation=told.incarnation, partitions=0, last=told.last, start=told.cursor.c
-        )
+        request.topics.add(topic=TOPIC, incarnation=told.incarnation, partitions=0, last=told.last, start=told.cursor.c)
         session, incarnation, gen = self.session, told.incarnation, told.cursor.gen
 
         def reply(response: pb.CommandGeoWatermarksResponse) -> None:
@@ -866,7 +866,9 @@ class World:
         undeclared = [m for m in missing if m.uid not in self.exempt and m.position > self.floor]
         if undeclared:
             m = undeclared[0]
-            raise Violation(f"lost or stuck: message {m.uid} at {m.position} is not in B; cursor {self.state.cursor}, W {w}")
+            raise Violation(
+                f"lost or stuck: message {m.uid} at {m.position} is not in B; cursor {self.state.cursor}, W {w}"
+            )
         lost = sum(m.count for m in missing)
         if lost > self.state.gap:
             raise Violation(f"{lost} messages are missing in B, but only {self.state.gap} are declared")

@@ -284,6 +284,8 @@ class LinkTopic:
             if ledger.ledger < c.ledger:
                 continue
             first = c.entry + 1 if ledger.ledger == c.ledger else 0
+            if first < ledger.entries and MAY_GO[ledger.flags[first]]:
+                break  # the common case, without looking at a whole backlog
             goes = ledger.flags[first:].translate(MAY_GO).find(1)
             end = ledger.entries if goes < 0 else first + goes
             if end > first:
