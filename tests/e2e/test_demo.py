@@ -1,0 +1,37 @@
+"""The main job with a small slice: real flights, real kills, a real verdict."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.mark.timeout(400)
+def test_no_flight_is_lost(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "magnetar",
+        "demo",
+        "--fast",
+        "--flights",
+        "1000",
+        "--json",
+        "--folder",
+        tmp_path / "w",
+    ]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=380)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    assert result["published"] == {"ewr": 1000, "jfk": 1000, "lga": 1000}
+    assert (result["ok"], result["lost"], result["faults"]) == (True, 0, [])
+    assert len(result["links"]) == 6
+    assert all(link["flights"] == 1000 and link["twice"] == 0 for link in result["links"])
+    assert {row["cluster"]: row["messages"] for row in result["verify"]["clusters"]} == dict.fromkeys(
+        ("ewr", "jfk", "lga"), 3000
+    )
