@@ -1,8 +1,6 @@
-"""The commands against a real broker: administration, status, and what keeps a broker from starting."""
+"""The commands against a real broker: administration and status."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -122,48 +120,3 @@ def test_status_and_links(world: World) -> None:
     (link, _) = rows("links", "list", "-c", world.config)
     assert (link["paused"], link["throttle_bytes_per_s"]) == (False, 1_000_000)
     assert "nothing to skip" in refused(magnetar("links", "skip", "a:b", "--yes", "-c", world.config))
-
-
-# ------------------------------------------------------------------------------------------ what keeps a broker from starting
-
-
-def test_a_data_folder_in_use(world: World) -> None:
-    line = refused(magnetar("broker", "a", "-c", world.config))
-    assert "in use" in line or "already" in line
-
-
-@pytest.mark.parametrize("key", ["pulsar", "http"])
-def test_a_port_in_use(key: str, tmp_path: Path) -> None:
-    made = World(tmp_path, ["x"])
-    port = {"pulsar": made["x"].pulsar_port, "http": made["x"].http_port}[key]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        assert str(port) in refused(magnetar("broker", "x", "-c", made.config))
-
-
-def test_a_data_folder_of_another_version(tmp_path: Path) -> None:
-    made = World(tmp_path, ["x"])
-    made.start()
-    made.close()
-    version = tmp_path / "data" / "x" / "VERSION"
-    version.write_text("999\n")
-    assert "999" in refused(magnetar("broker", "x", "-c", made.config))
-
-
-def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    line = refused(magnetar("broker", "x", "--data-dir", tmp_path / "file" / "data", cwd=tmp_path))
-    assert str(tmp_path / "file") in line
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_data_folder_that_is_not_writable(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o500)
-    assert "data" in refused(magnetar("broker", "x", "--data-dir", tmp_path / "data", cwd=tmp_path))
-
-
-def test_listening_beyond_this_machine_is_said_aloud(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text('[clusters.x]\npulsar = "0.0.0.0:6650"\nhttp = "127.0.0.1:8080"\nadvertised = "h:6650"\n')
-    assert "--insecure" in refused(magnetar("broker", "x", "-c", path))

@@ -35,7 +35,8 @@ class Up:
         self.err: list[str] = []
 
         def read(stream: object, lines: list[str]) -> None:
-            lines.extend(line.rstrip("\n") for line in stream)  # type: ignore[attr-defined]
+            for line in stream:  # type: ignore[attr-defined]
+                lines.append(line.rstrip("\n"))  # noqa: PERF401 - each at once, somebody waits for it
 
         self._threads = [
             threading.Thread(target=read, args=pair, daemon=True)
