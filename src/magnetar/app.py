@@ -102,9 +102,9 @@ class BrokerApp:
             OsFiles(),
             folder.path / "log",
             config,
-            on_appended=lambda batch: told[0].appended(batch),
-            on_failed=lambda batch, error: told[0].append_failed(batch, error),
-            on_healed=lambda: told[0].healed(),
+            on_appended=lambda batch: told[0].appended(batch),  # noqa: PLW0108 - told is filled later
+            on_failed=lambda batch, error: told[0].append_failed(batch, error),  # noqa: PLW0108
+            on_healed=lambda: told[0].healed(),  # noqa: PLW0108
         )
         recovered = self.log.start()
         self._stack.callback(self.log.stop)

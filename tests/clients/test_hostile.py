@@ -151,7 +151,14 @@ def test_malformed_bytes_end_this_connection_only(
 
 @pytest.mark.parametrize(
     "name",
-    ["persistent://public/default/..", "persistent://public/../x", "persistent://public/default/a/b", "x" * 600, "a\x00b", "a\nb"],
+    [
+        "persistent://public/default/..",
+        "persistent://public/../x",
+        "persistent://public/default/a/b",
+        "x" * 600,
+        "a\x00b",
+        "a\nb",
+    ],
 )
 def test_names_that_are_paths_or_noise(broker: BrokerProcess, name: str) -> None:
     with raw(broker) as client:

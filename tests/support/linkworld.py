@@ -112,7 +112,7 @@ class Node:
         self.writes: list[Append] = []
         self.stores: list[Store] = []
         self.timers: list[Timer] = []
-        self.notes: list[str] = []
+        self.creating: list[Callable[[str], None]] = []
         last = max([-1, *self.ledgers])
         self.ids = self.world.make_ids(self, last)
         self.topic: Node | None = None
@@ -246,12 +246,18 @@ class Node:
         return 0 if self.topic is not None else None
 
     def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
+        # As the broker's catalog does: handshakes overlap, and a second record must not be stored over a topic in use.
+        self.creating.append(then)
+        if len(self.creating) > 1:
+            return
         record = TopicRecord(incarnation=self.ids.allocate(self.now_ms), created_ms=0)
 
         def stored(error: str) -> None:
             if not error and self.topic is None:
                 self.open(self.ids, fresh=True)
-            then(error)
+            waiting, self.creating = self.creating, []
+            for told in waiting:
+                told(error)
 
         self.outbox.put(Store({KEY: record.encode()}, (), stored))
 

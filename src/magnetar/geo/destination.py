@@ -72,7 +72,8 @@ class DestinationHost(Protocol):
     def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
         """Make a topic (0 partitions), or a partitioned one with all its partitions, or grow it; whatever exists stays.
 
-        Auto-creation settings do not matter. `then("")` when it is durable.
+        Auto-creation settings do not matter. `then("")` when it is durable. Handshakes overlap: calls for a topic that is
+        just being made must join it, for a second record stored over the first would forget its watermarks.
         """
         ...
 

@@ -17,10 +17,10 @@ def check_tenant_info(name: str, info: TenantInfo, clusters: Mapping[str, Cluste
         raise PreconditionFailed(f"tenant {name} needs at least one allowed cluster")
     for cluster in info.allowed_clusters:
         if cluster not in clusters:
-            raise PreconditionFailed(f"cluster {ascii(cluster)} does not exist; known: {', '.join(sorted(clusters))}")
+            raise PreconditionFailed(f"cluster {cluster!a} does not exist; known: {', '.join(sorted(clusters))}")
     for role in info.admin_roles:
         if not role or role != role.strip() or not role.isprintable():
-            raise PreconditionFailed(f"admin role {ascii(role)} is empty, has blanks around it or control characters")
+            raise PreconditionFailed(f"admin role {role!a} is empty, has blanks around it or control characters")
     return TenantInfo(sorted(set(info.admin_roles)), sorted(set(info.allowed_clusters)))
 
 
@@ -37,7 +37,7 @@ def check_clusters(
     replication, allowed = policies.replication_clusters, policies.allowed_clusters
     for name in (*replication, *allowed):
         if name not in clusters:
-            raise Forbidden(f"cluster {ascii(name)} does not exist; known: {', '.join(sorted(clusters))}")
+            raise Forbidden(f"cluster {name!a} does not exist; known: {', '.join(sorted(clusters))}")
         if name not in tenant.allowed_clusters:
             raise Forbidden(f"cluster {name} is not allowed for tenant {namespace.tenant}")
     for name in replication:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.effects import (
@@ -231,7 +231,7 @@ class Driver:
 
         self._store.submit(effect.puts, effect.deletes, done)
 
-    _OTHERS: dict[type, Callable[["Driver", Any], None]] = {
+    _OTHERS: ClassVar[dict[type, Callable[["Driver", Any], None]]] = {
         Close: _close,
         Hold: _hold,
         FrameLimit: _frame_limit,

@@ -165,8 +165,10 @@ class Conductor:
     # --------------------------------------------------------------------------------------- what Spark's workers ask
 
     def warm(self, lanes: Iterable[str]) -> None:
-        """Let each lane's first batch be an empty one, at once: Spark starts its Python workers with the first batch,
-        which takes seconds, and no message should wait for that."""
+        """Let each lane's first batch be an empty one, at once.
+
+        Spark starts its Python workers with the first batch, which takes seconds: no message should wait for that.
+        """
         with self._changed:
             self._cold = set(lanes)
             self._changed.notify_all()
