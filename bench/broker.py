@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.support.brokers import World
 
 from bench.results import Figure, store
-from tests.support.brokers import World
 
 KIB = 1024
 

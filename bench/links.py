@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 import pulsar
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.pipelines import Pipeline
 
 from bench.broker import KIB, load
 from bench.results import Figure, store
-from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.pipelines import Pipeline
 
 TAIL_RATE = 1000
 CATCH_UP_S = 300

@@ -1,7 +1,7 @@
 """An admin interface in this process, asked over a real socket on loopback."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ Tell = Callable[..., None]
 
 
 @pytest.fixture
-def tell() -> Iterator[Tell]:
+def tell() -> Tell:
     """Run a coroutine function over a fresh world: `tell(story)`; keyword arguments are the world's."""
 
     def run(story: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
@@ -116,4 +116,4 @@ def tell() -> Iterator[Tell]:
 
         asyncio.run(main())
 
-    yield run
+    return run

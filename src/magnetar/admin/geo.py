@@ -186,7 +186,7 @@ async def status(call: Call) -> Any:
     reply='"earliest"',
 )
 async def get_start(call: Call) -> Any:
-    """earliest or latest."""
+    """Earliest or latest."""
     return call.resources.policies(call.namespace()).replication_start
 
 
