@@ -1,4 +1,4 @@
-"""What all tests share: order, Hypothesis profiles, seeds."""
+"""What all tests share: their order and Hypothesis profiles."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ settings.register_profile(
     "test", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "sim", deadline=None, database=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
+    "soak", deadline=None, database=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
@@ -28,15 +28,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return ORDER.index(folder) if folder in ORDER else len(ORDER) // 2
 
     items.sort(key=rank)
-
-
-@pytest.fixture(scope="session")
-def kill_rounds() -> int:
-    """How often a test of kills goes round: 10 in `make test`, more in `make soak`."""
-    return int(os.environ.get("MAGNETAR_KILL_ROUNDS", "10"))
-
-
-@pytest.fixture(scope="session")
-def seed() -> int:
-    """Of tests that choose their moments at random; printed when they fail, for it is a fixture."""
-    return int(os.environ.get("MAGNETAR_SEED", "1"))

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve all dependencies, of every extra and for development, into requirements.lock: exact versions with hashes, for
-# every platform, without naming any package index (docs/decisions/0001-requirements-lock.md).
+# every platform, without naming any package index (docs/decisions/0001-requirements-lock-without-hosts.md).
 set -eu
 cd "$(dirname "$0")/.."
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv

@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("tests/property", "tests/sim", "tests/replication", "tests/e2e")
-ROUNDS = 100
-"""Kills in one run of a test that kills; `make test` does 10."""
+FOLDERS = ("tests/property", "tests/clients", "tests/replication", "tests/e2e")
+
+SEEDS = 20_000
+"""Random worlds of each kind in the first round; one more time as many in each round after it."""
+
+KILLS = 50
+"""Kills of a process that writes, in the same way; `make test` does 6."""
 
 
 def main() -> None:
@@ -20,19 +24,21 @@ def main() -> None:
     hours = parser.parse_args().hours
     folders = [name for name in FOLDERS if any((ROOT / name).glob("**/test_*.py"))]
     deadline = time.monotonic() + hours * 3600
-    seed = int(time.time())
+    number = 0
     while time.monotonic() < deadline:
-        print(f"soak: seed {seed}, {(deadline - time.monotonic()) / 3600:.2f} hours left", flush=True)
-        environment = os.environ | {
-            "HYPOTHESIS_PROFILE": "sim",
-            "MAGNETAR_KILL_ROUNDS": str(ROUNDS),
-            "MAGNETAR_SEED": str(seed),
+        number += 1
+        seed = int(time.time())
+        print(f"soak: round {number}, {(deadline - time.monotonic()) / 3600:.2f} hours left", flush=True)
+        changes = {
+            "HYPOTHESIS_PROFILE": "soak",
+            "MAGNETAR_SEEDS": str(SEEDS * number),
+            "MAGNETAR_KILLS": str(KILLS * number),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", f"--hypothesis-seed={seed}", *folders]
-        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=False).returncode
         if code != 0:
-            sys.exit(f"soak: failed with seed {seed}: MAGNETAR_SEED={seed} repeats it")
-        seed += 1
+            again = " ".join([*(f"{key}={value}" for key, value in changes.items()), *command])
+            sys.exit(f"soak: round {number} failed; the same again: {again}")
 
 
 if __name__ == "__main__":

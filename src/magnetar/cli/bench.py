@@ -18,11 +18,14 @@ MARK = "def main("
 """What makes a module of `bench/` a suite, beside storing figures."""
 
 
+QUICK = "--quick"
+
+
 def bench(
     suites: Annotated[
         list[str] | None, typer.Argument(metavar="[SUITE]...", help="Default: all.", show_default=False)
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the work; the figures are rough.")] = False,
+    quick: Annotated[bool, typer.Option(QUICK, help="Less of the work; the figures are rough.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure, print tables, and keep the figures in bench/results/."""
@@ -36,7 +39,7 @@ def bench(
             raise MagnetarError(f"no benchmark suite {name!r}: {guess}there is {', '.join(known)}")
     results: dict[str, Any] = {}
     for name in chosen:
-        command = [sys.executable, "-m", f"bench.{name}", *(["--quick"] if quick else [])]
+        command = [sys.executable, "-m", f"bench.{name}", *([QUICK] if quick and takes_quick(root, name) else [])]
         done = subprocess.run(command, cwd=root, check=False, stdout=sys.stderr if as_json else None)
         if done.returncode != 0:
             raise MagnetarError(f"benchmark {name} ended with exit code {done.returncode}; its lines above say why")
@@ -59,6 +62,11 @@ def source_tree() -> Path:
             "the benchmarks are part of the source tree: clone the repository and run `make bench` there"
         )
     return root
+
+
+def takes_quick(root: Path, name: str) -> bool:
+    """Whether a suite has a short form; the others are short."""
+    return QUICK in (root / "bench" / f"{name}.py").read_text()
 
 
 def suites_of(folder: Path) -> list[str]:
