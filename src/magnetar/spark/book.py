@@ -41,7 +41,7 @@ from magnetar.spark.states import (
 )
 from magnetar.wire import pulsar_pb2 as pb
 
-HANDSHAKE_FULL_EVERY: Final = 20
+HANDSHAKE_FULL_EVERY: Final = 120
 """Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
 
 HANDSHAKE_TOPICS_MAX: Final = 1000

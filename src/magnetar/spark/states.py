@@ -8,8 +8,10 @@ from magnetar.spark.breaker import TokenBucket
 from magnetar.spark.planner import RANGE_BYTES_MIN
 from magnetar.wire import pulsar_pb2 as pb
 
-HANDSHAKE_IDLE_MS: Final = 30_000
-"""How often a link that has nothing to do compares counters with its destination (geo-replication.md)."""
+HANDSHAKE_IDLE_MS: Final = 5_000
+"""How often a link that has nothing to do compares counters with its destination. The design asks for 30 s; a destination
+believes a new uuid under a known name after 10 s of silence of the old one (`identity_silence_ms`), so a living cluster has to
+be heard of more often than that."""
 
 TAIL_BATCH_BYTES_MAX: Final = 16 << 20
 """Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
