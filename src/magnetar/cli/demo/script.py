@@ -35,7 +35,7 @@ CONSUMER_AT: Final = "jfk"
 DOWN: Final = "lga"
 """The destination that is down for a while."""
 
-PARTS: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
+PARTS: Final = (0.4, 0.65, 0.8, 0.9, 1.0)
 """How much of the flights is published by the end of each part of the story."""
 
 
@@ -157,10 +157,10 @@ class Story:
     def the_consumers_broker_dies(self, share: float) -> None:
         """SIGKILL under the consumer, half way; the others go on meanwhile."""
         others = [name for name in self.publishers if name != CONSUMER_AT]
-        half = self._total * (PARTS[0] + share) / 2 - self._total * (share - PARTS[0]) / 6
+        half = self._total // 2
         self._break()
         self._allow(share, *others)
-        self._wait(lambda: self.consumer.tally.arrived >= half, f"the consumer to have {half:,.0f} flights")
+        self._wait(lambda: self.consumer.tally.arrived >= half, f"the consumer to have {half:,} flights")
         self.world.brokers[CONSUMER_AT].kill()
         self.consumer.broker_killed(_now_ms())
         self.screen.step(
