@@ -11,13 +11,46 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, check_cluster
+from magnetar.core.settings import (
+    Address,
+    BrokerConfig,
+    ClusterConfig,
+    DeduplicationConfig,
+    LinkConfig,
+    NamespaceConfig,
+    ReplicationConfig,
+    SubscriptionsConfig,
+)
+
+__all__ = [
+    "BUILTIN_CLUSTERS",
+    "BUILTIN_HTTP_PORT",
+    "BUILTIN_PULSAR_PORT",
+    "CLUSTERS_MAX",
+    "FILE_BYTES_MAX",
+    "FILE_NAME",
+    "Address",
+    "BrokerConfig",
+    "ClusterConfig",
+    "Config",
+    "DeduplicationConfig",
+    "LinkConfig",
+    "NamespaceConfig",
+    "ReplicationConfig",
+    "SubscriptionsConfig",
+    "builtin",
+    "load",
+    "nearest",
+    "parse",
+    "single",
+]
 
 FILE_NAME: Final = "clusters.toml"
 """What the commands look for in the working folder when no `-c` is given."""
@@ -34,227 +67,7 @@ BUILTIN_CLUSTERS: Final = ("us-west", "us-east", "eu-central")
 BUILTIN_PULSAR_PORT: Final = 6650
 BUILTIN_HTTP_PORT: Final = 8080
 
-KIB: Final = 1 << 10
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
-
 _S = TypeVar("_S", bound=Struct)
-
-Count = Annotated[int, Meta(ge=1, le=10_000_000)]
-CountOrZero = Annotated[int, Meta(ge=0, le=10_000_000)]
-Milliseconds = Annotated[int, Meta(ge=1, le=366 * 24 * 3_600_000)]
-Bytes = Annotated[int, Meta(ge=1, le=1 << 50)]
-
-
-class Address(NamedTuple):
-    """Host and TCP port. An IPv6 host is kept without its brackets."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Read `host:port` or `[ipv6]:port`.
-
-        Raises:
-            ConfigError: it is neither, or the port is not 1..65535.
-        """
-        host, separator, port = text.rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            separator = ""
-        spoiled = any(character.isspace() or not character.isprintable() or character in "/[]" for character in host)
-        if not separator or not host or spoiled:
-            raise ConfigError(f'{text!r} is not an address: write "host:port", such as "127.0.0.1:6650"')
-        if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-            raise ConfigError(f"{text!r} has no valid port: a port is a number from 1 to 65535")
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def wildcard(self) -> bool:
-        """Whether it listens on every interface, so that nobody can be told to connect to it."""
-        return self.host in {"0.0.0.0", "::", "*"}  # noqa: S104 - recognised, not bound
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
-
-
-class ClusterConfig(Struct, frozen=True, kw_only=True):
-    """One cluster of the file.
-
-    Attributes:
-        name: as in `[clusters.NAME]`.
-        pulsar: listen address of the Pulsar protocol.
-        http: listen address of REST, metrics and the status page.
-        advertised: `host:port` that clients and Spark executors are told.
-        here: whether it runs on this machine (`magnetar up` starts it).
-    """
-
-    name: str
-    pulsar: Address
-    http: Address
-    advertised: str
-    here: bool = True
-
-    @property
-    def service_url(self) -> str:
-        """What a Pulsar client connects to."""
-        return f"pulsar://{self.advertised}"
-
-    @property
-    def admin_url(self) -> str:
-        """Where its REST interface answers; with the advertised host when it listens on every interface."""
-        address = self.http
-        if address.wildcard:
-            address = Address(Address.parse(self.advertised).host, address.port)
-        return f"http://{address}"
-
-
-class LinkConfig(Struct, frozen=True, kw_only=True):
-    """One direction of replication.
-
-    Attributes:
-        source: cluster whose messages travel.
-        target: cluster they travel to.
-        filter: SQL over entry columns, "" for everything.
-    """
-
-    source: str
-    target: str
-    filter: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.target}"
-
-
-class NamespaceConfig(Struct, frozen=True, kw_only=True):
-    """What a namespace gets at a broker's first start.
-
-    Attributes:
-        clusters: its replication clusters; `"all"` of the file is already spelled out.
-        replication_start: whether a new link sends what is retained ("earliest") or only what is new ("latest").
-    """
-
-    clusters: tuple[str, ...]
-    replication_start: Literal["earliest", "latest"] = "earliest"
-
-
-class ReplicationConfig(Struct, frozen=True, kw_only=True):
-    """The pipeline between the clusters.
-
-    Attributes:
-        master: Spark master URL. `local[2,4]`: two threads, four attempts, for one failed task must not end a query.
-        token_file: shared secret of the links, mode 0600.
-        checkpoint_dir: Spark's offsets and commits. Losing it costs nothing: the brokers' cursors are the truth.
-        spark: further Spark settings, as Spark names them.
-    """
-
-    master: str
-    token_file: Path
-    checkpoint_dir: Path
-    spark: dict[str, str]
-
-
-class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replicated subscriptions (their defaults; acted on from the issue on that brings them)."""
-
-    mode: Literal["exact", "snapshot"] = "exact"
-    """`exact` carries acknowledged sets, `snapshot` is PIP-33."""
-    snapshot_interval_ms: Milliseconds = 1_000
-    snapshot_timeout_s: Count = 30
-    max_cached_snapshots: Count = 30
-    """A ceiling per subscription: a snapshot is a few positions, older ones only make an update coarser."""
-    ack_sync_interval_ms: Milliseconds = 100
-
-
-class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Publisher deduplication."""
-
-    enabled: bool = False
-    """The broker's default; namespaces and topics override it. Off, as in Pulsar; for now it cannot be switched on."""
-
-
-class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The `[broker]` table: every limit of a broker. Sizes in bytes, times in ms."""
-
-    fsync: Literal["always", "interval", "never"] = "always"
-    """When a publish is answered: `always` after its bytes are on disk; `interval` loses up to `fsync_interval_ms` of
-    answered messages in a power cut, `never` what the kernel had not written. Replicated topics are always `always`."""
-    fsync_interval_ms: Milliseconds = 1_000
-    """Between two syncs under `fsync = "interval"`."""
-
-    message_bytes_max: Bytes = 5 * MIB
-    """A ceiling; Pulsar's default, which clients assume until CONNECTED tells them another."""
-    segment_bytes: Bytes = 256 * MIB
-    """A segment file is closed at this size: small enough to rewrite in the background, large enough that 1 TB of
-    backlog is 4,000 files."""
-    cache_bytes_max: Bytes = 64 * MIB
-    """Recent entries kept in memory for tailing readers; a few seconds of a busy broker's writes."""
-    ledger_entries_max: Count = 50_000
-    """A ledger is closed after this many entries; Pulsar's default."""
-    ledger_bytes_max: Bytes = 2 * GIB
-    """A ledger is closed after this many bytes; Pulsar's default."""
-    ledger_age_ms_max: Milliseconds = 4 * 3_600_000
-    """A ledger is closed at this age, so that retention by time can delete it; Pulsar's default."""
-    disk_free_bytes_min: CountOrZero | Bytes = 64 * MIB
-    """Publishes are refused below this much free room, so that cursors and metadata can still be written."""
-
-    retention_unsubscribed_ms: Milliseconds = 7 * 24 * 3_600_000
-    """How long a topic without durable subscriptions keeps its messages."""
-    retention_unsubscribed_bytes: Bytes = 10 * GIB
-    """How many bytes a topic without durable subscriptions keeps."""
-    orphan_cursor_ms: Milliseconds = 7 * 24 * 3_600_000
-    """How long the cursor of a removed link goes on holding its messages."""
-    retention_interval_ms: Milliseconds = 60_000
-    """Between two looks for ledgers that nobody needs."""
-    cursor_flush_ms: Milliseconds = 20
-    """Acknowledgements are made durable in batches of this long; an answered one is durable within 50 ms."""
-    cursor_ranges_max: Count = 10_000
-    """Ranges of individually acknowledged messages written per cursor; Pulsar's default for what it persists."""
-
-    keep_alive_ms: Milliseconds = 30_000
-    """A silent connection is pinged after, and closed after twice, this time; Pulsar's default."""
-    handshake_ms_max: Milliseconds = 10_000
-    """A connection that has not sent CONNECT by then is closed: open sockets must not pile up."""
-    connections_max: Count = 10_000
-    """A ceiling per broker: each costs a socket and buffers. Keep the process's file limit above it."""
-    pending_publish_bytes_max: Bytes = 64 * MIB
-    """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
-
-    topics_max: Count = 100_000
-    """A ceiling per broker: a topic costs some kilobytes of memory when it is loaded."""
-    auto_create_topics: bool = True
-    """Whether a producer or consumer of an unknown topic creates it."""
-    producers_per_topic_max: Count = 10_000
-    """A ceiling: a client in a loop must not fill the memory."""
-    consumers_per_topic_max: Count = 10_000
-    """A ceiling, as for producers."""
-    subscriptions_per_topic_max: Count = 1_000
-    """A ceiling: each durable subscription holds back retention and has a cursor."""
-    handles_per_connection_max: Count = 10_000
-    """A ceiling on producers and consumers of one connection."""
-    unacked_messages_per_consumer_max: CountOrZero = 50_000
-    """Back-pressure on Shared and Key_Shared consumers; 0 for none. Pulsar's default."""
-    unacked_messages_per_subscription_max: CountOrZero = 200_000
-    """Back-pressure on a whole subscription; 0 for none. Pulsar's default."""
-    redeliveries_max: Count = 100_000
-    """A ceiling on message ids waiting for redelivery per subscription; beyond it the subscription rereads."""
-
-    link_read_bytes_max: Bytes = 8 * MIB
-    """A ceiling on one answer to a link's read."""
-    link_poll_ms_max: Milliseconds = 20_000
-    """How long a link's question for news is held open at most: below every common idle timeout of networks."""
-    identity_silence_ms: Milliseconds = 10_000
-    """A new uuid under a known cluster name is believed after the old one was silent for this long."""
-
-    http_body_bytes_max: Bytes = 1 * MIB
-    """A ceiling on the body of an admin request."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
