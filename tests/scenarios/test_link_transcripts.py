@@ -109,7 +109,9 @@ class Story:
 
     def do_read(self) -> None:
         positions, response, _ = self.link.read(self.link.state.cursor.c)
-        self.replies.append(f"{' '.join(map(self.number, positions)) or 'nothing'}, up to {self.number(place(response.end))}")
+        self.replies.append(
+            f"{' '.join(map(self.number, positions)) or 'nothing'}, up to {self.number(place(response.end))}"
+        )
 
     def do_lose(self) -> None:
         del self.rig.topics[TOPIC]
