@@ -3,6 +3,7 @@
 `make proto` runs it; `--check` fails when the committed files are not what the .proto gives.
 """
 
+import os
 import sys
 import tempfile
 from importlib.resources import files
@@ -15,6 +16,8 @@ WIRE = Path(__file__).resolve().parent.parent / "src" / "magnetar" / "wire"
 
 def generate(target: Path) -> None:
     """Write the generated module and its stub into `target`."""
+    # protoc finds its plugin for type stubs on the PATH, where a virtual environment that is not activated is not.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     arguments = [
         "protoc",
         f"-I{WIRE}",
