@@ -90,9 +90,8 @@ class Broker:
         self.started_ms = outbox.now_ms
         self.healthy = True
         self._fenced: set[str] = set()
-        self._failed: set[str] = set()
         self._pending_bytes = 0
-        self._holders: dict[int, int] = {}
+        self._held: set[int] = set()
         self._names = 0
         self.catalog = Catalog(
             self,
@@ -230,10 +229,8 @@ class Broker:
     def disconnected(self, connection: int) -> None:
         """A client is gone."""
         session = self.sessions.pop(connection, None)
-        if session is not None and not session.closed:
-            session.disconnected()
-        elif session is not None:
-            session.closed = False
+        self._held.discard(connection)
+        if session is not None:
             session.disconnected()
 
     def writable(self, connection: int, writable: bool) -> None:
@@ -322,6 +319,7 @@ class Broker:
         self._pending_bytes += size
         if self._pending_bytes > self.config.pending_publish_bytes_max and not session.held:
             session.hold(True)
+            self._held.add(session.number)
 
     def _settle(self, append: Append) -> None:
         size = append.extra.get("bytes", 0)
@@ -331,10 +329,10 @@ class Broker:
         session = self.sessions.get(append.extra["session"])
         if session is not None:
             session.pending_bytes -= size
-        if self._pending_bytes <= self.config.pending_publish_bytes_max // 2:
-            for other in self.sessions.values():
-                if other.held:
-                    other.hold(False)
+        if self._held and self._pending_bytes <= self.config.pending_publish_bytes_max // 2:
+            for number in self._held:
+                self.sessions[number].hold(False)
+            self._held.clear()
 
     def close_producer(self, producer: Producer) -> None:
         """Close a producer from this side; its client looks the topic up again."""

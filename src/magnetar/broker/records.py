@@ -1,6 +1,6 @@
 """What the broker keeps in the metadata store about topics: JSON under `topics/...` and `deleted/...`."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -85,8 +85,3 @@ def split_cursor_key(key: str) -> tuple[str, str]:
     """Topic and subscription of a `cursors/...` key."""
     topic, _, subscription = key.removeprefix(CURSOR_PREFIX).rpartition("/")
     return topic, unquote(subscription)
-
-
-def json_of(value: Any) -> bytes:
-    """Any plain value as JSON bytes."""
-    return msgspec.json.encode(value)

@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, Position
-from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.entries import StoredEntry
 
 SEGMENT_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x01"
 PREFIX_BYTES: Final = 8
@@ -221,8 +221,3 @@ def read_entry(buffer: memoryview, at: int, size: int) -> StoredEntry | None:
         return None
     data = bytes(buffer[head.data_offset : at + size])
     return StoredEntry(*head[:10], data)
-
-
-def is_marker(flags: int) -> bool:
-    """Whether an entry is internal."""
-    return bool(flags & EntryFlags.MARKER)
