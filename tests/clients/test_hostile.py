@@ -185,3 +185,44 @@ def test_half_a_frame_and_gone(broker: BrokerProcess) -> None:
     fine.create_producer("after-half-frames").send(b"x")
     fine.close()
     eventually(lambda: broker.process is not None and broker.process.poll() is None)
+
+
+def test_what_came_in_front_of_a_fault_is_handled_first(broker: BrokerProcess, topic: str) -> None:
+    with raw(broker) as client:
+        open_producer(client, topic)
+        sends = [
+            encode_with_payload(
+                pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=number)),
+                [build(metadata(), b"whole %d" % number)],
+            )
+            for number in range(3)
+        ]
+        question = encode(
+            pb.BaseCommand(type=21, partitionMetadata=pb.CommandPartitionedTopicMetadata(topic=topic, request_id=9))
+        )
+        # One write, so that the broker finds the fault in the read that also brought the whole frames.
+        whole = b"".join(bytes(buffer) for buffers in sends for buffer in buffers)
+        client.socket.sendall(whole + question + b"\xff\xff\xff\xff no frame is as large as that")
+        answer = client.answer()
+        assert answer is not None, "the question in front of the fault has no answer"
+        while answer is not None and answer.type == 7:  # receipts, if the disk was faster
+            answer = client.answer()
+        assert answer is not None
+        assert (answer.type, answer.partitionMetadataResponse.request_id) == (22, 9)
+        while answer is not None:  # the fault still ends the connection
+            answer = client.answer()
+    path = f"/admin/v2/{topic.replace('://', '/')}/stats"
+    eventually(
+        lambda: broker.rest("GET", path)["msgInCounter"] == 3, what="the messages in front of the fault are stored"
+    )
+
+
+def test_a_fault_behind_a_refused_request_is_told_once(broker: BrokerProcess, topic: str) -> None:
+    before = broker.log.read_text().count("closed the connection")
+    with raw(broker) as client:
+        # Whoever has not said CONNECT is closed for that; the fault behind it must neither help nor be told again.
+        early = encode(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=1)))
+        client.socket.sendall(early + b"\x00\x00\x00\x00")
+        answers = list(iter(client.answer, None))
+    assert [answer.type for answer in answers if answer is not None] in ([], [14])
+    assert broker.log.read_text().count("closed the connection") == before + 1

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import cast
 
 from magnetar.broker.broker import Broker
-from magnetar.core.errors import MagnetarError, ProtocolError
+from magnetar.core.errors import MagnetarError
 from magnetar.runtime.driver import Driver
 from magnetar.wire import commands
-from magnetar.wire.frames import FrameDecoder
+from magnetar.wire.frames import FrameDecoder, FrameError
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -79,15 +79,19 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Bytes came. Whole frames in front of a fault count as if they had come in a read of their own: how the kernel
+        cuts the bytes must not decide whether a request was heard.
+        """
         self._heard = True
+        fault = ""
         try:
             frames = self._decoder.buffer_updated(nbytes)
-        except ProtocolError as error:
-            self.close(f"malformed frame: {error}")
-            return
+        except FrameError as error:
+            frames, fault = error.frames, f"malformed frame: {error}"
         if frames:
             self._server.driver.run(self._server.broker.frames, self._number, frames)
+        if fault:
+            self.close(fault)
 
     def pause_writing(self) -> None:
         """The socket takes no more."""
@@ -122,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Close after what was written; the reason, if any, is logged."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
         if reason:
             logger.warning("closed the connection of %s: %s", self._peer, reason)
