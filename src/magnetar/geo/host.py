@@ -1,0 +1,168 @@
+"""What the machines of replicated subscriptions ask of their topic, and what the topic tells them.
+
+    broker.replicated.ReplicatedTopic (the host)  --- events --->  geo.ackedsets (exact mode), geo.snapshots (PIP-33)
+                                                  <-- requests ---
+
+One machine of each mode per topic that any link concerns. Both always understand what comes in; the namespace's mode says
+which one writes. Every call happens inside one event of the broker; nothing is re-entered: a host must not tell a
+machine of what that machine itself has just asked for (`apply`, `rebuild`).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from magnetar.core.ids import NONE, Position
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import StoredEntry
+from magnetar.storage.topiclog import TopicLog
+
+
+class Acked(NamedTuple):
+    """What one local acknowledgement (or skip, or clear-backlog) newly covers; expiry is never one.
+
+    Attributes:
+        after, up_to: everything with after < position <= up_to, markers and what was acknowledged before included
+            (a cumulative acknowledgement, a skip). Both NONE when there is no range.
+        entries: whole entries, acknowledged one by one.
+        partial: position -> bit set of message numbers within that entry's batch that are acknowledged now.
+    """
+
+    after: Position = NONE
+    up_to: Position = NONE
+    entries: Sequence[Position] = ()
+    partial: Mapping[Position, int] = {}
+
+
+class MarkerHost(Protocol):
+    """A topic here, as both machines see it. Read-only but for the requests."""
+
+    cluster: str
+    log: TopicLog
+
+    @property
+    def now_ms(self) -> int:
+        """Wall clock of this event, ms; may go back between runs, never within one."""
+        ...
+
+    @property
+    def routes(self) -> frozenset[tuple[str, str]]:
+        """All links (source, destination) of this topic that this cluster knows of, its own and others', by
+        configuration and policy. It may change: `Machine.routes_changed` tells."""
+        ...
+
+    def incarnation_of(self, cluster: str) -> int:
+        """The newest incarnation of this topic in a linked cluster that a link has told; 0 for unknown."""
+        ...
+
+    def append_marker(
+        self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
+    ) -> bool:
+        """Write a marker (`wire.markers`) into the topic.
+
+        Args:
+            data: the entry from the magic on; `replicate_to` in its metadata is what the argument says.
+            replicate_to: clusters that links may carry it to; empty for all of them.
+            then: called with its position and "" when it is durable, or with NONE and what went wrong.
+
+        Returns:
+            False when nothing can be written now (storage failed, topic being deleted): try again when `stored` or
+            `healed` is called.
+        """
+        ...
+
+    def cursor(self, subscription: str) -> Cursor | None:
+        """The cursor of a subscription here; not to be changed. None when there is none."""
+        ...
+
+    def subscriptions(self) -> Sequence[str]:
+        """The replicated ones, ascending."""
+        ...
+
+    def create(self, subscription: str) -> None:
+        """Make a durable replicated subscription, at EARLIEST, because another cluster told of it."""
+        ...
+
+    def apply(self, subscription: str, entries: Collection[Position], partial: Mapping[Position, int]) -> None:
+        """Acknowledge on the local cursor what other clusters acknowledged: whole entries, and batch messages (bit sets)."""
+        ...
+
+    def rebuild(self, subscription: str, acked: Collection[Position], partial: Mapping[Position, int]) -> None:
+        """Consumed messages came back (an adopted seek, a smaller base): consumers are disconnected, acknowledgements of
+        earlier deliveries are dropped, the cursor covers exactly this (and what has expired here)."""
+        ...
+
+    def dirty(self, subscription: str) -> None:
+        """The machine's state of a subscription changed: `Machine.encode` is stored soon, in one transaction with its cursor."""
+        ...
+
+    def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
+        """Call `then(now_ms)` once at or after a time (not any more when the topic is gone)."""
+        ...
+
+    def note(self, level: str, text: str) -> None:
+        """One line for the broker's log."""
+        ...
+
+
+class Machine(Protocol):
+    """Events, in the order of their happening."""
+
+    def load(self, subscription: str, state: bytes | None) -> Position:
+        """A subscription found at start, with its persisted state (None: none was stored).
+
+        Returns:
+            Up to where the state covers the topic's markers; those behind it are replayed by `stored` (markers only).
+        """
+        ...
+
+    def started(self) -> None:
+        """Loading and replay are over. From now on it may write."""
+        ...
+
+    def stored(self, entries: Sequence[StoredEntry]) -> None:
+        """Entries are durable and readable, own and foreign, messages and markers; no consumer was offered them yet."""
+        ...
+
+    def acknowledged(self, subscription: str, acked: Acked) -> None:
+        """A consumer or an operator here acknowledged (the cursor has it already)."""
+        ...
+
+    def created(self, subscription: str) -> None:
+        """A replicated subscription was created here by a consumer or operator, or was switched to replicated; its cursor says where it starts."""
+        ...
+
+    def sought(self, subscription: str, then: Callable[[str], None]) -> None:
+        """The cursor was moved by a seek or reset (it has moved); `then("")` when the seek may be answered."""
+        ...
+
+    def deleted(self, subscription: str) -> None:
+        """A subscription was deleted here, or switched to not replicated."""
+        ...
+
+    def trimmed(self) -> None:
+        """Retention deleted ledgers."""
+        ...
+
+    def rebased(self, cluster: str) -> None:
+        """A link of this topic to or from a cluster began anew: new, re-created or wiped peer, rewound cursor."""
+        ...
+
+    def routes_changed(self) -> None:
+        """`MarkerHost.routes` changed: a link or a cluster came or went."""
+        ...
+
+    def healed(self) -> None:
+        """The storage takes writes again: what was being written did not happen unless `then` said so."""
+        ...
+
+    def encode(self, subscription: str) -> bytes:
+        """The state to be persisted; covers all markers up to `log.last`."""
+        ...
+
+    def describe(self, subscription: str) -> dict[str, object]:
+        """For `/geo/v1` and internalStats: plain values."""
+        ...
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        ...
