@@ -120,3 +120,16 @@ def test_status_and_links(world: World) -> None:
     (link, _) = rows("links", "list", "-c", world.config)
     assert (link["paused"], link["throttle_bytes_per_s"]) == (False, 1_000_000)
     assert "nothing to skip" in refused(magnetar("links", "skip", "a:b", "--yes", "-c", world.config))
+
+
+def test_status_warns_of_a_policy_that_names_a_cluster_without_a_link(world: World) -> None:
+    assert "no link leads there" not in done("status", "-c", world.config)
+    at = ("--admin-url", world["a"].web)
+    world["a"].rest("PUT", "/admin/v2/clusters/far", {"serviceUrl": "http://127.0.0.1:1"})
+    world["a"].rest("PUT", "/admin/v2/tenants/far-away", {"allowedClusters": ["a", "far"]})
+    done("namespaces", "create", "far-away/lonely", "--clusters", "a,far", *at)
+    assert world["a"].rest("GET", "/geo/v1/status")["unlinked"] == {"far-away/lonely": ["far"]}
+    shown = " ".join(done("status", "-c", world.config).split())
+    assert "a: namespace far-away/lonely names far, but no link leads there" in shown
+    done("namespaces", "set-clusters", "far-away/lonely", "a", "--yes", *at)
+    assert world["a"].rest("GET", "/geo/v1/status")["unlinked"] == {}

@@ -144,7 +144,7 @@ class FakeControl:
         return self.link_states
 
     def geo_status(self) -> dict[str, Any]:
-        return {"incoming": [], "gaps": [], "deleted": []}
+        return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
 
     # changes
 

@@ -160,7 +160,12 @@ async def delete_cursor(call: Call) -> None:
     await call.done(lambda done: call.control.delete_orphan_cursor(target, topic, done))
 
 
-@geo.add("GET", "/status", "This cluster: links, incoming links, blocked topics, gaps.", reply="GeoStatus")
+@geo.add(
+    "GET",
+    "/status",
+    "This cluster: links, incoming links, blocked topics, gaps, policies without a link.",
+    reply="GeoStatus",
+)
 async def status(call: Call) -> Any:
     """What `magnetar status` shows of one cluster."""
     links = call.control.links()

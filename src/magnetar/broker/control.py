@@ -175,7 +175,8 @@ class BrokerControl(Protocol):
 
     def geo_status(self) -> dict[str, Any]:
         """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
-        blocked), `gaps`, `deleted` (topics with a deletion mark), as plain JSON values.
+        blocked), `gaps`, `deleted` (topics with a deletion mark), `unlinked` (namespace -> clusters that its policy names
+        without a link), as plain JSON values.
         """
         ...
 

@@ -16,7 +16,7 @@ from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, link_cursor_name
 from magnetar.geo.destination import LinkDestination
 from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.policy import targets
+from magnetar.geo.policy import targets, unlinked
 from magnetar.geo.records import targets_stored
 from magnetar.geo.source import LinkSource
 from magnetar.metadata.change import Change
@@ -392,7 +392,18 @@ class Links:
                 for state in source.topics.values()
                 if state.gap
             },
+            "unlinked": self.unlinked(),
         }
+
+    def unlinked(self) -> dict[str, list[str]]:
+        """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
+        resources, found = self._broker.resources, {}
+        for namespace in resources.all_namespaces():
+            if resources.serves(namespace):
+                named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
+                if named:
+                    found[str(namespace)] = sorted(named)
+        return found
 
     def topic_stats(self, topic: Topic) -> dict[str, Any]:
         """Pulsar's `replication` part of a topic's statistics."""

@@ -104,7 +104,7 @@ def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[
 
 
 def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for everything that needs an operator: blocked topics, blocked sources, gaps, orphaned cursors."""
+    """A line for everything that needs an operator: blocked topics and sources, gaps, orphaned cursors, missing links."""
     lines: list[str] = []
     for name, one in seen.items():
         for topic in one.get("blocked", ()):
@@ -125,6 +125,11 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                     lines.append(f"{where}: its link or policy is gone, its cursor still holds data back")
                 if topic["paused"] and not link["paused"]:
                     lines.append(f"{where}: paused")
+        for namespace, missing in one.get("unlinked", {}).items():
+            lines.append(
+                f"{name}: namespace {namespace} names {', '.join(missing)}, but no link leads there: nothing is sent or kept; "
+                f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
+            )
     return [cell(line) for line in lines]
 
 

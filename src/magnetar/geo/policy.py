@@ -1,6 +1,6 @@
 """Which entries of which topics go to which clusters.
 
-    topic   its effective clusters are those of the topic's own policy, else those of its namespace
+    topic   its effective clusters are those of its namespace
     link    a cluster gets a topic when it is an effective cluster, is not this one, and a link leads there
     entry   | published here, no `replicate_to`       | goes
             | published here, `replicate_to` has names | goes to those; the name `__local__` is no cluster's
@@ -24,11 +24,6 @@ _STAYS: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 
 
-def effective_clusters(namespace: Iterable[str], topic: Iterable[str] | None = None) -> frozenset[str]:
-    """Clusters of a topic: its own policy if it has one (also an empty one), else its namespace's."""
-    return frozenset(namespace if topic is None else topic)
-
-
 def targets(local: str, effective: Collection[str], linked: Iterable[str]) -> frozenset[str]:
     """Clusters that a topic's entries are sent to from here.
 
@@ -42,15 +37,8 @@ def targets(local: str, effective: Collection[str], linked: Iterable[str]) -> fr
 
 
 def unlinked(local: str, effective: Collection[str], linked: Iterable[str]) -> frozenset[str]:
-    """Clusters that a policy names but no link leads to: `status` warns of them."""
+    """Clusters that a policy names but no link leads to: nothing is sent there nor kept for them, and `status` warns."""
     return frozenset(effective) - frozenset(linked) - {local}
-
-
-def two_way(
-    a: str, b: str, clusters_in_a: Collection[str], clusters_in_b: Collection[str], links: Collection[tuple[str, str]]
-) -> bool:
-    """Whether a topic's messages travel in both directions between two clusters."""
-    return b in clusters_in_a and (a, b) in links and a in clusters_in_b and (b, a) in links
 
 
 def may_go(flags: int) -> bool:

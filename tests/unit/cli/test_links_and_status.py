@@ -124,13 +124,15 @@ def test_status_names_every_trouble(pair: Pair, run: Run) -> None:
     ]
     incoming = {"b": {"uuid": "u", "blocked": "identity", "detail": "two uuids"}}
     a.answer("GET /geo/v1/status", status(blocked=[blocked], links=[link(topics=topics)], incoming=incoming))
-    b.answer("GET /geo/v1/status", status(links=[]))
-    shown = run("status", "-c", path).out
+    b.answer("GET /geo/v1/status", status(links=[], unlinked={"public/default": ["c", "d"]}))
+    shown = " ".join(run("status", "-c", path).out.split())
     assert f"a:b {TOPIC} blocked: size for 60.0 s: too big" in shown
     assert "b:a blocked: identity: two uuids" in shown
     assert "a:b t1: its link or policy is gone" in shown
     assert "a:b t2: 1,500 messages were deleted before they could be sent" in shown
     assert "a:b t2: paused" in shown
+    assert "b: namespace public/default names c, d, but no link leads there: nothing is sent or kept" in shown
+    assert "magnetar namespaces set-clusters public/default" in shown
 
 
 def test_status_as_json(pair: Pair, run: Run) -> None:

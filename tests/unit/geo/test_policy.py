@@ -6,36 +6,26 @@ from hypothesis import strategies as st
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.policy import (
     MAY_GO,
-    effective_clusters,
     index_after,
     local_messages,
     may_go,
     names_allow,
     targets,
-    two_way,
     unlinked,
 )
 from magnetar.storage.entries import EntryFlags
 from tests.unit.geo.rig import Rig, message
 
 
-def test_topic_policy_comes_before_namespace() -> None:
-    assert effective_clusters(["a", "b"]) == {"a", "b"}
-    assert effective_clusters(["a", "b"], ["a"]) == {"a"}
-    assert effective_clusters(["a", "b"], []) == set()
-
-
 def test_a_target_is_named_linked_and_not_here() -> None:
     assert targets("a", {"a", "b", "c"}, ["b"]) == {"b"}
     assert targets("a", {"a"}, ["b"]) == set()
+
+
+def test_a_cluster_that_is_named_without_a_link_is_told() -> None:
     assert unlinked("a", {"a", "b", "c"}, ["b"]) == {"c"}
-
-
-def test_one_way_and_two_way() -> None:
-    both, one = {("a", "b"), ("b", "a")}, {("a", "b")}
-    assert two_way("a", "b", {"a", "b"}, {"a", "b"}, both)
-    assert not two_way("a", "b", {"a", "b"}, {"a", "b"}, one)
-    assert not two_way("a", "b", {"a", "b"}, {"b"}, both)
+    assert unlinked("a", {"a", "b"}, ["b", "c"]) == set()
+    assert unlinked("a", {"a"}, []) == set()
 
 
 def test_which_entries_go() -> None:
