@@ -47,7 +47,8 @@ class MarkerHost(Protocol):
     @property
     def routes(self) -> frozenset[tuple[str, str]]:
         """All links (source, destination) of this topic that this cluster knows of, its own and others', by
-        configuration and policy. It may change: `Machine.routes_changed` tells."""
+        configuration and policy. It may change: `Machine.routes_changed` tells.
+        """
         ...
 
     def incarnation_of(self, cluster: str) -> int:
@@ -88,7 +89,8 @@ class MarkerHost(Protocol):
 
     def rebuild(self, subscription: str, acked: Collection[Position], partial: Mapping[Position, int]) -> None:
         """Consumed messages came back (an adopted seek, a smaller base): consumers are disconnected, acknowledgements of
-        earlier deliveries are dropped, the cursor covers exactly this (and what has expired here)."""
+        earlier deliveries are dropped, the cursor covers exactly this (and what has expired here).
+        """
         ...
 
     def dirty(self, subscription: str) -> None:
@@ -128,7 +130,9 @@ class Machine(Protocol):
         ...
 
     def created(self, subscription: str) -> None:
-        """A replicated subscription was created here by a consumer or operator, or was switched to replicated; its cursor says where it starts."""
+        """A consumer or operator created a replicated subscription here, or switched one to replicated; the cursor says
+        where it starts.
+        """
         ...
 
     def sought(self, subscription: str, then: Callable[[str], None]) -> None:
