@@ -213,6 +213,17 @@ def test_second_deliveries_have_a_reason_only_shortly_before_the_kill() -> None:
     consumer.broker_killed(now)
     assert [may_be_lost(one) for one in PAYLOADS["jfk"]] == [False, True, False]
     assert not may_be_lost(b"unknown")
+
+    # What the client still had in its queue when the broker died was delivered after the kill, and acknowledged to nobody.
+    link.first_ms = array("q", [now + 1, now + 300, now + 301])
+    assert all(may_be_lost(one) for one in PAYLOADS["jfk"])
+    consumer.look_for_broker(True, now + 100)  # the connection to the dead broker, not noticed yet
+    consumer.broker_restarted()
+    consumer.look_for_broker(False, now + 200)
+    consumer.look_for_broker(True, now + 300)
+    consumer.look_for_broker(True, now + 400)
+    assert [may_be_lost(one) for one in PAYLOADS["jfk"]] == [True, True, False]
+
     found.consumer.arrive(b"j1", 1, explained=True)
     found.consumer.arrive(b"j1", 1, explained=True)
     assert (found.consumer.again, found.consumer.explained) == (1, 1)

@@ -5,6 +5,7 @@ Nothing here knows Magnetar: the addresses and the topic are all that these thre
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ LISTEN_MS: Final = 200
 ACK_MS: Final = 5_000
 """How long before its broker was killed a flight may have been delivered to come again with a reason: the client groups
 acknowledgements for 100 ms, the broker makes them durable within 50 ms; the rest is for a machine that is very busy."""
+
+NEVER_MS: Final = 1 << 62
 
 SEND_TIMEOUT_MS: Final = 60_000
 """A broker that is killed and started again must not fail what is on its way to it."""
@@ -185,10 +188,25 @@ class Consumer(Player):
         self.subscription, self.tally = subscription, tally
         self.subscribed = threading.Event()
         self._killed_ms = 0
+        self._back_ms = 0
+        self._restarted = threading.Event()
 
     def broker_killed(self, now_ms: int) -> None:
         """Remember when: what was delivered shortly before and comes again has its reason."""
         self._killed_ms = now_ms
+
+    def broker_restarted(self) -> None:
+        """It runs again; the client will find it in its own time."""
+        self._restarted.set()
+
+    def look_for_broker(self, connected: bool, now_ms: int) -> None:
+        """Before a flight is taken: note when the client is back at the restarted broker.
+
+        Until then it hands out what the dead broker had sent it and acknowledges into the void, for as long as its
+        queue lasts: on a busy machine that is well after the kill.
+        """
+        if connected and not self._back_ms and self._restarted.is_set():
+            self._back_ms = now_ms
 
     def play(self, connected: "pulsar.Client") -> None:
         """Receive and acknowledge until over."""
@@ -202,6 +220,7 @@ class Consumer(Player):
         )
         self.subscribed.set()
         while not self.over.is_set():
+            self.look_for_broker(consumer.is_connected(), time.time_ns() // 1_000_000)
             try:
                 message = consumer.receive(LISTEN_MS)
             except pulsar.Timeout:
@@ -214,9 +233,11 @@ class Consumer(Player):
         consumer.close()
 
     def _acknowledgement_may_be_lost(self, payload: bytes) -> bool:
-        """Whether a flight was delivered just before the broker was killed: its acknowledgement may have died with it."""
+        """Whether a flight was delivered just before the broker was killed, or out of the client's queue before it was
+        back: its acknowledgement may have died with the broker.
+        """
         found = self.tally.number_of.get(payload)
         if found is None or not self._killed_ms:
             return False
         first_ms = self.tally.links[found[0]].first_ms[found[1]]
-        return self._killed_ms - ACK_MS <= first_ms <= self._killed_ms
+        return self._killed_ms - ACK_MS <= first_ms <= (self._back_ms or NEVER_MS)

@@ -169,6 +169,7 @@ class Story:
         self._wait(lambda: self._between(others), f"{' and '.join(others)} to go on without {CONSUMER_AT}")
         self.screen.step(f"{' and '.join(others)} have everything of each other meanwhile; {CONSUMER_AT} starts again")
         self.world.brokers[CONSUMER_AT].start(self.screen.look)
+        self.consumer.broker_restarted()
         self._allow(share, CONSUMER_AT)
         self._heal()
 
