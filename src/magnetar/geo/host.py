@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import TopicLog
 
 
@@ -83,13 +84,22 @@ class MarkerHost(Protocol):
         """Make a durable replicated subscription, at EARLIEST, because another cluster told of it."""
         ...
 
-    def apply(self, subscription: str, entries: Collection[Position], partial: Mapping[Position, int]) -> None:
-        """Acknowledge on the local cursor what other clusters acknowledged: whole entries, and batch messages (bit sets)."""
+    def apply(self, subscription: str, entries: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Acknowledge on the local cursor what other clusters acknowledged, and what `load` found to be missing there.
+
+        Args:
+            entries: whole ones; may hold some that the cursor has already. Take them by `runs()`: a run may be long.
+            partial: position -> bit set, 1 = acknowledged (as in `Acked.partial`; a cursor counts the other way).
+        """
         ...
 
-    def rebuild(self, subscription: str, acked: Collection[Position], partial: Mapping[Position, int]) -> None:
+    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
         """Consumed messages came back (an adopted seek, a smaller base): consumers are disconnected, acknowledgements of
         earlier deliveries are dropped, the cursor covers exactly this (and what has expired here).
+
+        Args:
+            acked: all whole entries of the log that are consumed; markers are not named.
+            partial: as in `apply`.
         """
         ...
 
@@ -140,7 +150,11 @@ class Machine(Protocol):
         ...
 
     def deleted(self, subscription: str) -> None:
-        """A subscription was deleted here, or switched to not replicated."""
+        """A subscription was deleted here, or switched to not replicated.
+
+        `encode` then gives a small mark, which the host keeps without a cursor and hands to `load` at the next start (b"":
+        nothing to keep): markers of other clusters do not bring the subscription back until `created` is called again.
+        """
         ...
 
     def trimmed(self) -> None:
@@ -160,7 +174,9 @@ class Machine(Protocol):
         ...
 
     def encode(self, subscription: str) -> bytes:
-        """The state to be persisted; covers all markers up to `log.last`."""
+        """The state to be persisted; covers all markers up to `log.last`. Markers that no *durable* state of some
+        subscription covers must not be deleted by retention (E7).
+        """
         ...
 
     def describe(self, subscription: str) -> dict[str, object]:
