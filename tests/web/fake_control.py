@@ -146,6 +146,9 @@ class FakeControl:
     def geo_status(self) -> dict[str, Any]:
         return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
 
+    def drain(self) -> dict[str, Any]:
+        return {"cluster": "us-west", "safe": True, "links": []}
+
     # changes
 
     def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:

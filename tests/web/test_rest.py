@@ -310,6 +310,7 @@ CASES += [
     ("DELETE", f"{G}/links/gone/cursor", None, 400),
     ("DELETE", f"{G}/links/us-east/cursor?{T}", None, 412),
     ("GET", f"{G}/status", None, 200),
+    ("GET", f"{G}/drain", None, 200),
     ("GET", f"{G}/namespaces/public/default/replicationStart", None, 200),
     ("GET", f"{G}/namespaces/{NS404}/replicationStart", None, 404),
     ("GET", f"{G}/namespaces/public/{BAD}/replicationStart", None, 412),

@@ -15,6 +15,7 @@ from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
 from magnetar.admin.metrics import site
 from magnetar.admin.namespaces import namespaces
+from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.reference import openapi
 from magnetar.admin.replies import json_reply
@@ -36,7 +37,20 @@ async def describe_interface(call: Call) -> Any:
     return openapi(GROUPS, call.info.version)
 
 
-GROUPS: Final = (brokers, lookup, clusters, tenants, namespaces, topics, subscriptions, geo, site, page, own)
+GROUPS: Final = (
+    brokers,
+    lookup,
+    clusters,
+    tenants,
+    namespaces,
+    topics,
+    subscriptions,
+    geo,
+    operations,
+    site,
+    page,
+    own,
+)
 """Every group of routes, in the order in which they are matched and described."""
 
 ROUTES: Final[tuple[Route, ...]] = tuple(route for group in GROUPS for route in group.routes)

@@ -180,6 +180,10 @@ class BrokerControl(Protocol):
         """
         ...
 
+    def drain(self) -> dict[str, Any]:
+        """What keeps this cluster from being switched off (`broker.draining.DrainState`)."""
+        ...
+
     # ------------------------------------------------------------------------------------------------------- topics
 
     def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, SkipPreview
+from magnetar.broker.draining import describe
 from magnetar.broker.effects import Read, Store
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
@@ -119,6 +120,10 @@ class Controller:
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
         return self._broker.links.status() | {"deleted": sorted(self._broker.catalog.deleted)}
+
+    def drain(self) -> dict[str, Any]:
+        """What keeps this cluster from being switched off."""
+        return dict(describe(self._broker))
 
     # ------------------------------------------------------------------------------------------------------- topics
 

@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from magnetar import __version__
-from magnetar.cli import bench, broker, links, namespaces, replicate, status, subscriptions, tenants, topics, up, verify
+from magnetar.cli import (
+    bench,
+    broker,
+    drain,
+    links,
+    namespaces,
+    replicate,
+    status,
+    subscriptions,
+    tenants,
+    topics,
+    up,
+    verify,
+)
 from magnetar.cli.demo import command as demo
 from magnetar.cli.group import SETTINGS
 
@@ -21,6 +34,7 @@ ORDER: Final = (
     "status",
     "verify",
     "links",
+    "drain",
     "demo",
     "bench",
     "tenants",
@@ -65,7 +79,7 @@ def magnetar(
     """What all commands share."""
 
 
-for module in (up, broker, replicate, status, verify, demo, bench):
+for module in (up, broker, replicate, status, verify, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
 for module in (links, tenants, namespaces, topics, subscriptions):

@@ -1,0 +1,182 @@
+"""Whether a cluster can be switched off without keeping anything to itself: what `magnetar drain` waits for.
+
+    links          every entry that a link takes is confirmed by its destination's disk (C has passed it)
+    subscriptions  what was acknowledged here is written into its topic; as an entry it is then the links' matter
+    writes         nothing is on its way to the disk
+    producers      nobody is connected who could publish the next message
+
+Read-only: draining changes nothing, and a cluster that is safe now is so until somebody publishes or acknowledges.
+"""
+
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from magnetar.broker.control import LinkState, LinkTopicState
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.policy import MAY_GO, local_messages
+from magnetar.storage.topiclog import TopicLog
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+LISTED_MAX: Final = 100
+"""A ceiling on what is named of each kind: an answer of a page; the counts are complete."""
+
+
+class DrainTopic(TypedDict):
+    """A topic that a link has not delivered."""
+
+    topic: str
+    messages: int
+    """Not confirmed by the destination; an upper bound, as some may not be for it."""
+    entries: int
+    """The same, counted as entries, with the markers of replicated subscriptions."""
+    blocked: str
+    """See `broker.control.LinkTopicState`."""
+    reason: str
+    """Why it is not delivered yet, in one line."""
+
+
+class DrainLink(TypedDict):
+    """One outgoing link."""
+
+    target: str
+    state: str
+    """See `broker.control.LinkState`."""
+    detail: str
+    topics_waiting: int
+    messages: int
+    entries: int
+    topics: list[DrainTopic]
+    """The first of those that wait, the largest first."""
+
+
+class DrainState(TypedDict):
+    """What keeps a cluster from being switched off; `safe` if nothing does."""
+
+    cluster: str
+    uuid: str
+    safe: bool
+    links: list[DrainLink]
+    producers_connected: int
+    producers: list[dict[str, str]]
+    """`topic`, `producer`, `address` of the first."""
+    writes: int
+    """Appends on their way to the disk."""
+    subscriptions_waiting: int
+    subscriptions: list[dict[str, str]]
+    """`topic`, `subscription`, `reason` of the first whose state is not written."""
+    only_here_topics: int
+    only_here_messages: int
+    """Published here, retained, and carried by no link: nobody can read them while this cluster is off."""
+    unlinked: dict[str, list[str]]
+    """See `BrokerControl.geo_status`."""
+
+
+def entries_to_go(log: TopicLog, after: Position, up_to: Position) -> int:
+    """Entries with after < position <= up_to that a link may take, by their kind."""
+    total = 0
+    for ledger in log.ledger_infos():
+        if not after.ledger <= ledger.ledger <= up_to.ledger:
+            continue
+        first = max(after.entry + 1, 0) if ledger.ledger == after.ledger else 0
+        end = min(up_to.entry + 1, ledger.entries) if ledger.ledger == up_to.ledger else ledger.entries
+        total += ledger.flags[first:end].translate(MAY_GO).count(1) if first < end else 0
+    return total
+
+
+def describe(broker: "Broker") -> DrainState:
+    """Look at everything now."""
+    links = [_link(broker, link) for link in broker.links.states() if broker.links.sources[link["target"]].linked]
+    producers = [
+        {"topic": topic.text, "producer": producer.name, "address": producer.address}
+        for topic in broker.topics.values()
+        for producer in topic.producers.live.values()
+    ]
+    waiting = unwritten(broker)
+    writes = sum(topic.in_flight for topic in broker.topics.values())
+    topics, messages = _only_here(broker)
+    return DrainState(
+        cluster=broker.cluster,
+        uuid=broker.uuid,
+        safe=not (producers or waiting or writes or any(link["topics_waiting"] for link in links)),
+        links=links,
+        producers_connected=len(producers),
+        producers=producers[:LISTED_MAX],
+        writes=writes,
+        subscriptions_waiting=len(waiting),
+        subscriptions=waiting[:LISTED_MAX],
+        only_here_topics=topics,
+        only_here_messages=messages,
+        unlinked=broker.links.unlinked(),
+    )
+
+
+def _link(broker: "Broker", link: LinkState) -> DrainLink:
+    states = broker.links.sources[link["target"]].topics
+    topics = [
+        _topic(link, told, states[told["topic"]])
+        for told in link["topics"]
+        if not told["orphan"] and _waits(states[told["topic"]])
+    ]
+    topics.sort(key=lambda one: (not one["blocked"], -one["messages"], one["topic"]))
+    return DrainLink(
+        target=link["target"],
+        state=link["state"],
+        detail=link["detail"],
+        topics_waiting=len(topics),
+        messages=sum(topic["messages"] for topic in topics),
+        entries=sum(topic["entries"] for topic in topics),
+        topics=topics[:LISTED_MAX],
+    )
+
+
+def _waits(state: LinkTopic) -> bool:
+    return state.rewinding is not None or entries_to_go(state.log, state.cursor.c, state.log.last) > 0
+
+
+def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopic:
+    c, last = state.cursor.c, state.log.last
+    pair = f"{link['source']}:{link['target']}"
+    if told["blocked"]:
+        reason = f"blocked: {told['blocked']}: {told.get('blocked_detail', '')}"
+    elif link["paused"]:
+        reason = f"the link is paused: magnetar links resume {pair}"
+    elif told["paused"]:
+        reason = f"paused: magnetar links resume {pair} --topic {state.name}"
+    elif link["state"] != "up":
+        reason = f"the link is {link['state']}: {link['detail']}"
+    elif state.rewinding is not None:
+        reason = f"{link['target']} lost data: it is being sent again"
+    else:
+        reason = "on its way"
+    return DrainTopic(
+        topic=state.name,
+        messages=local_messages(state.log, c, last),
+        entries=entries_to_go(state.log, c, last),
+        blocked=told["blocked"],
+        reason=reason,
+    )
+
+
+def unwritten(broker: "Broker") -> list[dict[str, str]]:
+    """Replicated subscriptions with acknowledgements that their topic does not hold as a marker yet."""
+    found: list[dict[str, str]] = []
+    for topic in broker.topics.values():
+        machines: Any = getattr(topic, "replicated", None)
+        waiting = getattr(machines, "unwritten", None)
+        if waiting is not None:
+            found += [
+                {"topic": topic.text, "subscription": name, "reason": reason} for name, reason in waiting().items()
+            ]
+    return found
+
+
+def _only_here(broker: "Broker") -> tuple[int, int]:
+    """(topics, messages) that no link takes anywhere."""
+    topics = messages = 0
+    for topic in broker.topics.values():
+        if not any(source.wants(topic.text) for source in broker.links.sources.values()):
+            count = local_messages(topic.log, NONE, topic.log.last)
+            topics, messages = topics + bool(count), messages + count
+    return topics, messages
