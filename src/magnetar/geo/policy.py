@@ -5,7 +5,7 @@
     entry   | published here, no `replicate_to`       | goes
             | published here, `replicate_to` has names | goes to those; the name `__local__` is no cluster's
             | has `replicated_from`                    | never: every message comes straight from its origin
-            | marker                                   | by its kind; none yet
+            | marker                                   | as a message; a marker for here alone names this cluster
 
 So two-way, one-way and no replication between two clusters are all said by who lists whom, and a mesh has no loops.
 """
@@ -20,7 +20,7 @@ from magnetar.storage.topiclog import TopicLog
 LOCAL_ONLY: Final = "__local__"
 """What clients write into `replicate_to` for "do not replicate"; no cluster can have this name."""
 
-_STAYS: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER)
+_STAYS: Final = int(EntryFlags.REPLICATED)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 
 

@@ -76,12 +76,15 @@ def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
 
 
 def keep(filters: dict[int, str]) -> str:
-    """The SQL condition under which rows go on: control rows always, entries if their link's filter is true.
+    """The SQL condition under which rows go on: control rows and markers always, entries if their link's filter is true.
 
-    A filter that is null for an entry drops it, as SQL's WHERE does.
+    A filter that is null for an entry drops it, as SQL's WHERE does. Markers are not messages: a filter that knows nothing of
+    them must not stop the state of subscriptions.
     """
     cases = " ".join(f"when link = {link} then ({text})" for link, text in sorted(filters.items()) if text)
-    return f"kind <> {ENTRY} or coalesce(case {cases} else true end, false)" if cases else ""
+    if not cases:
+        return ""
+    return f"kind <> {ENTRY} or first_index < 0 or coalesce(case {cases} else true end, false)"
 
 
 class Assembler:

@@ -14,7 +14,7 @@ done again when the cursor is loaded.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
@@ -256,6 +256,45 @@ class Cursor:
         self.dirty = True
         if bits:
             self.ack_indexes(position, bits)
+        self._advance()
+
+    def replace(self, acked: Iterable[Position], partial: Mapping[Position, int], floor: Position = NONE) -> None:
+        """Cover exactly this, wherever the cursor was: consumed messages came back (an adopted seek of another cluster).
+
+        Args:
+            acked: whole entries. What is no entry, or a marker, is passed over.
+            partial: per batch a bit set of its acknowledged messages (1 = acknowledged).
+            floor: everything at or below is acknowledged, too.
+        """
+        log = self._log
+        self.acked.clear()
+        self.partial.clear()
+        self.mark_delete = self._normal(min(floor, log.last)) if floor != NONE else NONE
+        by_ledger: dict[int, list[int]] = {}
+        for ledger, entry in acked:
+            by_ledger.setdefault(ledger, []).append(entry)
+        for ledger, entries in by_ledger.items():
+            keep = BitMap(
+                entry
+                for entry in entries
+                if (ledger, entry) > self.mark_delete
+                and log.valid(Position(ledger, entry))
+                and not log.flags_at(Position(ledger, entry)) & _MARKER
+            )
+            if keep:
+                self.acked.ledgers[ledger] = keep
+                self.acked.size += len(keep)
+        for position, bits in partial.items():
+            if position <= self.mark_delete or position in self.acked or not log.valid(position):
+                continue
+            size = log.count_at(position)
+            left = ((1 << size) - 1) & ~bits
+            if not left:
+                self.acked.add(*position)
+            elif left.bit_count() < size:
+                self.partial[position] = Partial(left, size)
+        self.dirty = True
+        self._recount()
         self._advance()
 
     # ------------------------------------------------------------------------------------------------------- storing

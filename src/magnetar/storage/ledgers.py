@@ -132,12 +132,16 @@ class Ledgers:
         return NONE
 
     def seek_time(self, publish_time_ms: int) -> Position:
-        """The first entry with a publish time at or after `publish_time_ms`; LATEST when there is none."""
+        """The first message with a publish time at or after `publish_time_ms`; LATEST when there is none.
+
+        Markers do not count: their time is this broker's, that of the messages around them their producers'.
+        """
         for ledger_id in self._ids:
-            if self._ledgers[ledger_id].newest_publish < publish_time_ms:
+            ledger = self._ledgers[ledger_id]
+            if ledger.newest_publish < publish_time_ms:
                 continue
-            for entry, published in enumerate(self._ledgers[ledger_id].publish_times):
-                if published >= publish_time_ms:
+            for entry, published in enumerate(ledger.publish_times):
+                if published >= publish_time_ms and not ledger.flags[entry] & EntryFlags.MARKER:
                     return Position(ledger_id, entry)
         return LATEST
 

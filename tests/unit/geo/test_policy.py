@@ -32,7 +32,9 @@ def test_which_entries_go() -> None:
     assert may_go(0)
     assert may_go(EntryFlags.BATCH | EntryFlags.CHUNK | EntryFlags.RESTRICTED)
     assert not may_go(EntryFlags.REPLICATED)
-    assert not may_go(EntryFlags.MARKER)
+    assert may_go(EntryFlags.MARKER)
+    assert may_go(EntryFlags.MARKER | EntryFlags.RESTRICTED)
+    assert not may_go(EntryFlags.MARKER | EntryFlags.REPLICATED)
     assert [bool(MAY_GO[flags]) for flags in range(256)] == [may_go(flags) for flags in range(256)]
     assert names_allow(0, [], "b")
     assert names_allow(EntryFlags.RESTRICTED, ["b"], "b")

@@ -6,7 +6,7 @@ bytes, or that holds too many unacknowledged messages.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,6 +93,12 @@ class Dispatcher(ABC):
     @abstractmethod
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
         """So many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
+
+    def acknowledged_elsewhere(self, positions: Iterable[Position], parts: Mapping[Position, int]) -> None:
+        """Another cluster's consumers acknowledged entries, and so many messages of batches; the cursor has it.
+
+        Nothing is sent by that: more may follow in the same event. `dispatch` comes at its end.
+        """
 
     @abstractmethod
     def mark_delete_moved(self) -> None:

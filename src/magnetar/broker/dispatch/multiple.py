@@ -12,7 +12,7 @@ an entry was redelivered is kept until it is acknowledged.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from magnetar.broker.consumer import Consumer
@@ -259,8 +259,31 @@ class MultipleConsumers(Dispatcher):
             holder.messages_acked += messages
             self.unacked -= messages
 
+    def acknowledged_elsewhere(self, positions: Iterable[Position], parts: Mapping[Position, int]) -> None:
+        """As `settled`, but no consumer here is counted as having acknowledged anything."""
+        for position in positions:
+            holder = self._holder(position)
+            if holder is not None:
+                self._release(holder, position)
+            elif self.is_waiting(position):
+                self.not_to_send(position)
+                self.refetch.drop(position)
+            if self.redeliveries:
+                self.redeliveries.pop(position, None)
+        for position, messages in parts.items():
+            holder = self._holder(position)
+            if holder is not None:
+                holder.pending[position] -= messages
+                holder.unacked -= messages
+                self.unacked -= messages
+        self._forget_below()
+
     def mark_delete_moved(self) -> None:
         """What is at or below it is pending nowhere and not sent again."""
+        self._forget_below()
+        self.dispatch()
+
+    def _forget_below(self) -> None:
         mark_delete = self.around.cursor.mark_delete
         for consumer in self.consumers:
             for position in [position for position in consumer.pending if position <= mark_delete]:
@@ -269,7 +292,6 @@ class MultipleConsumers(Dispatcher):
         for position in [position for position in self.redeliveries if position <= mark_delete]:
             del self.redeliveries[position]
         self._check_blocked()
-        self.dispatch()
 
     def _holder(self, position: Position) -> Consumer | None:
         return next((consumer for consumer in self.consumers if position in consumer.pending), None)
