@@ -1,0 +1,511 @@
+"""The fences of a broker's subscriptions: planned failover as the broker sees it (`geo.failover` has the steps).
+
+    fence       stored, then the subscription is held: consumers stay connected and get nothing more; what they were sent
+                may still be acknowledged. When all of it is, or after the grace period, the final state is written.
+    complete    stored, then the consumers are told: TOPIC_MIGRATED with the target's address, and CLOSE_CONSUMER, which
+                makes the client connect there at once. Whoever subscribes later gets success and then the same.
+    activate    at the target, when it has merged the final state: stored, then it dispatches.
+
+Consumers are held, not sent away at once: the target has not merged the final state yet and would deliver again what is
+acknowledged here, and a client that is cut off loses the acknowledgements of what it has in its queue.
+
+A change of one subscription waits for the one before it to be stored.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from magnetar.broker.effects import Note, Store
+from magnetar.broker.records import quote, unquote
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.failover import Fence, Phase, Token
+from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.versions import may_push
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.session import Session
+
+FENCE_PREFIX: Final = "fences/"
+RETRY_MS: Final = 500
+"""After a final state, or a fence, that could not be stored."""
+
+GRACE_MS: Final = 1_000
+"""Default of the grace period. Clients send acknowledgements at least every 100 ms; the rest is for the application, which
+has to work off what its client holds. It ends earlier when everything sent is acknowledged."""
+
+GRACE_MS_MAX: Final = 60_000
+"""A ceiling: so long nobody is served."""
+
+WAIT_MS_MAX: Final = 20_000
+"""A ceiling on long polls, below the patience of HTTP clients and proxies (30 s)."""
+
+WAITS_MAX: Final = 1_000
+"""A ceiling on long polls under way; each is a command that waits."""
+
+_TOPIC_MIGRATED: Final = 68
+
+Key = tuple[str, str]
+Done = Callable[[MagnetarError | None], None]
+
+
+class FinalWriter(Protocol):
+    """Writes the final state of a subscription into its topic."""
+
+    def refuses(self, topic: Topic, subscription: Subscription) -> str:
+        """Why its state cannot be moved exactly; "" when it can."""
+
+    def write(
+        self, topic: Topic, subscription: Subscription, token: Token, then: Callable[[Position, str], None]
+    ) -> None:
+        """Write; `then` is called once with the position when it is durable, or with NONE and what went wrong."""
+
+
+class _Wait(NamedTuple):
+    """A long poll: `ready` is asked after each event of the topic; `then` is called once."""
+
+    ready: Callable[[], bool]
+    then: Callable[[], None]
+
+
+class Fences:
+    """What every subscription's fence says, and what follows from it.
+
+    Args:
+        broker: whose.
+        stored: the metadata store's content at start.
+    """
+
+    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
+        self._broker = broker
+        self._outbox = broker.outbox
+        self._fences: dict[Key, Fence] = {}
+        self._changes: dict[Key, deque[Callable[[], None]]] = {}
+        self._versions: dict[Key, int] = {}
+        self._waits: dict[str, list[_Wait]] = {}
+        self._waiting = 0
+        self._writing: set[Key] = set()
+        self.writer: FinalWriter | None = None
+        for key, data in stored.items():
+            if key.startswith(FENCE_PREFIX):
+                text, _, name = key.removeprefix(FENCE_PREFIX).rpartition("/")
+                self._fences[text, unquote(name)] = Fence.decode(f"{unquote(name)} of {text}", data)
+
+    def started(self) -> None:
+        """Topics and subscriptions are loaded: those that were fenced still are, and a failover that was cut short goes on."""
+        gone = [key for key in self._fences if self._found(*key) is None]
+        for key in gone:
+            del self._fences[key]
+        if gone:
+            self._outbox.put(Store({}, tuple(fence_key(*key) for key in gone), None))
+        for (text, name), fence in self._fences.items():
+            found = self._found(text, name)
+            if found is not None and fence.held:
+                found[1].hold(True)
+                self._outbox.put(Note("warning", f"subscription {name} of {text} is {fence}"))
+                self._broker.timer(self._outbox.now_ms, lambda _now, key=(text, name): self._go_on(key))  # type: ignore[misc]
+
+    # ------------------------------------------------------------------------------------------------------- looking
+
+    def _found(self, text: str, name: str) -> tuple[Topic, Subscription] | None:
+        topic = self._broker.topics.get(text)
+        subscription = topic.subscriptions.get(name) if topic is not None else None
+        return (topic, subscription) if topic is not None and subscription is not None else None
+
+    def _existing(self, text: str, name: str) -> tuple[Topic, Subscription]:
+        found = self._found(text, name)
+        if found is None:
+            what = f"subscription {name} of {text}" if text in self._broker.topics else f"topic {text}"
+            raise NotFound(f"{what} does not exist in {self._broker.cluster}")
+        return found
+
+    def fence(self, text: str, name: str) -> Fence:
+        """A subscription's; of one that never took part in a failover, or does not exist, an active one."""
+        return self._fences.get((text, name), Fence())
+
+    def url_of(self, cluster: str) -> str:
+        """Where clients reach a cluster.
+
+        Raises:
+            PreconditionFailed: it is not known.
+        """
+        resources = self._broker.resources
+        url = resources.cluster_data(cluster).broker_service_url if cluster in resources.clusters() else ""
+        if not url:
+            raise PreconditionFailed(
+                f"{self._broker.cluster} does not know where clients reach cluster {cluster}; name it in clusters.toml"
+            )
+        return url
+
+    def describe(self, text: str, name: str) -> dict[str, Any]:
+        """The fence and what a failover has to know of the subscription, as plain values.
+
+        Raises:
+            NotFound: no such topic or subscription.
+        """
+        topic, subscription = self._existing(text, name)
+        return self.fence(text, name).told() | {
+            "topic": text,
+            "subscription": name,
+            "cluster": self._broker.cluster,
+            "version": self._versions.get((text, name), 0),
+            "replicated": subscription.replicated,
+            "refused": self._refusal(topic, subscription),
+            "consumers": len(subscription.consumers),
+            "cumulative": sum(consumer.cumulative for consumer in subscription.consumers),
+            "in_flight": subscription.in_flight(),
+            "backlog": subscription.cursor.backlog_messages(),
+            "links": {
+                target: {
+                    "lag_messages": state.lag_messages(),
+                    "settled": str(state.cursor.c),
+                    "paused": state.paused or source.record.paused,
+                    "blocked": state.blocked,
+                    "lease": bool(source.lease.holder),
+                    "trouble": source.trouble_reason if source.trouble else "",
+                }
+                for target, source in self._broker.links.sources.items()
+                if (state := source.topics.get(text)) is not None and state.wanted
+            },
+        }
+
+    def held(self) -> list[dict[str, Any]]:
+        """All subscriptions that are fenced or moved away, for the status."""
+        return [
+            fence.told() | {"topic": text, "subscription": name}
+            for (text, name), fence in sorted(self._fences.items())
+            if fence.held
+        ]
+
+    def _refusal(self, topic: Topic, subscription: Subscription) -> str:
+        if not subscription.durable:
+            return "it belongs to a reader and is not kept"
+        if not subscription.replicated:
+            return (
+                "it is not replicated; subscribe with replicate_subscription_state_enabled, or set "
+                "replicatedSubscriptionStatus of the topic"
+            )
+        return self.writer.refuses(topic, subscription) if self.writer is not None else ""
+
+    # ------------------------------------------------------------------------------------------------------- changing
+
+    def _change(self, key: Key, step: Callable[[Fence], Fence], done: Done) -> None:
+        """Take a step when those before it are stored; `done` when it is durable and in force."""
+
+        def take() -> None:
+            before = self._fences.get(key, Fence())
+            try:
+                self._existing(*key)
+                after = step(before)
+            except MagnetarError as error:
+                self._next(key)
+                done(error)
+                return
+            if after == before:
+                self._next(key)
+                done(None)
+                return
+
+            def stored(problem: str) -> None:
+                if problem:
+                    self._next(key)
+                    done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {problem}"))
+                    return
+                if self._found(*key) is not None:
+                    self._fences[key] = after
+                    self._entered(key, before, after)
+                self._next(key)
+                done(None)
+
+            self._outbox.put(Store({fence_key(*key): after.encode()}, (), stored))
+
+        queue = self._changes.setdefault(key, deque())
+        queue.append(take)
+        if len(queue) == 1:
+            take()
+
+    def _next(self, key: Key) -> None:
+        queue = self._changes[key]
+        queue.popleft()
+        if queue:
+            queue[0]()
+        else:
+            del self._changes[key]
+
+    def _entered(self, key: Key, before: Fence, after: Fence) -> None:
+        text, name = key
+        self._versions[key] = self._versions.get(key, 0) + 1
+        found = self._found(text, name)
+        assert found is not None, "checked by the caller"
+        subscription = found[1]
+        if before.phase is not after.phase:
+            self._outbox.put(Note("info", f"failover: subscription {name} of {text} is {after}"))
+        subscription.hold(after.held)
+        if after.phase is Phase.MOVED:
+            subscription.disconnect_all(migrated_to=self.url_of(after.target))
+        self._go_on(key)
+        self._wake(text)
+
+    def _go_on(self, key: Key) -> None:
+        """Do what the phase asks for next."""
+        found, fence = self._found(*key), self._fences.get(key)
+        if found is None or fence is None:
+            return
+        if fence.phase is Phase.FENCING and found[1].in_flight() == 0:
+            self._drained(key, fence.token)
+        elif fence.phase is Phase.FENCED and fence.final is None:
+            self._write(key, fence, *found)
+
+    def _drained(self, key: Key, token: Token) -> None:
+        found = self._found(*key)
+        if found is not None:
+            left = found[1].in_flight()
+            self._change(
+                key,
+                lambda fence: fence.drained(token, left, self._outbox.now_ms),
+                lambda error: self._again(key, error),
+            )
+
+    def _again(self, key: Key, error: MagnetarError | None) -> None:
+        if error is not None:
+            self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
+            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._go_on(key))
+
+    def _write(self, key: Key, fence: Fence, topic: Topic, subscription: Subscription) -> None:
+        if key in self._writing or self.writer is None:
+            return
+        self._writing.add(key)
+
+        def written(position: Position, error: str) -> None:
+            self._writing.discard(key)
+            if error or position == NONE:
+                self._again(key, BrokerError(ErrorCode.PERSISTENCE, error or "the final state was not written"))
+            else:
+                self._change(
+                    key, lambda now: now.written(fence.token, position), lambda problem: self._again(key, problem)
+                )
+
+        self.writer.write(topic, subscription, fence.token, written)
+
+    # ----------------------------------------------------------------------------------------------------- operations
+
+    def begin(self, text: str, name: str, target: str, above: Token, grace_ms: int, done: Done) -> None:
+        """Fence a subscription, to move it to `target`.
+
+        Args:
+            text, name: topic or partition, and subscription.
+            target: cluster.
+            above: the latest failover that the target knows of.
+            grace_ms: how long acknowledgements of what was sent are awaited.
+            done: when it is fenced, durably.
+
+        Raises:
+            NotFound, BadRequest, PreconditionFailed: it cannot be moved there.
+        """
+        topic, subscription = self._existing(text, name)
+        if target == self._broker.cluster:
+            raise BadRequest(f"subscription {name} of {text} is in {target} already: name another cluster")
+        if not 0 <= grace_ms <= GRACE_MS_MAX:
+            raise BadRequest(f"the grace period is 0 to {GRACE_MS_MAX} ms, not {grace_ms}")
+        self.url_of(target)
+        source = self._broker.links.sources.get(target)
+        if source is None or not source.linked or not source.wants(text):
+            raise PreconditionFailed(
+                f"{text} has no link from {self._broker.cluster} to {target}: there is no such link in clusters.toml, or its "
+                f"namespace's replication clusters do not name {target}"
+            )
+        if refusal := self._refusal(topic, subscription):
+            raise PreconditionFailed(f"subscription {name} of {text} cannot be moved: {refusal}")
+        key = text, name
+
+        def step(fence: Fence) -> Fence:
+            return fence.fence(
+                fence.next_token(self._broker.cluster, self._outbox.now_ms, above), target, self._outbox.now_ms
+            )
+
+        def begun(error: MagnetarError | None) -> None:
+            fence = self.fence(*key)
+            if error is None and fence.phase is Phase.FENCING:
+                self._broker.timer(self._outbox.now_ms + grace_ms, lambda _now: self._drained(key, fence.token))
+            done(error)
+
+        self._change(key, step, begun)
+
+    def complete(self, text: str, name: str, token: Token, done: Done) -> None:
+        """The target is active: send the consumers there.
+
+        Raises:
+            NotFound. (`done`: Conflict.)
+        """
+        _, subscription = self._existing(text, name)
+        self.url_of(self.fence(text, name).target or self._broker.cluster)
+        left = subscription.in_flight()
+        self._change((text, name), lambda fence: fence.complete(token, left, self._outbox.now_ms), done)
+
+    def put_back(self, text: str, name: str, token: Token, done: Done) -> None:
+        """Call a failover off, at its source.
+
+        Raises:
+            NotFound. (`done`: Conflict.)
+        """
+        self._existing(text, name)
+        self._change((text, name), lambda fence: fence.put_back(token, self._outbox.now_ms), done)
+
+    def unfence(self, text: str, name: str, done: Done) -> None:
+        """End a fence by hand.
+
+        Raises:
+            NotFound.
+        """
+        self._existing(text, name)
+
+        def step(fence: Fence) -> Fence:
+            return fence.unfence(fence.next_token(self._broker.cluster, self._outbox.now_ms), self._outbox.now_ms)
+
+        self._change((text, name), step, done)
+
+    def activate(self, text: str, name: str, token: Token, done: Done) -> None:
+        """Go on with a subscription here, whose final state is merged.
+
+        Raises:
+            NotFound. (`done`: Conflict.)
+        """
+        self._existing(text, name)
+        self._change((text, name), lambda fence: fence.activate(token, self._outbox.now_ms), done)
+
+    def give_up(self, text: str, name: str, token: Token, done: Done) -> None:
+        """Call a failover off, at its target: it can activate nothing here any more.
+
+        Raises:
+            NotFound. (`done`: Conflict.)
+        """
+        self._existing(text, name)
+        self._change((text, name), lambda fence: fence.give_up(token), done)
+
+    # ---------------------------------------------------------------------------------------------------- long polls
+
+    def merged(self, text: str, name: str, source: str, position: Position) -> dict[str, Any]:
+        """Whether everything of a source's topic up to one of its positions is stored and merged here."""
+        topic = self._broker.topics.get(text)
+        watermark = topic.log.watermark(source) if topic is not None else NONE
+        exists = topic is not None and name in topic.subscriptions
+        return {
+            "topic": text,
+            "merged": exists and watermark >= position,
+            "watermark": str(watermark),
+            "exists": exists,
+        }
+
+    def wait(self, text: str, wait_ms: int, ready: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Call `then` when `ready`, asked now and after each event of the topic, or after `wait_ms`."""
+        if ready() or wait_ms <= 0 or self._waiting >= WAITS_MAX:
+            then()
+            return
+        wait = _Wait(ready, then)
+        self._waits.setdefault(text, []).append(wait)
+        self._waiting += 1
+        deadline = self._outbox.now_ms + min(wait_ms, WAIT_MS_MAX)
+        self._broker.timer(deadline, lambda _now: self._answer(text, [wait]))
+
+    def changed_since(self, text: str, name: str, version: int) -> bool:
+        """Whether the fence changed since its `version` was told."""
+        return self._versions.get((text, name), 0) > version
+
+    def _wake(self, text: str) -> None:
+        if text in self._waits:
+            self._answer(text, [wait for wait in self._waits[text] if wait.ready()])
+
+    def _answer(self, text: str, waits: Iterable[_Wait]) -> None:
+        for wait in waits:
+            pending = self._waits.get(text, [])
+            if wait in pending:
+                pending.remove(wait)
+                self._waiting -= 1
+                wait.then()
+        if not self._waits.get(text, True):
+            del self._waits[text]
+
+    # -------------------------------------------------------------------------------------------- what the broker tells
+
+    def confirmed(self, topic: Topic) -> None:
+        """Entries of a topic became readable."""
+        if self._waits:
+            self._wake(topic.text)
+
+    def cursor_changed(self, subscription: Subscription) -> None:
+        """Something was acknowledged, or a consumer left."""
+        if self._waits:
+            self._wake(subscription.topic)
+        if self._fences:
+            fence = self._fences.get((subscription.topic, subscription.name))
+            if fence is not None and fence.phase is Phase.FENCING:
+                self._go_on((subscription.topic, subscription.name))
+
+    def made(self, subscription: Subscription) -> None:
+        """A subscription exists from now on."""
+        if self._waits:
+            self._wake(subscription.topic)
+
+    def deleted(self, text: str, name: str) -> None:
+        """A subscription is gone, and with it what is known of its failovers."""
+        if self._fences.pop((text, name), None) is not None:
+            self._outbox.put(Store({}, (fence_key(text, name),), None))
+            self._wake(text)
+
+    def removed(self, text: str) -> None:
+        """A topic is gone; its keys went with it."""
+        for key in [key for key in self._fences if key[0] == text]:
+            del self._fences[key]
+        self._wake(text)
+
+    def deletion(self, text: str) -> tuple[str, ...]:
+        """Keys that the transaction that deletes a topic has to delete."""
+        return tuple(fence_key(*key) for key in self._fences if key[0] == text)
+
+    def redirects(
+        self,
+        session: "Session",
+        subscription: Subscription,
+        command: pb.CommandSubscribe,
+        done: Callable[[BrokerError | None], None],
+    ) -> bool:
+        """Whether a subscription moved away: then its consumer-to-be is answered, and sent after it.
+
+        A client too old to be sent anywhere is refused, with the address in the reason.
+        """
+        if not self._fences:
+            return False
+        fence = self._fences.get((subscription.topic, subscription.name))
+        if fence is None or fence.phase is not Phase.MOVED:
+            return False
+        url = self.url_of(fence.target)
+        if may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
+            session.send(commands.success(command.request_id), *commands.consumer_migrated(command.consumer_id, url))
+            done(None)
+        else:
+            done(
+                BrokerError(
+                    ErrorCode.NOT_ALLOWED,
+                    f"subscription {subscription.name} of {subscription.topic} was moved to cluster {fence.target}: "
+                    f"connect to {url}",
+                )
+            )
+        return True
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        for key, fence in self._fences.items():
+            found = self._found(*key)
+            assert found is None or found[1].held == fence.held, f"{key}: {fence}, held {found[1].held}"
+        assert self._waiting == sum(map(len, self._waits.values())), "long polls are miscounted"
+
+
+def fence_key(text: str, name: str) -> str:
+    """Where a subscription's fence is stored."""
+    return f"{FENCE_PREFIX}{text}/{quote(name)}"
