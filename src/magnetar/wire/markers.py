@@ -12,7 +12,9 @@ from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Position
+from magnetar.wire import acksets
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import AckedSetsMarker, AckMarker, SoughtEpoch, StateRequest
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.text import text_is_valid
 
@@ -36,6 +38,9 @@ class MarkerType(IntEnum):
     TXN_COMMITTING = 20
     TXN_COMMIT = 21
     TXN_ABORT = 22
+    ACKED_SETS = 110
+    SOUGHT_EPOCH = 111
+    STATE_REQUEST = 112
 
 
 class SnapshotRequest(NamedTuple):
@@ -68,7 +73,7 @@ class Update(NamedTuple):
     clusters: dict[str, Position]
 
 
-Marker = SnapshotRequest | SnapshotResponse | Snapshot | Update
+Marker = SnapshotRequest | SnapshotResponse | Snapshot | Update | AckMarker
 
 
 def _position(position: Position) -> pb.MarkersMessageIdData:
@@ -89,8 +94,10 @@ def _clusters(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:
     ]
 
 
-def _payload(marker: Marker) -> tuple[MarkerType, bytes]:
+def _payload(marker: Marker) -> tuple[int, bytes]:
     match marker:
+        case AckedSetsMarker() | SoughtEpoch() | StateRequest():
+            return acksets.encode_body(marker)
         case SnapshotRequest(snapshot_id, source):
             kind = MarkerType.SNAPSHOT_REQUEST
             body = pb.ReplicatedSubscriptionsSnapshotRequest(snapshot_id=snapshot_id, source_cluster=source)
@@ -155,6 +162,9 @@ def parse_body(marker_type: int, body: bytes) -> Marker | None:
     Raises:
         ProtocolError: too large, or cannot be decoded.
     """
+    acked = acksets.parse_body(marker_type, body)
+    if acked is not None:
+        return acked
     if len(body) > MARKER_BYTES_MAX:
         raise ProtocolError(f"a marker of {len(body)} bytes: at most {MARKER_BYTES_MAX} are accepted")
     try:

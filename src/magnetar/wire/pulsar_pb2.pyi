@@ -1831,6 +1831,7 @@ class GeoTopicState(message.Message):
     PAUSED_FIELD_NUMBER: builtins.int
     REMOVED_FIELD_NUMBER: builtins.int
     LEARNED_FIELD_NUMBER: builtins.int
+    RETAINED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     partitions: builtins.int
@@ -1856,6 +1857,10 @@ class GeoTopicState(message.Message):
     def last(self) -> GeoPosition:
         """newest readable position"""
 
+    @builtins.property
+    def retained(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]:
+        """per origin the first of its own messages that it retains; for the handshake"""
+
     def __init__(
         self,
         *,
@@ -1873,10 +1878,11 @@ class GeoTopicState(message.Message):
         paused: builtins.bool | None = ...,
         removed: builtins.bool | None = ...,
         learned: builtins.int | None = ...,
+        retained: abc.Iterable[GeoMark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "gap", b"gap", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "gap", b"gap", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "gap", b"gap", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "retained", b"retained", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1936,11 +1942,14 @@ class CommandGeoRead(message.Message):
     AFTER_FIELD_NUMBER: builtins.int
     UP_TO_FIELD_NUMBER: builtins.int
     BYTES_MAX_FIELD_NUMBER: builtins.int
+    ORIGIN_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     to: builtins.str
     """absent: every entry, whatever its kind (verify, restore)"""
     bytes_max: builtins.int
+    origin: builtins.str
+    """instead of `to`: only messages that this cluster published (restore)"""
     @builtins.property
     def after(self) -> GeoPosition: ...
     @builtins.property
@@ -1956,10 +1965,11 @@ class CommandGeoRead(message.Message):
         after: GeoPosition | None = ...,
         up_to: GeoPosition | None = ...,
         bytes_max: builtins.int | None = ...,
+        origin: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1983,6 +1993,8 @@ class CommandGeoReadResponse(message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
+    SOURCE_LEDGERS_FIELD_NUMBER: builtins.int
+    SOURCE_ENTRIES_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     error: builtins.int
     message: builtins.str
@@ -2019,6 +2031,12 @@ class CommandGeoReadResponse(message.Message):
     def end(self) -> GeoPosition:
         """everything up to here was looked at"""
 
+    @builtins.property
+    def source_ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
+        """only when asked by origin: where each entry stood there"""
+
+    @builtins.property
+    def source_entries(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
         self,
         *,
@@ -2038,10 +2056,12 @@ class CommandGeoReadResponse(message.Message):
         error: builtins.int | None = ...,
         message: builtins.str | None = ...,
         blocked: builtins.str | None = ...,
+        source_ledgers: abc.Iterable[builtins.int] | None = ...,
+        source_entries: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2322,6 +2342,7 @@ class GeoWatermarkQuery(message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
+    RETAINED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     partitions: builtins.int
@@ -2333,6 +2354,10 @@ class GeoWatermarkQuery(message.Message):
     def start(self) -> GeoPosition:
         """C: everything that this link will still send lies above (who a new uuid is)"""
 
+    @builtins.property
+    def retained(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]:
+        """as GEO_TOPICS told it: lets the destination forget acknowledgements nobody needs"""
+
     def __init__(
         self,
         *,
@@ -2341,10 +2366,11 @@ class GeoWatermarkQuery(message.Message):
         partitions: builtins.int | None = ...,
         last: GeoPosition | None = ...,
         start: GeoPosition | None = ...,
+        retained: abc.Iterable[GeoMark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "last", b"last", "partitions", b"partitions", "retained", b"retained", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2526,6 +2552,452 @@ class CommandGeoStatusResponse(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class GeoEpoch(message.Message):
+    """------------------------------------------------------------------------------ acknowledged sets (marker types 110-112)"""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    kind: builtins.int
+    """0: by creation, the rest is absent; 1: by a seek"""
+    time_ms: builtins.int
+    """hybrid logical clock of the cluster that sought"""
+    cluster: builtins.str
+    incarnation: builtins.int
+    def __init__(
+        self,
+        *,
+        kind: builtins.int | None = ...,
+        time_ms: builtins.int | None = ...,
+        cluster: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "kind", b"kind", "time_ms", b"time_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "kind", b"kind", "time_ms", b"time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoIndexes(message.Message):
+    """Messages of one origin: cluster, incarnation of the topic there, and a 64-bit portable Roaring bitmap of origin indexes."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    INDEXES_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    incarnation: builtins.int
+    indexes: builtins.bytes
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        indexes: builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "indexes", b"indexes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "indexes", b"indexes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoMark(message.Message):
+    """A point in the sequence of one origin's messages."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    incarnation: builtins.int
+    index: builtins.int
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        index: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "index", b"index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "index", b"index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoLowWater(message.Message):
+    """Below these marks nothing is retained in `cluster`, nor can come to it but from the origin's own log."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    MARKS_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    incarnation: builtins.int
+    """of its topic; with `position` the version: the later one counts"""
+    @builtins.property
+    def position(self) -> GeoPosition: ...
+    @builtins.property
+    def marks(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]: ...
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        position: GeoPosition | None = ...,
+        marks: abc.Iterable[GeoMark] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "marks", b"marks", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoFenceToken(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TIME_MS_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    time_ms: builtins.int
+    cluster: builtins.str
+    target: builtins.str
+    stage: builtins.str
+    def __init__(
+        self,
+        *,
+        time_ms: builtins.int | None = ...,
+        cluster: builtins.str | None = ...,
+        target: builtins.str | None = ...,
+        stage: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "stage", b"stage", "target", b"target", "time_ms", b"time_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "stage", b"stage", "target", b"target", "time_ms", b"time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoAckedSet(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    FULL_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    ACKS_FIELD_NUMBER: builtins.int
+    BASED_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    FLOOR_FIELD_NUMBER: builtins.int
+    FENCE_FIELD_NUMBER: builtins.int
+    subscription: builtins.str
+    full: builtins.bool
+    part: builtins.int
+    """of `parts`; the parts of a full state are unions, the first has the base"""
+    parts: builtins.int
+    based: builtins.bool
+    """whether `base` and `floor` say anything"""
+    @builtins.property
+    def epoch(self) -> GeoEpoch: ...
+    @builtins.property
+    def acks(self) -> containers.RepeatedCompositeFieldContainer[GeoIndexes]: ...
+    @builtins.property
+    def base(self) -> containers.RepeatedCompositeFieldContainer[GeoIndexes]: ...
+    @builtins.property
+    def floor(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]: ...
+    @builtins.property
+    def fence(self) -> GeoFenceToken: ...
+    def __init__(
+        self,
+        *,
+        subscription: builtins.str | None = ...,
+        epoch: GeoEpoch | None = ...,
+        full: builtins.bool | None = ...,
+        part: builtins.int | None = ...,
+        parts: builtins.int | None = ...,
+        acks: abc.Iterable[GeoIndexes] | None = ...,
+        based: builtins.bool | None = ...,
+        base: abc.Iterable[GeoIndexes] | None = ...,
+        floor: abc.Iterable[GeoMark] | None = ...,
+        fence: GeoFenceToken | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["based", b"based", "epoch", b"epoch", "fence", b"fence", "full", b"full", "part", b"part", "parts", b"parts", "subscription", b"subscription"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", b"acks", "base", b"base", "based", b"based", "epoch", b"epoch", "fence", b"fence", "floor", b"floor", "full", b"full", "part", b"part", "parts", b"parts", "subscription", b"subscription"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoAckedSets(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    NEXT_INDEX_FIELD_NUMBER: builtins.int
+    LOW_FIELD_NUMBER: builtins.int
+    OWN_FIELD_NUMBER: builtins.int
+    SETS_FIELD_NUMBER: builtins.int
+    writer: builtins.str
+    incarnation: builtins.int
+    """of the writer's topic"""
+    next_index: builtins.int
+    """one above the highest origin index that the writer gave"""
+    @builtins.property
+    def low(self) -> containers.RepeatedCompositeFieldContainer[GeoLowWater]: ...
+    @builtins.property
+    def own(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]:
+        """the first own index that each origin retains"""
+
+    @builtins.property
+    def sets(self) -> containers.RepeatedCompositeFieldContainer[GeoAckedSet]: ...
+    def __init__(
+        self,
+        *,
+        writer: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        next_index: builtins.int | None = ...,
+        low: abc.Iterable[GeoLowWater] | None = ...,
+        own: abc.Iterable[GeoMark] | None = ...,
+        sets: abc.Iterable[GeoAckedSet] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "next_index", b"next_index", "writer", b"writer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "low", b"low", "next_index", b"next_index", "own", b"own", "sets", b"sets", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoSoughtEpoch(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    writer: builtins.str
+    subscription: builtins.str
+    @builtins.property
+    def epoch(self) -> GeoEpoch: ...
+    def __init__(
+        self,
+        *,
+        writer: builtins.str | None = ...,
+        subscription: builtins.str | None = ...,
+        epoch: GeoEpoch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["epoch", b"epoch", "subscription", b"subscription", "writer", b"writer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["epoch", b"epoch", "subscription", b"subscription", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoStateRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: builtins.int
+    writer: builtins.str
+    @builtins.property
+    def subscriptions(self) -> containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        writer: builtins.str | None = ...,
+        subscriptions: abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["writer", b"writer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["subscriptions", b"subscriptions", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoAckState(message.Message):
+    """What is stored of a subscription, behind a version byte and in front of a checksum."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: builtins.int
+    FORGOT_FIELD_NUMBER: builtins.int
+    COVERED_FIELD_NUMBER: builtins.int
+    LOW_FIELD_NUMBER: builtins.int
+    OWN_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    CLOCK_MS_FIELD_NUMBER: builtins.int
+    clock_ms: builtins.int
+    @builtins.property
+    def state(self) -> GeoAckedSet:
+        """absent: unsubscribed here"""
+
+    @builtins.property
+    def forgot(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]: ...
+    @builtins.property
+    def covered(self) -> GeoPosition: ...
+    @builtins.property
+    def low(self) -> containers.RepeatedCompositeFieldContainer[GeoLowWater]: ...
+    @builtins.property
+    def own(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]: ...
+    @builtins.property
+    def next(self) -> containers.RepeatedCompositeFieldContainer[GeoMark]:
+        """one above the highest index stored or named, per origin"""
+
+    def __init__(
+        self,
+        *,
+        state: GeoAckedSet | None = ...,
+        forgot: abc.Iterable[GeoMark] | None = ...,
+        covered: GeoPosition | None = ...,
+        low: abc.Iterable[GeoLowWater] | None = ...,
+        own: abc.Iterable[GeoMark] | None = ...,
+        next: abc.Iterable[GeoMark] | None = ...,
+        clock_ms: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["clock_ms", b"clock_ms", "covered", b"covered", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["clock_ms", b"clock_ms", "covered", b"covered", "forgot", b"forgot", "low", b"low", "next", b"next", "own", b"own", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoRestore(message.Message):
+    """GEO_RESTORE, asked of a cluster that lost its disk: messages that it published itself in an earlier life, as a peer holds
+    them. The frame carries their bytes, one after the other. Without entries: the topic is made if it is missing, and the
+    answer tells what is here.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    PEER_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    LEDGERS_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    FIRST_INDEXES_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    SIZES_FIELD_NUMBER: builtins.int
+    AFTER_INCARNATION_FIELD_NUMBER: builtins.int
+    AFTER_INDEX_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    topic: builtins.str
+    cluster: builtins.str
+    """whose messages these are: the one that is asked"""
+    peer: builtins.str
+    """who held them"""
+    partitions: builtins.int
+    """of the partitioned topic it belongs to; 0: not partitioned"""
+    incarnation: builtins.int
+    """of the topic in its earlier life; the same for all entries"""
+    after_incarnation: builtins.int
+    """the entry before the first of these at the peer; 0: it is its first"""
+    after_index: builtins.int
+    @builtins.property
+    def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
+        """where each stood in that life"""
+
+    @builtins.property
+    def entries(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def first_indexes(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def counts(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def sizes(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        cluster: builtins.str | None = ...,
+        peer: builtins.str | None = ...,
+        partitions: builtins.int | None = ...,
+        incarnation: builtins.int | None = ...,
+        ledgers: abc.Iterable[builtins.int] | None = ...,
+        entries: abc.Iterable[builtins.int] | None = ...,
+        first_indexes: abc.Iterable[builtins.int] | None = ...,
+        counts: abc.Iterable[builtins.int] | None = ...,
+        sizes: abc.Iterable[builtins.int] | None = ...,
+        after_incarnation: builtins.int | None = ...,
+        after_index: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "incarnation", b"incarnation", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "incarnation", b"incarnation", "ledgers", b"ledgers", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoRestoreResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    STORED_FIELD_NUMBER: builtins.int
+    DUPLICATES_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    BLOCKED_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    RETRY_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
+    HELD_INCARNATIONS_FIELD_NUMBER: builtins.int
+    HELD_FIRSTS_FIELD_NUMBER: builtins.int
+    HELD_ENDS_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    stored: builtins.int
+    """messages"""
+    duplicates: builtins.int
+    """messages that were here, or had been"""
+    refused: builtins.bool
+    """the entry before is not here: begin again"""
+    blocked: builtins.str
+    """"policy", "partitions", "size", "corrupt", "identity" """
+    reason: builtins.str
+    retry: builtins.bool
+    """a passing trouble: back off"""
+    throttle_ms: builtins.int
+    @builtins.property
+    def held_incarnations(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
+        """what is here, or had been: runs of indexes, [first, end)"""
+
+    @builtins.property
+    def held_firsts(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @builtins.property
+    def held_ends(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        stored: builtins.int | None = ...,
+        duplicates: builtins.int | None = ...,
+        refused: builtins.bool | None = ...,
+        blocked: builtins.str | None = ...,
+        reason: builtins.str | None = ...,
+        retry: builtins.bool | None = ...,
+        throttle_ms: builtins.int | None = ...,
+        held_incarnations: abc.Iterable[builtins.int] | None = ...,
+        held_firsts: abc.Iterable[builtins.int] | None = ...,
+        held_ends: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "stored", b"stored", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "held_ends", b"held_ends", "held_firsts", b"held_firsts", "held_incarnations", b"held_incarnations", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "stored", b"stored", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class BaseCommand(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -2582,6 +3054,8 @@ class BaseCommand(message.Message):
     GEO_WATERMARKS_RESPONSE_FIELD_NUMBER: builtins.int
     GEO_STATUS_FIELD_NUMBER: builtins.int
     GEO_STATUS_RESPONSE_FIELD_NUMBER: builtins.int
+    GEO_RESTORE_FIELD_NUMBER: builtins.int
+    GEO_RESTORE_RESPONSE_FIELD_NUMBER: builtins.int
     type: builtins.int
     @builtins.property
     def connect(self) -> CommandConnect: ...
@@ -2687,6 +3161,10 @@ class BaseCommand(message.Message):
     def geo_status(self) -> CommandGeoStatus: ...
     @builtins.property
     def geo_status_response(self) -> CommandGeoStatusResponse: ...
+    @builtins.property
+    def geo_restore(self) -> CommandGeoRestore: ...
+    @builtins.property
+    def geo_restore_response(self) -> CommandGeoRestoreResponse: ...
     def __init__(
         self,
         *,
@@ -2743,9 +3221,11 @@ class BaseCommand(message.Message):
         geo_watermarks_response: CommandGeoWatermarksResponse | None = ...,
         geo_status: CommandGeoStatus | None = ...,
         geo_status_response: CommandGeoStatusResponse | None = ...,
+        geo_restore: CommandGeoRestore | None = ...,
+        geo_restore_response: CommandGeoRestoreResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
