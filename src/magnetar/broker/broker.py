@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.broker.catalog import Catalog
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
+from magnetar.broker.fences import Fences
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.links import Links
 from magnetar.broker.producers import Producer
@@ -98,7 +99,9 @@ class Broker:
             {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)},
         )
         self.links = Links(self, link_targets, stored)
+        self.fences = Fences(self, stored)
         self._load(stored, recovered)
+        self.fences.started()
         self.upkeep = Upkeep(self)
 
     # ------------------------------------------------------------------------------------------------------ starting
@@ -182,6 +185,7 @@ class Broker:
         for subscription in list(topic.subscriptions.values()):
             subscription.close("topic deleted")
         topic.subscriptions.clear()
+        self.fences.removed(topic.text)
         self._fenced.discard(topic.text)
         self.links.removed(topic)
 
@@ -359,7 +363,8 @@ class Broker:
             session.consumer_detached(consumer_id)
 
     def after_consumer_left(self, subscription: Subscription) -> None:
-        """A reader's subscription ends with its consumer."""
+        """A reader's subscription ends with its consumer; a fenced one may have waited for it."""
+        self.fences.cursor_changed(subscription)
         if subscription.durable or subscription.consumers:
             return
         topic = self.topics.get(subscription.topic)
@@ -368,6 +373,7 @@ class Broker:
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
         self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
+        self.fences.cursor_changed(subscription)
 
     def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """Call `then` when a subscription's cursor as it is now is durable."""
@@ -411,6 +417,7 @@ class Broker:
         for topic in self.topics.values():
             topic.validate()
         self.links.validate()
+        self.fences.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 

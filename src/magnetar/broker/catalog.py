@@ -255,6 +255,7 @@ class Catalog:
                 self._broker.keeper.forget(key)
                 deletes.append(key)
         deletes += self._broker.links.deletion(topic.name)
+        deletes += self._broker.fences.deletion(topic.text)
         puts = {}
         if self._broker.links.replicated(topic.name):
             puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
@@ -305,6 +306,8 @@ class Catalog:
         def stored(error: str) -> None:
             if error:
                 topic.subscriptions.pop(name, None)
+            else:
+                self._broker.fences.made(subscription)
             done(_problem(error))
 
         self._outbox.put(Store({cursor_key(topic.text, name): subscription.encode()}, (), stored))
@@ -330,7 +333,8 @@ class Catalog:
                     )
                 )
                 return
-            self._attach(session, existing, command, done)
+            if not self._broker.fences.redirects(session, existing, command, done):
+                self._attach(session, existing, command, done)
             return
         if not command.durable:
             start = command.start_message_id
@@ -454,6 +458,7 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
+        self._broker.fences.deleted(topic.text, subscription.name)
         key = cursor_key(topic.text, subscription.name)
         self._broker.keeper.forget(key)
         self._outbox.put(Store({}, (key,), lambda error: done(_problem(error))))

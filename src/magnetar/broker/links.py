@@ -163,6 +163,7 @@ class Links:
         """Entries became readable."""
         for source in self.sources.values():
             source.confirmed(topic.text)
+        self._broker.fences.confirmed(topic)
 
     def trimmed(self, topic: Topic) -> None:
         """Ledgers were deleted."""

@@ -28,11 +28,13 @@ from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta, MessageIdData
+from magnetar.wire.versions import may_push
 
 REPLICATED: Final = "pulsar.replicated.subscription"
 """Pulsar's name of the cursor property that marks a replicated subscription."""
 
 _UNLIMITED: Final = 1 << 62
+_TOPIC_MIGRATED: Final = 68
 
 _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
     SubType.EXCLUSIVE: Exclusive,
@@ -176,13 +178,21 @@ class Subscription:
             self._gone += Counters.of(consumer)
             self._dispatcher.remove(consumer)
 
-    def disconnect_all(self) -> None:
-        """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them."""
+    def disconnect_all(self, *, migrated_to: str = "") -> None:
+        """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them.
+
+        Args:
+            migrated_to: `pulsar://host:port` of another cluster that they shall come to instead.
+        """
         gone = list(self._dispatcher.consumers)
         self._dispatcher.remove_all()
         for consumer in gone:
             self._gone += Counters.of(consumer)
-            self._outbox.put(Send(consumer.connection, (commands.close_consumer(consumer.consumer_id),)))
+            if migrated_to and may_push(_TOPIC_MIGRATED, consumer.protocol_version):
+                told: tuple[bytes, ...] = commands.consumer_migrated(consumer.consumer_id, migrated_to)
+            else:
+                told = (commands.close_consumer(consumer.consumer_id),)
+            self._outbox.put(Send(consumer.connection, told))
             self._on_detached(consumer.connection, consumer.consumer_id)
 
     def close(self, reason: str) -> None:
@@ -204,6 +214,21 @@ class Subscription:
             if consumer.connection == connection:
                 consumer.paused = False
         self._dispatcher.dispatch()
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is sent because the subscription is fenced."""
+        return self._around.held
+
+    def hold(self, held: bool) -> None:
+        """Send nothing more, or go on; acknowledgements are taken in both cases."""
+        if held != self._around.held:
+            self._around.held = held
+            self._dispatcher.dispatch()
+
+    def in_flight(self) -> int:
+        """Messages that the consumers were sent and did not acknowledge."""
+        return self._dispatcher.in_flight()
 
     # ----------------------------------------------------------------------------------------------------- messages
 
@@ -233,6 +258,7 @@ class Subscription:
         """
         before = self.cursor.mark_delete
         if cumulative:
+            consumer.cumulative = True
             changed = self._ack_cumulative(ids)
         elif self._dispatcher.sub_type in _SHARED_TYPES:
             changed = self._ack_shared(consumer, ids)
@@ -253,7 +279,11 @@ class Subscription:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
             )
-        return self.cursor.ack_up_to(_position(ids[0]), bits_of(ids[0].ack_set))
+        position, bits = _position(ids[0]), bits_of(ids[0].ack_set)
+        if not self._log.valid(position):
+            # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
+            return False
+        return self.cursor.ack_up_to(position, bits)
 
     def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
         whole = []

@@ -270,14 +270,25 @@ def close_producer(producer_id: int) -> bytes:
     )
 
 
-def close_consumer(consumer_id: int) -> bytes:
-    """CLOSE_CONSUMER from the broker: look up again and come back."""
+def close_consumer(consumer_id: int, url: str | None = None) -> bytes:
+    """CLOSE_CONSUMER from the broker: look up again and come back; with `url`, come there at once."""
     return encode(
         pb.BaseCommand(
             type=16,
-            close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST),
+            close_consumer=pb.CommandCloseConsumer(
+                consumer_id=consumer_id, request_id=NO_REQUEST, assignedBrokerServiceUrl=url
+            ),
         )
     )
+
+
+def consumer_migrated(consumer_id: int, url: str) -> tuple[bytes, bytes]:
+    """What sends one consumer to another cluster: where to, and that it has to go now.
+
+    The C++ client only notes TOPIC_MIGRATED; it is CLOSE_CONSUMER that makes it connect, and with an assigned address it
+    does so without its backoff of 100 ms and more.
+    """
+    return topic_migrated(consumer_id, 1, url), close_consumer(consumer_id, url)
 
 
 def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = None, message: str = "") -> bytes:
