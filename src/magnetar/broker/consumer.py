@@ -92,6 +92,7 @@ class Consumer:
         pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
             Shared and Key_Shared only, in order of sending.
         unacked: messages in `pending`.
+        cumulative: it acknowledged cumulatively at least once.
     """
 
     connection: int
@@ -116,6 +117,7 @@ class Consumer:
     messages_acked: int = 0
     last_consumed_ms: int = 0
     last_acked_ms: int = 0
+    cumulative: bool = False
     rates: Rates = field(default_factory=Rates)
     owner: "Subscription | None" = None
 

@@ -108,6 +108,10 @@ class Dispatcher(ABC):
     def restart(self) -> None:
         """The cursor was moved anywhere: forget everything and read from it. There are no consumers."""
 
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Messages that the consumers were sent and did not acknowledge."""
+
     @property
     def active(self) -> Consumer | None:
         """The one that gets everything, of the types that have such a one."""

@@ -93,7 +93,7 @@ class Exclusive(Dispatcher):
     def dispatch(self) -> None:
         """Send to the active consumer what its permits allow, in one effect."""
         consumer = self._active
-        if consumer is None or not self._started or not consumer.can_receive:
+        if consumer is None or not self._started or self.around.held or not consumer.can_receive:
             return
         budget = self.around.limits.dispatch_bytes_max
         buffers: list[bytes] = []
@@ -138,6 +138,22 @@ class Exclusive(Dispatcher):
         self.reading.take(entries, dealt_with)
         count_sent(consumer, sent, messages, size, self.around.outbox.now_ms)
         return size
+
+    def in_flight(self) -> int:
+        """Messages between mark-delete and what was read that are not acknowledged."""
+        cursor, log, read = self.around.cursor, self.around.log, self.reading.after
+        following = log.next_after(cursor.mark_delete)
+        if following is None or following > read:
+            return 0
+        acked = sum(
+            log.messages_between(Position(first.ledger, first.entry - 1), min(last, read))
+            for first, last in cursor.acked.runs()
+            if first <= read
+        )
+        partly = sum(
+            partial.size - partial.bits.bit_count() for position, partial in cursor.partial.items() if position <= read
+        )
+        return log.messages_between(cursor.mark_delete, read) - acked - partly
 
     def validate(self) -> None:
         """Check what must hold after every step."""

@@ -155,7 +155,7 @@ class MultipleConsumers(Dispatcher):
 
     def dispatch(self) -> None:
         """Send what can be sent now, in one effect per consumer."""
-        if self.closed or not self.consumers or self.blocked:
+        if self.closed or self.around.held or not self.consumers or self.blocked:
             return
         self.send_ready()
         buffers, self._buffers = self._buffers, {}
@@ -365,6 +365,10 @@ class MultipleConsumers(Dispatcher):
         self.redeliveries.pop(position, None)
 
     # ------------------------------------------------------------------------------------------------------ watching
+
+    def in_flight(self) -> int:
+        """What is pending on the consumers."""
+        return self.unacked
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys."""

@@ -66,6 +66,7 @@ class Surroundings:
     Attributes:
         topic, subscription: names, for reads and for messages to people.
         partition: the topic's number, -1 when it is no partition.
+        held: nothing is sent, whoever is connected: the subscription is fenced (`broker.fences`).
     """
 
     outbox: Outbox
@@ -75,6 +76,7 @@ class Surroundings:
     subscription: str
     partition: int = -1
     limits: Limits = field(default_factory=Limits)
+    held: bool = False
 
     def __str__(self) -> str:
         return f"subscription {self.subscription} of {self.topic}"
