@@ -1614,17 +1614,21 @@ class ReplicatedSubscriptionsSnapshotRequest(message.Message):
 
     SNAPSHOT_ID_FIELD_NUMBER: builtins.int
     SOURCE_CLUSTER_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
     snapshot_id: builtins.str
     source_cluster: builtins.str
+    round: builtins.int
+    """whoever writes it reads GeoClaim"""
     def __init__(
         self,
         *,
         snapshot_id: builtins.str | None = ...,
         source_cluster: builtins.str | None = ...,
+        round: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["round", b"round", "snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["round", b"round", "snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1634,7 +1638,10 @@ class ReplicatedSubscriptionsSnapshotResponse(message.Message):
 
     SNAPSHOT_ID_FIELD_NUMBER: builtins.int
     CLUSTER_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
     snapshot_id: builtins.str
+    round: builtins.int
+    """the request's; whoever writes it reads GeoClaim"""
     @builtins.property
     def cluster(self) -> ClusterMessageId: ...
     def __init__(
@@ -1642,10 +1649,11 @@ class ReplicatedSubscriptionsSnapshotResponse(message.Message):
         *,
         snapshot_id: builtins.str | None = ...,
         cluster: ClusterMessageId | None = ...,
+        round: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "round", b"round", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "round", b"round", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1656,21 +1664,27 @@ class ReplicatedSubscriptionsSnapshot(message.Message):
     SNAPSHOT_ID_FIELD_NUMBER: builtins.int
     LOCAL_MESSAGE_ID_FIELD_NUMBER: builtins.int
     CLUSTERS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
     snapshot_id: builtins.str
     @builtins.property
     def local_message_id(self) -> MarkersMessageIdData: ...
     @builtins.property
     def clusters(self) -> containers.RepeatedCompositeFieldContainer[ClusterMessageId]: ...
+    @builtins.property
+    def held(self) -> containers.RepeatedCompositeFieldContainer[GeoHeld]:
+        """the messages that the log held at local_message_id"""
+
     def __init__(
         self,
         *,
         snapshot_id: builtins.str | None = ...,
         local_message_id: MarkersMessageIdData | None = ...,
         clusters: abc.Iterable[ClusterMessageId] | None = ...,
+        held: abc.Iterable[GeoHeld] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["local_message_id", b"local_message_id", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["clusters", b"clusters", "local_message_id", b"local_message_id", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["clusters", b"clusters", "held", b"held", "local_message_id", b"local_message_id", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1680,18 +1694,92 @@ class ReplicatedSubscriptionsUpdate(message.Message):
 
     SUBSCRIPTION_NAME_FIELD_NUMBER: builtins.int
     CLUSTERS_FIELD_NUMBER: builtins.int
+    CLAIM_FIELD_NUMBER: builtins.int
     subscription_name: builtins.str
     @builtins.property
     def clusters(self) -> containers.RepeatedCompositeFieldContainer[ClusterMessageId]: ...
+    @builtins.property
+    def claim(self) -> GeoClaim: ...
     def __init__(
         self,
         *,
         subscription_name: builtins.str | None = ...,
         clusters: abc.Iterable[ClusterMessageId] | None = ...,
+        claim: GeoClaim | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["subscription_name", b"subscription_name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["claim", b"claim", "subscription_name", b"subscription_name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["clusters", b"clusters", "subscription_name", b"subscription_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["claim", b"claim", "clusters", b"clusters", "subscription_name", b"subscription_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoHeld(message.Message):
+    """Origin indexes of one origin as ranges, ascending: the distance from the end of the range before (from 0), the length,
+    and so on. Two numbers a range, mostly one byte each.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    RANGES_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    incarnation: builtins.int
+    @builtins.property
+    def ranges(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        ranges: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "incarnation", b"incarnation", "ranges", b"ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoClaim(message.Message):
+    """What an update says by identity, beside PIP-33's positions. A peer that reads it needs the positions no more."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ACKED_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    BASED_FIELD_NUMBER: builtins.int
+    SEEKS_FIELD_NUMBER: builtins.int
+    CREATED_FIELD_NUMBER: builtins.int
+    based: builtins.bool
+    """base is told; else the receiver keeps its own"""
+    created: builtins.bool
+    """the subscription begins: no snapshot was passed yet"""
+    @builtins.property
+    def acked(self) -> containers.RepeatedCompositeFieldContainer[GeoHeld]:
+        """acknowledged, skipped, or passed by a seek"""
+
+    @builtins.property
+    def base(self) -> containers.RepeatedCompositeFieldContainer[GeoHeld]:
+        """what the subscription's starting point takes for consumed"""
+
+    @builtins.property
+    def seeks(self) -> containers.RepeatedCompositeFieldContainer[GeoEpoch]:
+        """per cluster the latest seek that the writer has heard of"""
+
+    def __init__(
+        self,
+        *,
+        acked: abc.Iterable[GeoHeld] | None = ...,
+        base: abc.Iterable[GeoHeld] | None = ...,
+        based: builtins.bool | None = ...,
+        seeks: abc.Iterable[GeoEpoch] | None = ...,
+        created: builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["based", b"based", "created", b"created"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["acked", b"acked", "base", b"base", "based", b"based", "created", b"created", "seeks", b"seeks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
