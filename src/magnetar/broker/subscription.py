@@ -9,7 +9,7 @@ The type may change whenever there are no consumers. Everything here is one mach
 and asks for things only through its outbox and the two callbacks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -24,14 +24,23 @@ from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundi
 from magnetar.broker.effects import Note, Outbox, Send
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
+from magnetar.geo.host import Acked
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import EntryFlags
+from magnetar.storage.positions import PositionSet
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta, MessageIdData
 from magnetar.wire.versions import may_push
 
 REPLICATED: Final = "pulsar.replicated.subscription"
 """Pulsar's name of the cursor property that marks a replicated subscription."""
+
+EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
+EXPIRED_ENTRY: Final = "magnetar.expired.entry"
+"""Cursor properties of a replicated subscription: everything at or below has expired *here*. Expiry is no acknowledgement
+(FINDINGS B11): when another cluster's seek brings messages back, those that expired here stay away."""
+
+OnAcked = Callable[["Subscription", Acked], None]
 
 _UNLIMITED: Final = 1 << 62
 _TOPIC_MIGRATED: Final = 68
@@ -93,6 +102,7 @@ class Subscription:
     Attributes:
         consumers: in the order of their coming.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
+        on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
     """
 
     def __init__(
@@ -120,6 +130,7 @@ class Subscription:
         self._log = log
         self._on_dirty = on_dirty
         self._on_detached = on_detached
+        self.on_acked: OnAcked | None = None
         self._ranges_max = config.cursor_ranges_max
         self._told_left_out = False
         self.rates = Rates()
@@ -283,7 +294,34 @@ class Subscription:
         if not self._log.valid(position):
             # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
             return False
-        return self.cursor.ack_up_to(position, bits)
+        before = self.cursor.mark_delete
+        changed = self.cursor.ack_up_to(position, bits)
+        if changed and self.on_acked is not None:
+            self._tell_range(before, position, bits)
+        return changed
+
+    def _tell_range(self, before: Position, position: Position, bits: int = 0) -> None:
+        """A cumulative acknowledgement; with `bits`, of its own batch only the messages with bit 0."""
+        assert self.on_acked is not None
+        if not bits or self.cursor.is_acked(position) or not self._log.valid(position):
+            self.on_acked(self, Acked(before, position))
+            return
+        acked = ((1 << self._log.count_at(position)) - 1) & ~bits
+        self.on_acked(self, Acked(before, Position(position.ledger, position.entry - 1), (), {position: acked}))
+
+    def _tell(self, whole: Sequence[Position], ids: Sequence[MessageIdData]) -> None:
+        """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same."""
+        assert self.on_acked is not None
+        partial: dict[Position, int] = {}
+        log = self._log
+        for item in ids:
+            if item.ack_set:
+                position = Position(item.ledgerId, item.entryId)
+                if log.valid(position):
+                    acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
+                    partial[position] = partial.get(position, 0) | acked
+        entries = [position for position in whole if position not in partial] if partial else whole
+        self.on_acked(self, Acked(NONE, NONE, entries, partial))
 
     def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
         whole = []
@@ -294,6 +332,8 @@ class Subscription:
             else:
                 whole.append(Position(item.ledgerId, item.entryId))
         fresh = self.cursor.ack(whole)
+        if self.on_acked is not None:
+            self._tell(whole, ids)
         consumer.messages_acked += fresh + changed
         return fresh + changed > 0
 
@@ -313,6 +353,8 @@ class Subscription:
             elif messages:
                 self._dispatcher.settled_part(consumer, position, messages)
         changed += cursor.ack(whole)
+        if self.on_acked is not None:
+            self._tell(whole, ids)
         self._dispatcher.settled(consumer, whole)
         return changed > 0
 
@@ -348,6 +390,8 @@ class Subscription:
     def reset_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         """Move the cursor, as `seek_to`, of a subscription that has no consumers."""
         before = self.cursor.mark_delete
+        for key in (EXPIRED_LEDGER, EXPIRED_ENTRY):
+            self.cursor.properties.pop(key, None)
         self.cursor.reset(position, bits_of(ack_set))
         self._dispatcher.restart()
         self._changed(before)
@@ -364,14 +408,31 @@ class Subscription:
         self._ack_up_to(self._log.last)
 
     def expire(self, before_publish_time_ms: int) -> None:
-        """Acknowledge everything in front of the first entry published at that time or later."""
+        """Give up everything in front of the first entry published at that time or later, in this cluster."""
         self.moments.expired_ms = self._outbox.now_ms
         first_kept = Cursor.at(self._log, self._log.seek_time(before_publish_time_ms))
-        self._ack_up_to(first_kept.mark_delete)
+        self._give_up(first_kept.mark_delete)
 
     def advance_to(self, position: Position) -> None:
-        """Acknowledge everything at or below `position`, unless that is a step back or behind the newest entry."""
-        self._ack_up_to(position)
+        """Give up everything at or below `position` in this cluster (a backlog quota), unless that is a step back or behind
+        the newest entry.
+        """
+        self._give_up(position)
+
+    def _give_up(self, position: Position) -> None:
+        """As acknowledging, but other clusters are not told: it is nobody's acknowledgement."""
+        before = self.cursor.mark_delete
+        if position <= before or position > self._log.last:
+            return
+        if self.replicated:
+            self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
+        self._ack_up_to(position, tell=False)
+
+    @property
+    def expired(self) -> Position:
+        """Everything at or below has expired here; NONE when that is not known of anything."""
+        properties = self.cursor.properties
+        return Position(properties.get(EXPIRED_LEDGER, NONE.ledger), properties.get(EXPIRED_ENTRY, NONE.entry))
 
     def nth_unacknowledged(self, number: int) -> Position | None:
         """The `number`-th (from 1) entry that is not acknowledged, or None."""
@@ -392,9 +453,46 @@ class Subscription:
                 reached, found = position, found + 1
         return reached, found
 
-    def _ack_up_to(self, position: Position) -> None:
+    # ------------------------------------------------------------------------------------------- from other clusters
+
+    def acknowledged_elsewhere(self, entries: PositionSet, partial: Mapping[Position, int]) -> bool:
+        """Other clusters' consumers acknowledged entries, and messages of batches (bit sets, 1 = acknowledged).
+
+        Nothing is sent by that; call `available` at the end of the event.
+
+        Returns:
+            Whether the cursor changed.
+        """
+        cursor, before = self.cursor, self.cursor.mark_delete
+        fresh = cursor.ack_set(entries)
+        parts: dict[Position, int] = {}
+        for position, acked in partial.items():
+            if self._log.valid(position):
+                left = ((1 << self._log.count_at(position)) - 1) & ~acked
+                messages = cursor.ack_indexes(position, left)
+                if messages and cursor.is_acked(position):
+                    fresh.add(*position)
+                elif messages:
+                    parts[position] = messages
+        if not fresh and not parts:
+            return False
+        self._dispatcher.acknowledged_elsewhere(fresh, parts)
+        self._changed(before)
+        return True
+
+    def rebuild(self, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Consumed messages came back: consumers are disconnected, the cursor covers exactly this and what expired here."""
+        self.disconnect_all()
+        before = self.cursor.mark_delete
+        self.cursor.replace(acked, partial, self.expired)
+        self._dispatcher.restart()
+        self._changed(before)
+
+    def _ack_up_to(self, position: Position, *, tell: bool = True) -> None:
         before = self.cursor.mark_delete
         if self.cursor.ack_up_to(position):
+            if tell and self.on_acked is not None:
+                self._tell_range(before, position)
             self._dispatcher.mark_delete_moved()
             self._changed(before)
 

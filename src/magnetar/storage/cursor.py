@@ -65,6 +65,9 @@ class CursorLog(Protocol):
     def valid(self, position: Position) -> bool:
         """Whether there is an entry at a position."""
 
+    def message_ids(self, ledger: int) -> BitMap:
+        """Entry ids of a ledger without its markers; the caller's own. Empty when it is not here."""
+
 
 def bits_of(words: Iterable[int]) -> int:
     """A client's ack_set as one number: little-endian 64-bit words, signed on the wire; bit 1 = not acknowledged."""
@@ -258,7 +261,41 @@ class Cursor:
             self.ack_indexes(position, bits)
         self._advance()
 
-    def replace(self, acked: Iterable[Position], partial: Mapping[Position, int], floor: Position = NONE) -> None:
+    def ack_set(self, entries: PositionSet) -> PositionSet:
+        """Acknowledge many entries at once; a run costs no object per entry.
+
+        Returns:
+            Those that were not acknowledged before. What is no entry, or a marker, is passed over.
+        """
+        fresh = PositionSet()
+        for ledger, wanted in entries.ledgers.items():
+            new = self._open_entries(ledger) & wanted
+            if new:
+                fresh.ledgers[ledger] = new
+                fresh.size += len(new)
+        if fresh:
+            for position in [each for each in self.partial if each in fresh] if self.partial else ():
+                self._drop_partial(position)
+            for ledger, new in fresh.ledgers.items():
+                present = self.acked.ledgers.get(ledger)
+                self.acked.ledgers[ledger] = new.copy() if present is None else present | new
+            self.acked.size += fresh.size
+            self._acked_messages += self._messages_of(fresh)
+            self.dirty = True
+            self._advance()
+        return fresh
+
+    def _open_entries(self, ledger: int) -> BitMap:
+        """Entries of a ledger that are not acknowledged, without markers."""
+        found = self._log.message_ids(ledger)
+        if ledger < self.mark_delete.ledger:
+            return BitMap()
+        if ledger == self.mark_delete.ledger and self.mark_delete.entry >= 0:
+            found.remove_range(0, self.mark_delete.entry + 1)
+        acked = self.acked.ledgers.get(ledger)
+        return found if acked is None else found - acked
+
+    def replace(self, acked: PositionSet, partial: Mapping[Position, int], floor: Position = NONE) -> None:
         """Cover exactly this, wherever the cursor was: consumed messages came back (an adopted seek of another cluster).
 
         Args:
@@ -269,32 +306,13 @@ class Cursor:
         log = self._log
         self.acked.clear()
         self.partial.clear()
-        self.mark_delete = self._normal(min(floor, log.last)) if floor != NONE else NONE
-        by_ledger: dict[int, list[int]] = {}
-        for ledger, entry in acked:
-            by_ledger.setdefault(ledger, []).append(entry)
-        for ledger, entries in by_ledger.items():
-            keep = BitMap(
-                entry
-                for entry in entries
-                if (ledger, entry) > self.mark_delete
-                and log.valid(Position(ledger, entry))
-                and not log.flags_at(Position(ledger, entry)) & _MARKER
-            )
-            if keep:
-                self.acked.ledgers[ledger] = keep
-                self.acked.size += len(keep)
-        for position, bits in partial.items():
-            if position <= self.mark_delete or position in self.acked or not log.valid(position):
-                continue
-            size = log.count_at(position)
-            left = ((1 << size) - 1) & ~bits
-            if not left:
-                self.acked.add(*position)
-            elif left.bit_count() < size:
-                self.partial[position] = Partial(left, size)
+        self._acked_messages = self._partial_messages = 0
+        self.mark_delete = NONE if floor == NONE else self._normal(min(floor, log.last))
         self.dirty = True
-        self._recount()
+        self.ack_set(acked)
+        for position, bits in partial.items():
+            if log.valid(position):
+                self.ack_indexes(position, ((1 << log.count_at(position)) - 1) & ~bits)
         self._advance()
 
     # ------------------------------------------------------------------------------------------------------- storing
@@ -432,11 +450,12 @@ class Cursor:
             self._partial_messages -= partial.size - partial.bits.bit_count()
 
     def _recount(self) -> None:
-        log = self._log
-        self._acked_messages = sum(
-            log.messages_between(Position(first.ledger, first.entry - 1), last) for first, last in self.acked.runs()
-        )
+        self._acked_messages = self._messages_of(self.acked)
         self._partial_messages = sum(partial.size - partial.bits.bit_count() for partial in self.partial.values())
+
+    def _messages_of(self, entries: PositionSet) -> int:
+        between = self._log.messages_between
+        return sum(between(Position(first.ledger, first.entry - 1), last) for first, last in entries.runs())
 
     def validate(self) -> None:
         """Check what must hold after every step."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from pyroaring import BitMap
+
 from magnetar.core.ids import LATEST, NONE, Identity, OriginKey, Position
 from magnetar.storage.entries import EntryFlags
 from magnetar.storage.ledger import Ledger, find
@@ -84,6 +86,10 @@ class Ledgers:
                 yield ledger, first, end
             at += 1
 
+    def pieces(self, after: Position, up_to: Position) -> Iterable[tuple[Ledger, int, int]]:
+        """The entries with after < p <= up_to by ledger: (ledger, first, end); the ledgers are to be read only."""
+        return self._pieces(after, up_to)
+
     def entries_between(self, after: Position, up_to: Position) -> int:
         """Entries with after < p <= up_to."""
         return sum(end - first for _, first, end in self._pieces(after, up_to))
@@ -95,6 +101,15 @@ class Ledgers:
     def markers_between(self, after: Position, up_to: Position) -> int:
         """Markers among those entries."""
         return sum(ledger.markers_in(first, end) for ledger, first, end in self._pieces(after, up_to))
+
+    def message_ids(self, ledger_id: int) -> BitMap:
+        """Entry ids of a ledger without its markers; the caller's own. Empty when it is not here."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return BitMap()
+        found = BitMap(range(ledger.entries))
+        found.difference_update(BitMap(ledger.markers))
+        return found
 
     def bytes_between(self, after: Position, up_to: Position) -> int:
         """Bytes of those entries' records."""

@@ -17,6 +17,7 @@ from magnetar.broker.effects import Send, Timer
 from magnetar.core.ids import Position
 from magnetar.storage.cursor import words_of
 from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.positions import PositionSet
 from magnetar.wire import commands
 
 ACTIVE_CHANGE_VERSION: Final = 12
@@ -94,7 +95,8 @@ class Dispatcher(ABC):
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
         """So many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
 
-    def acknowledged_elsewhere(self, positions: Iterable[Position], parts: Mapping[Position, int]) -> None:
+    @abstractmethod
+    def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
         """Another cluster's consumers acknowledged entries, and so many messages of batches; the cursor has it.
 
         Nothing is sent by that: more may follow in the same event. `dispatch` comes at its end.

@@ -4,7 +4,7 @@ It is not remembered what was sent: a consumer that goes away or asks for redeli
 mark-delete. Entries that are acknowledged one by one above it are left out. Delayed delivery is ignored, as in Pulsar.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
@@ -13,6 +13,7 @@ from magnetar.broker.effects import Send
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
 
 
 class Exclusive(Dispatcher):
@@ -81,6 +82,9 @@ class Exclusive(Dispatcher):
         """Nothing is remembered of what was sent."""
 
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """Nothing is remembered of what was sent."""
+
+    def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
         """Nothing is remembered of what was sent."""
 
     def mark_delete_moved(self) -> None:

@@ -23,6 +23,7 @@ from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Note, Send
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
 
 DELAYED_OR_MARKER = DELAYED | MARKER
 
@@ -259,9 +260,9 @@ class MultipleConsumers(Dispatcher):
             holder.messages_acked += messages
             self.unacked -= messages
 
-    def acknowledged_elsewhere(self, positions: Iterable[Position], parts: Mapping[Position, int]) -> None:
+    def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
         """As `settled`, but no consumer here is counted as having acknowledged anything."""
-        for position in positions:
+        for position in self._concerned(entries):
             holder = self._holder(position)
             if holder is not None:
                 self._release(holder, position)
@@ -277,6 +278,15 @@ class MultipleConsumers(Dispatcher):
                 holder.unacked -= messages
                 self.unacked -= messages
         self._forget_below()
+
+    def _concerned(self, entries: PositionSet) -> Iterable[Position]:
+        """Those of the entries that may be pending or waiting: a long run costs no more than what is."""
+        if not self.consumers:
+            return ()
+        pending = sum(len(consumer.pending) for consumer in self.consumers)
+        if len(entries) <= 64 + pending or self.waiting_count() or self.redeliveries:
+            return entries
+        return [position for consumer in self.consumers for position in consumer.pending if position in entries]
 
     def mark_delete_moved(self) -> None:
         """What is at or below it is pending nowhere and not sent again."""
