@@ -16,7 +16,7 @@ import pytest
 
 from magnetar.core.errors import ConfigError
 from magnetar.spark import replicate, session
-from magnetar.spark.states import Link
+from magnetar.spark.states import ALL, Link
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 
@@ -206,3 +206,17 @@ def test_a_query_that_ended_is_started_again(clusters: Any, pipeline: Any) -> No
     a.publish(T, entry_bytes(10))
     eventually(lambda: running.queries.tend() or b.identities(T, "a") == [0], 30)  # type: ignore[func-returns-value]
     assert any("restarting" in line for line in running.lines)
+
+
+def test_a_checkpoint_that_a_kill_left_half_is_begun_anew(clusters: Any, pipeline: Any, tmp_path: Path) -> None:
+    # Offsets without the query's metadata: Spark refuses to start on that, and would for ever.
+    folder = tmp_path / "checkpoint-0"
+    replicate.prepare_checkpoint(folder)
+    offsets = folder / ALL / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"v":1,"n":1}')
+    a, b = clusters("a", "b")
+    a.create(T, links=("b",))
+    a.publish(T, entry_bytes(10))
+    pipeline(a, b, links=("a:b",))
+    eventually(lambda: b.identities(T, "a") == [0], 30)

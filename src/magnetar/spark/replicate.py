@@ -156,6 +156,26 @@ def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
     )
 
 
+def begin_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
+    """Start the query of one lane, with a new checkpoint if Spark refuses the one that is there.
+
+    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway.
+
+    Raises:
+        ConfigError: it does not start with a new one either; one line.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        return start_query(spark, conductor, lane, checkpoint)
+    except PySparkException:
+        shutil.rmtree(checkpoint / lane, ignore_errors=True)
+    try:
+        return start_query(spark, conductor, lane, checkpoint)
+    except PySparkException as error:
+        raise ConfigError(f"query {lane} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
+
+
 def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
     """Analyse every link's filter on its own, so that a mistake is told with the link's name.
 
@@ -199,25 +219,31 @@ class Queries:
         self._spark, self._conductor, self._checkpoint, self._say = spark, conductor, checkpoint, on_line
         self._failures = dict.fromkeys(lanes, 0)
         self._again_at = dict.fromkeys(lanes, 0.0)
-        self.running = {lane: start_query(spark, conductor, lane, checkpoint) for lane in lanes}
+        self.running = {lane: begin_query(spark, conductor, lane, checkpoint) for lane in lanes}
 
     def tend(self) -> None:
         """Look after the queries: one that ended is started again after a pause."""
         now = time.monotonic()
-        for lane, query in self.running.items():
+        for lane, query in list(self.running.items()):
             if query.isActive:
                 continue
             if self._again_at[lane] == 0.0:
-                self._failures[lane] += 1
-                pause = min(RESTART_MS_MAX, 500 << min(self._failures[lane], 5)) / 1000
-                self._again_at[lane] = now + pause
                 error = query.exception()
-                self._say(f"query {lane} ended: {session.first_line(error) if error else 'no reason'}; restarting")
+                self._pause(lane, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
             elif now >= self._again_at[lane]:
                 self._again_at[lane] = 0.0
                 # Whatever was wrong with the checkpoint, it is worth nothing.
                 shutil.rmtree(self._checkpoint / lane, ignore_errors=True)
-                self.running[lane] = start_query(self._spark, self._conductor, lane, self._checkpoint)
+                try:
+                    self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+                except ConfigError as error:
+                    self._pause(lane, f"does not start: {error}")
+
+    def _pause(self, lane: str, what: str) -> None:
+        """A query is to be started again, later each time."""
+        self._failures[lane] += 1
+        self._again_at[lane] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[lane], 5)) / 1000
+        self._say(f"query {lane} {what}")
 
     def stop(self) -> None:
         """Stop the queries; the conductor has let the batches end."""
