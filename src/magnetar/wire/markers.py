@@ -2,27 +2,38 @@
 
 A marker is an entry whose metadata has a `marker_type`. It is never delivered, has no origin index, and travels over a
 link like any entry. Building and parsing is here; what they mean is the replicated subscriptions' matter (geo).
+
+The bodies of types 10 to 13 are Apache Pulsar's. What they say in addition, by identity and not by position, stands in
+fields from 1000 up, which Pulsar passes over (`round`, `held`, `Claim`). Types 110 to 112 are `wire.acksets`'.
 """
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.wire import acksets
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import AckedSetsMarker, AckMarker, SoughtEpoch, StateRequest
+from magnetar.wire.acksets import INDEX_MAX, TIME_MS_MAX, AckedSetsMarker, AckMarker, Epoch, SoughtEpoch, StateRequest
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.text import text_is_valid
 
 MARKER_PRODUCER: Final = "pulsar.marker"
 """The producer name in a marker's metadata, as Pulsar writes it."""
 
-MARKER_BYTES_MAX: Final = 64 * 1024
-"""A ceiling: the largest marker of the protocol names a position for each cluster, a few KB at most."""
+MARKER_BYTES_MAX: Final = 256 * 1024
+"""A ceiling: a position for each cluster is a few KB at most; `RANGES_MAX` ranges, twice, are some 60 KB when holes are small."""
+
+RANGES_MAX: Final = 8192
+"""A ceiling on the ranges of one `Held`. A range ends where a message never came (restricted, filtered, deleted too
+early): usually there is one range an origin."""
+
+ORIGINS_MAX: Final = 1024
+"""A ceiling on the origins of one `Held`: 256 clusters that made their topic anew four times."""
 
 CLUSTERS_MAX: Final = 256
 """A ceiling on the clusters that one marker names: more than any mesh has."""
@@ -43,34 +54,64 @@ class MarkerType(IntEnum):
     STATE_REQUEST = 112
 
 
+Held = Mapping[OriginKey, Sequence[int]]
+"""Messages by identity: per origin its indexes as half-open ranges (first, end, first, end, ...), ascending, apart."""
+
+
+class Claim(NamedTuple):
+    """What an update says by identity (GeoClaim).
+
+    Attributes:
+        acked: acknowledged in the writer, by its consumers, operators, or because others told it.
+        base: what the subscription's starting point takes for consumed, nobody having acknowledged it; None: not told.
+        seeks: the latest seek in each cluster that the writer has heard of.
+        created: the subscription begins here, no snapshot was passed yet.
+    """
+
+    acked: Held
+    base: Held | None = None
+    seeks: tuple[Epoch, ...] = ()
+    created: bool = False
+
+
 class SnapshotRequest(NamedTuple):
-    """The question where everybody is, from the cluster that takes a snapshot to all others."""
+    """The question where everybody is, from the cluster that takes a snapshot to all others.
+
+    `round` counts from 1; 0 from a peer that knows no `Claim` (Apache Pulsar).
+    """
 
     snapshot_id: str
     source_cluster: str
+    round: int = 0
 
 
 class SnapshotResponse(NamedTuple):
-    """The answering cluster's newest position when it met the request."""
+    """The answering cluster's newest position when it met the request; `round` is the request's, 0 from Apache Pulsar."""
 
     snapshot_id: str
     cluster: str
     position: Position
+    round: int = 0
 
 
 class Snapshot(NamedTuple):
-    """A snapshot that is complete: positions of one moment. Stays in the cluster that took it."""
+    """A snapshot that is complete: positions of one moment, and what the log held then. Stays in the cluster that took it."""
 
     snapshot_id: str
     local: Position
     clusters: dict[str, Position]
+    held: Mapping[OriginKey, Sequence[int]] = {}
 
 
 class Update(NamedTuple):
-    """A subscription got past a snapshot: what each cluster may take as acknowledged."""
+    """A subscription got past a snapshot: what each cluster may take as acknowledged.
+
+    With `claim` None it comes from a peer that only knows positions (Apache Pulsar).
+    """
 
     subscription: str
     clusters: dict[str, Position]
+    claim: Claim | None = None
 
 
 Marker = SnapshotRequest | SnapshotResponse | Snapshot | Update | AckMarker
@@ -94,25 +135,61 @@ def _clusters(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:
     ]
 
 
+def _held(held: Held) -> list[pb.GeoHeld]:
+    if sum(map(len, held.values())) > 2 * RANGES_MAX or len(held) > ORIGINS_MAX:
+        raise ValueError(f"a marker names more than {RANGES_MAX} ranges or {ORIGINS_MAX} origins")
+    found = []
+    for key, bounds in sorted(held.items(), key=lambda item: item[0]):
+        last = 0
+        ranges = []
+        for bound in bounds:
+            ranges.append(bound - last)
+            last = bound
+        found.append(pb.GeoHeld(cluster=key.cluster, incarnation=key.incarnation, ranges=ranges))
+    return found
+
+
+def _claim(claim: Claim) -> pb.GeoClaim:
+    seeks = [
+        pb.GeoEpoch(kind=seek.kind, time_ms=seek.time_ms, cluster=seek.cluster, incarnation=seek.incarnation)
+        for seek in sorted(claim.seeks, key=lambda seek: seek.cluster)
+    ]
+    message = pb.GeoClaim(acked=_held(claim.acked), seeks=seeks)
+    if claim.base is not None:
+        message.based = True
+        message.base.extend(_held(claim.base))
+    if claim.created:
+        message.created = True
+    return message
+
+
 def _payload(marker: Marker) -> tuple[int, bytes]:
     match marker:
         case AckedSetsMarker() | SoughtEpoch() | StateRequest():
             return acksets.encode_body(marker)
-        case SnapshotRequest(snapshot_id, source):
-            kind = MarkerType.SNAPSHOT_REQUEST
-            body = pb.ReplicatedSubscriptionsSnapshotRequest(snapshot_id=snapshot_id, source_cluster=source)
-            return kind, body.SerializeToString()
-        case SnapshotResponse(snapshot_id, cluster, position):
+        case SnapshotRequest(snapshot_id, source, number):
+            request = pb.ReplicatedSubscriptionsSnapshotRequest(snapshot_id=snapshot_id, source_cluster=source)
+            if number:
+                request.round = number
+            return MarkerType.SNAPSHOT_REQUEST, request.SerializeToString()
+        case SnapshotResponse(snapshot_id, cluster, position, number):
             answer = pb.ClusterMessageId(cluster=cluster, message_id=_position(position))
             response = pb.ReplicatedSubscriptionsSnapshotResponse(snapshot_id=snapshot_id, cluster=answer)
+            if number:
+                response.round = number
             return MarkerType.SNAPSHOT_RESPONSE, response.SerializeToString()
-        case Snapshot(snapshot_id, local, clusters):
+        case Snapshot(snapshot_id, local, clusters, held):
             snapshot = pb.ReplicatedSubscriptionsSnapshot(
-                snapshot_id=snapshot_id, local_message_id=_position(local), clusters=_clusters(clusters)
+                snapshot_id=snapshot_id,
+                local_message_id=_position(local),
+                clusters=_clusters(clusters),
+                held=_held(held),
             )
             return MarkerType.SNAPSHOT, snapshot.SerializeToString()
-        case Update(subscription, clusters):
+        case Update(subscription, clusters, claim):
             update = pb.ReplicatedSubscriptionsUpdate(subscription_name=subscription, clusters=_clusters(clusters))
+            if claim is not None:
+                update.claim.CopyFrom(_claim(claim))
             return MarkerType.UPDATE, update.SerializeToString()
 
 
@@ -126,7 +203,7 @@ def build_marker(marker: Marker, publish_time_ms: int, replicate_to: Sequence[st
             to the asker, a SNAPSHOT to nobody: it names its own cluster.)
 
     Raises:
-        ValueError: it names more than `CLUSTERS_MAX` clusters.
+        ValueError: it names more than `CLUSTERS_MAX` clusters, `RANGES_MAX` ranges or `ORIGINS_MAX` origins.
     """
     if isinstance(marker, Snapshot | Update) and len(marker.clusters) > CLUSTERS_MAX:
         raise ValueError(f"a marker names {len(marker.clusters)} clusters; at most {CLUSTERS_MAX}")
@@ -178,25 +255,27 @@ def _parse(marker_type: int, body: bytes) -> Marker | None:
         case MarkerType.SNAPSHOT_REQUEST:
             request = pb.ReplicatedSubscriptionsSnapshotRequest.FromString(body)
             _complete(request)
-            return SnapshotRequest(request.snapshot_id, request.source_cluster)
+            return SnapshotRequest(request.snapshot_id, request.source_cluster, request.round)
         case MarkerType.SNAPSHOT_RESPONSE:
             response = pb.ReplicatedSubscriptionsSnapshotResponse.FromString(body)
             _complete(response)
             if not response.HasField("cluster"):
                 raise ProtocolError("a snapshot response names no position")
             position = _read_position(response.cluster.message_id)
-            return SnapshotResponse(response.snapshot_id, response.cluster.cluster, position)
+            return SnapshotResponse(response.snapshot_id, response.cluster.cluster, position, response.round)
         case MarkerType.SNAPSHOT:
             snapshot = pb.ReplicatedSubscriptionsSnapshot.FromString(body)
             _complete(snapshot)
             if not snapshot.HasField("local_message_id"):
                 raise ProtocolError("a snapshot names no local position")
             local = _read_position(snapshot.local_message_id)
-            return Snapshot(snapshot.snapshot_id, local, _read_clusters(snapshot.clusters))
+            held = _read_held(snapshot.held)
+            return Snapshot(snapshot.snapshot_id, local, _read_clusters(snapshot.clusters), held)
         case MarkerType.UPDATE:
             update = pb.ReplicatedSubscriptionsUpdate.FromString(body)
             _complete(update)
-            return Update(update.subscription_name, _read_clusters(update.clusters))
+            claim = _read_claim(update.claim) if update.HasField("claim") else None
+            return Update(update.subscription_name, _read_clusters(update.clusters), claim)
         case _:
             return None
 
@@ -218,3 +297,55 @@ def _read_clusters(clusters: Sequence[pb.ClusterMessageId]) -> dict[str, Positio
     if len(clusters) > CLUSTERS_MAX:
         raise ProtocolError(f"a marker names {len(clusters)} clusters: at most {CLUSTERS_MAX} are accepted")
     return {item.cluster: _read_position(item.message_id) for item in clusters}
+
+
+def _read_claim(claim: pb.GeoClaim) -> Claim:
+    if claim.base and not claim.based:
+        raise ProtocolError("an update has a base and says that it has none")
+    if len(claim.seeks) > CLUSTERS_MAX:
+        raise ProtocolError(f"an update names {len(claim.seeks)} seeks: at most {CLUSTERS_MAX} are accepted")
+    base = _read_held(claim.base) if claim.based else None
+    return Claim(_read_held(claim.acked), base, tuple(map(_read_seek, claim.seeks)), claim.created)
+
+
+def _read_seek(seek: pb.GeoEpoch) -> Epoch:
+    if (
+        seek.kind != 1
+        or not seek.cluster
+        or not 0 < seek.time_ms <= TIME_MS_MAX
+        or not 0 <= seek.incarnation <= INDEX_MAX
+    ):
+        raise ProtocolError(
+            f"an update names a seek of kind {seek.kind} at {seek.time_ms}@{seek.cluster}: that is none"
+        )
+    return Epoch(1, seek.time_ms, seek.cluster, seek.incarnation)
+
+
+def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, Sequence[int]]:
+    if len(items) > ORIGINS_MAX or sum(len(item.ranges) for item in items) > 2 * RANGES_MAX:
+        raise ProtocolError(f"a marker names more than {RANGES_MAX} ranges or {ORIGINS_MAX} origins")
+    found: dict[OriginKey, Sequence[int]] = {}
+    for item in items:
+        key = OriginKey(item.cluster, item.incarnation)
+        if key in found or not item.cluster:
+            raise ProtocolError(
+                f"a marker names the origin {item.cluster!r} {item.incarnation} twice, or without a name"
+            )
+        if item.incarnation > INDEX_MAX:
+            raise ProtocolError(f"a marker has the incarnation {item.incarnation}: at most {INDEX_MAX} is accepted")
+        if bounds := _read_ranges(item.ranges):
+            found[key] = bounds
+    return found
+
+
+def _read_ranges(ranges: Sequence[int]) -> "array[int]":
+    bounds = array("q")
+    at = 0
+    for number, distance in enumerate(ranges):
+        at += distance
+        if at > INDEX_MAX or (number and not distance):
+            raise ProtocolError(f"a marker has ranges of origin indexes that do not ascend, or end above {INDEX_MAX}")
+        bounds.append(at)
+    if len(bounds) % 2:
+        raise ProtocolError("a marker has a range of origin indexes without an end")
+    return bounds

@@ -37,7 +37,7 @@ def test_kinds_without_a_body_here(kind):
         (11, b"\x0a\x01i\x12\x03\x0a\x01c", "lacks required fields"),
         (12, b"\x0a\x01i", "names no local position"),
         (13, b"\xff", "cannot be decoded"),
-        (13, bytes(markers.MARKER_BYTES_MAX + 1), "at most 65536"),
+        (13, bytes(markers.MARKER_BYTES_MAX + 1), "at most 262144"),
     ],
 )
 def test_bodies_that_are_refused(kind, body, text):
