@@ -14,6 +14,7 @@ Rules of the seam:
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
+from magnetar.broker.failovers import FailoverControl
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.metadata.change import Change
@@ -113,7 +114,7 @@ class SkipPreview(TypedDict):
     bytes: int
 
 
-class BrokerControl(Protocol):
+class BrokerControl(FailoverControl, Protocol):
     """The broker, as administration sees it."""
 
     # ------------------------------------------------------------------------------------------------------- reads

@@ -12,6 +12,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Read, Store
+from magnetar.broker.failovers import FailoverController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
 from magnetar.broker.subscription import Subscription
@@ -40,7 +41,7 @@ class Run(Protocol):
         """Handle one event and carry out its effects."""
 
 
-class Controller:
+class Controller(FailoverController):
     """What admin may ask of a broker.
 
     Args:
@@ -119,7 +120,10 @@ class Controller:
 
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
-        return self._broker.links.status() | {"deleted": sorted(self._broker.catalog.deleted)}
+        return self._broker.links.status() | {
+            "deleted": sorted(self._broker.catalog.deleted),
+            "failovers": self.failovers(),
+        }
 
     def drain(self) -> dict[str, Any]:
         """What keeps this cluster from being switched off."""

@@ -14,6 +14,7 @@ from magnetar.cli import (
     bench,
     broker,
     drain,
+    failover,
     links,
     namespaces,
     replicate,
@@ -32,6 +33,7 @@ ORDER: Final = (
     "broker",
     "replicate",
     "status",
+    "failover",
     "verify",
     "links",
     "drain",
@@ -79,7 +81,7 @@ def magnetar(
     """What all commands share."""
 
 
-for module in (up, broker, replicate, status, verify, drain, demo, bench):
+for module in (up, broker, replicate, status, failover, verify, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
 for module in (links, tenants, namespaces, topics, subscriptions):

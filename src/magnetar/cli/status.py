@@ -116,6 +116,7 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
         for source, state in one.get("incoming", {}).items():
             if isinstance(state, dict) and state.get("blocked"):
                 lines.append(f"{source}:{name} blocked: {state['blocked']}: {state.get('detail', '')}")
+        lines += [fenced(name, fence) for fence in one.get("failovers", ())]
         for link in one.get("links", ()):
             for topic in link["topics"]:
                 where = f"{name}:{link['target']} {topic['topic']}"
@@ -131,6 +132,19 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                 f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
             )
     return [cell(line) for line in lines]
+
+
+def fenced(cluster: str, fence: dict[str, Any]) -> str:
+    """A line about a subscription that a failover fenced or moved away."""
+    where = f"{cluster}: subscription {fence['subscription']} of {fence['topic']}"
+    if fence["phase"] == "moved":
+        return f"{where}: moved to {fence['target']} (failover {fence['token']})"
+    step = "its final state is written" if fence["final"] else "its final state is not written yet"
+    again = f"magnetar failover {fence['topic']} {fence['subscription']} --from {cluster} --to {fence['target']}"
+    return (
+        f"{where}: fenced, to be moved to {fence['target']}, {step} (failover {fence['token']}); nobody is served until it "
+        f"is finished: {again}, or magnetar subscriptions unfence"
+    )
 
 
 def _ago(since_ms: int | None, one: dict[str, Any]) -> str:

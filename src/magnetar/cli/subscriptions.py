@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from magnetar.admin.client import AdminClient, AdminError, topic_path
-from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_line
+from magnetar.admin.client import AdminClient, AdminError, segment, topic_path
+from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_line, read_config
 from magnetar.cli.group import Group
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.cli.topics import TopicArgument, stats_of
@@ -186,6 +186,30 @@ def peek(
     if status >= 400:
         raise AdminError(status, _reason(kind, data, status))
     print_line(data.decode("utf-8", "backslashreplace"))
+
+
+@app.add(
+    "unfence", example="magnetar subscriptions unfence persistent://public/default/orders billing --in us-west"
+)
+def unfence(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    cluster: Annotated[str, typer.Option("--in", metavar="CLUSTER", help="Where it is fenced.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """End what a failover left: serve consumers here again. If another cluster serves them too, messages come twice."""
+    name, sub = TopicName.parse(topic), check_subscription(subscription)
+    client = AdminClient(read_config(config).cluster(cluster).admin_url)
+    parts = ["persistent", name.tenant, name.namespace, name.local, sub]
+    path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
+    before = [row for row in client.get(path) if row["phase"] != "active"]
+    if not before:
+        raise MagnetarError(f"subscription {sub} of {topic} is not fenced in {cluster}")
+    targets_of = ", ".join(sorted({row["target"] for row in before}))
+    confirm(f"Serve {sub} in {cluster} again? If {targets_of} serves it too, messages come twice.", yes=yes)
+    client.post(f"{path}/unfence")
+    print_line(f"{sub} is active in {cluster} again")
 
 
 def _reason(kind: str, data: bytes, status: int) -> str:

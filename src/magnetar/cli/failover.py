@@ -1,0 +1,393 @@
+"""`magnetar failover`: the planned move of a subscription from one cluster to another.
+
+    fence at A -> A has written the final state -> B has merged it -> activate at B -> A sends its consumers to B
+
+Each step is a request that may be repeated, so the command may be killed anywhere and run again. If it cannot be finished, B
+is told to give up and A is put back; what is certain and what is not is said in one line.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import typer
+
+from magnetar.admin.client import AdminClient, AdminError, segment
+from magnetar.cli.common import ConfigOption, JsonOption, duration, print_json, print_line, read_config
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import TopicName, check_subscription
+
+EXAMPLE = "magnetar failover persistent://public/default/orders billing --from us-west --to us-east"
+
+POLL_MS: Final = 5_000
+"""One long poll. Well below the client's timeout; a longer one saves nothing."""
+
+REQUEST_S: Final = 10.0
+"""For an answer that waits for nothing but a disk."""
+
+RECONNECT_S: Final = 0.25
+"""Between two attempts to reach a broker that is down; there is no event to wait for."""
+
+_T = TypeVar("_T")
+Row = dict[str, Any]
+
+
+class Stuck(MagnetarError):
+    """It cannot be finished; everything has to be put back."""
+
+
+class Report(NamedTuple):
+    """What a failover did.
+
+    Attributes:
+        messages: not yet in the target when it began.
+        redelivered: sent to consumers of the source and not acknowledged there: they come again.
+        skipped: acknowledged nowhere, and not delivered by the target.
+        pause_ms: from the last message of the source to the target's being active.
+    """
+
+    topic: str
+    subscription: str
+    source: str
+    target: str
+    partitions: int
+    messages: int
+    consumers: int
+    redelivered: int
+    skipped: int
+    pause_ms: int
+    tokens: dict[str, str]
+
+
+def failover(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    source: Annotated[str, typer.Option("--from", metavar="A", help="The cluster where it is consumed now.")],
+    target: Annotated[str, typer.Option("--to", metavar="B", help="The cluster where it shall be consumed.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, max=3600, metavar="SECONDS", help="When to give up and put A back.")
+    ] = 30.0,
+    grace_ms: Annotated[
+        int,
+        typer.Option("--grace-ms", min=0, max=60_000, help="How long acknowledgements under way are awaited, at most."),
+    ] = 1_000,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a subscription to another cluster without losing or repeating a message; its consumers follow."""
+    chosen = read_config(config)
+    name, sub = TopicName.parse(topic), check_subscription(subscription)
+    if source == target:
+        raise MagnetarError(f"--from and --to are both {source}: name two clusters")
+    clients = [AdminClient(chosen.cluster(cluster).admin_url, timeout_s=REQUEST_S) for cluster in (source, target)]
+    move = Move(name, sub, source, target, clients[0], clients[1], say=_silent if as_json else print_line)
+    plan = move.plan()
+    if dry_run:
+        if as_json:
+            print_json(plan)
+        return
+    report = move.run(timeout, grace_ms)
+    if as_json:
+        print_json(report._asdict())
+
+
+def _silent(_text: str) -> None:
+    """JSON is all that is printed."""
+
+
+class Move:
+    """One failover.
+
+    Args:
+        topic, subscription: what.
+        source, target: clusters.
+        at_source, at_target: their REST interfaces.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        topic: TopicName,
+        subscription: str,
+        source: str,
+        target: str,
+        at_source: AdminClient,
+        at_target: AdminClient,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self.topic, self.subscription, self.source, self.target = topic, subscription, source, target
+        self._a, self._b, self._say = at_source, at_target, say
+        self._rows: list[Row] = []
+        self._above = ""
+        self._deadline = 0.0
+        self._uncertain: set[str] = set()
+
+    @property
+    def _what(self) -> str:
+        return f"subscription {self.subscription} of {self.topic}"
+
+    def _path(self, topic: str, *rest: str) -> str:
+        name = TopicName.parse(topic)
+        parts = ["persistent", name.tenant, name.namespace, name.local, self.subscription, *rest]
+        return "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
+
+    # --------------------------------------------------------------------------------------------------- beforehand
+
+    def plan(self) -> Row:
+        """Find out whether it can be done, and say what will happen; changes nothing.
+
+        Raises:
+            MagnetarError: it cannot be done; says why.
+        """
+        rows = self._ask(self._a, self.source, lambda: self._a.get(self._path(str(self.topic))))
+        try:
+            there = self._ask(self._b, self.target, lambda: self._b.get(self._path(str(self.topic))))
+        except AdminError as error:
+            if error.status != 404:
+                raise
+            there = []  # made by the first update
+        self._rows = rows
+        self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
+        for row in rows:
+            self._check(row)
+        for row in there:
+            if row["phase"] in {"fencing", "fenced"}:
+                raise MagnetarError(f"{self._what} is itself {_phase(row)} in {self.target}; end that first")
+        links = [row["links"][self.target] for row in rows]
+        plan = {
+            "topic": str(self.topic),
+            "subscription": self.subscription,
+            "source": self.source,
+            "target": self.target,
+            "partitions": len(rows),
+            "messages": sum(link["lag_messages"] for link in links),
+            "acknowledgements": sum(row.get("unsent", 0) for row in rows),
+            "consumers": sum(row["consumers"] for row in rows),
+            "in_flight": sum(row["in_flight"] for row in rows),
+            "backlog": sum(row["backlog"] for row in rows),
+            "warnings": self._warnings(rows, there),
+        }
+        self._say(
+            f"{self._what}: {self.source} -> {self.target}"
+            + (f", {len(rows)} partitions" if len(rows) > 1 else "")
+            + f": {plan['messages']:,} messages are not yet in {self.target}, "
+            f"{plan['acknowledgements']:,} acknowledgements are to be sent, {plan['in_flight']:,} are under way, "
+            f"{plan['consumers']:,} consumers are connected and will follow"
+        )
+        for warning in plan["warnings"]:
+            self._say(f"note: {warning}")
+        return plan
+
+    def _check(self, row: Row) -> None:
+        if row["phase"] != "active" and row["target"] != self.target:
+            raise MagnetarError(
+                f"{self._what} is {_phase(row)} in {self.source} (failover {row['token']}); to end that: "
+                f"magnetar subscriptions unfence {self.topic} {self.subscription} --in {self.source}"
+            )
+        if row["refused"]:
+            raise MagnetarError(f"{self._what} cannot be moved: {row['refused']}")
+        link = row["links"].get(self.target)
+        if link is None:
+            raise MagnetarError(
+                f"{row['topic']} has no link {self.source} -> {self.target}: there is none in clusters.toml, or its "
+                f"namespace's replication clusters do not name {self.target}"
+            )
+        if row["phase"] == "moved":
+            return
+        for trouble, remedy in (
+            (link["paused"], f"is paused: magnetar links resume {self.source}:{self.target}"),
+            (link["blocked"], f"is blocked ({link['blocked']}): magnetar status says why"),
+            (not link["lease"], "is not served by a pipeline: magnetar replicate"),
+            (link["trouble"], f"is down: {link['trouble']}"),
+        ):
+            if trouble:
+                raise MagnetarError(f"link {self.source} -> {self.target} of {row['topic']} {remedy}")
+
+    def _warnings(self, rows: list[Row], there: list[Row]) -> list[str]:
+        found = []
+        if any(row["links"].get(self.source) is None for row in there):
+            found.append(
+                f"there is no link {self.target} -> {self.source}: what {self.target} acknowledges does not come back, and "
+                "the subscription cannot be moved back"
+            )
+        if cumulative := sum(row["cumulative"] for row in rows):
+            found.append(
+                f"{cumulative:,} consumers acknowledge cumulatively: clients built on the C++ client may take messages of "
+                f"{self.target} for acknowledged ones of {self.source} and drop them; restart those applications"
+            )
+        return found
+
+    # ---------------------------------------------------------------------------------------------------- the steps
+
+    def run(self, timeout_s: float, grace_ms: int) -> Report:
+        """Do it.
+
+        Raises:
+            MagnetarError: it could not be finished; says in which state everything is.
+        """
+        self._deadline = time.monotonic() + timeout_s
+        messages = sum(row["links"][self.target]["lag_messages"] for row in self._rows)
+        consumers = sum(row["consumers"] for row in self._rows)
+        try:
+            started = time.monotonic()
+            body = {"to": self.target, "above": self._above, "grace_ms": grace_ms}
+            self._rows = self._ask(
+                self._a, self.source, lambda: self._a.post(self._path(str(self.topic), "fence"), body)
+            )
+            self._say(f"fenced in {self.source}: nothing is dispatched there any more")
+            self._await_final()
+            self._await_merged()
+            for row in self._rows:
+                self._activate(row)
+            pause_ms = round((time.monotonic() - started) * 1000)
+        except (MagnetarError, KeyboardInterrupt) as error:
+            raise MagnetarError(self._back(error)) from None
+        done = [self._complete(row) for row in self._rows]
+        report = Report(
+            str(self.topic),
+            self.subscription,
+            self.source,
+            self.target,
+            len(done),
+            messages,
+            consumers,
+            redelivered=sum(row["left"] for row in done),
+            skipped=0,
+            pause_ms=pause_ms,
+            tokens={row["topic"]: row["token"] for row in done},
+        )
+        self._say(
+            f"active in {self.target}: {report.redelivered:,} messages re-delivered, {report.skipped:,} skipped, "
+            f"pause {duration(pause_ms)}"
+        )
+        return report
+
+    def _await_final(self) -> None:
+        self._rows = [self._final_of(row) for row in self._rows]
+
+    def _final_of(self, row: Row) -> Row:
+        path = self._path(row["topic"], "wait")
+        while not row["final"]:
+            if row["phase"] not in {"fencing", "fenced"}:
+                raise Stuck(f"somebody else ended the failover: it is {_phase(row)} in {self.source}")
+            query = {"since": row["version"], "wait_ms": self._poll_ms("the final state was not written")}
+            row = self._ask(self._a, self.source, partial(self._a.get, path, query))
+        return row
+
+    def _await_merged(self) -> None:
+        for row in self._rows:
+            while row["phase"] != "moved":
+                why = f"{self.target} did not confirm the final state of {row['topic']} ({row['final']})"
+                query = {"source": self.source, "position": row["final"], "wait_ms": self._poll_ms(why)}
+                path = self._path(row["topic"], "merged")
+                if self._ask(self._b, self.target, partial(self._b.get, path, query))["merged"]:
+                    break
+        self._say(f"{self.target} has the final state")
+
+    def _activate(self, row: Row) -> None:
+        body = {"tokens": {row["topic"]: row["token"]}}
+        self._uncertain.add(row["topic"])
+        self._ask(self._b, self.target, lambda: self._b.post(self._path(row["topic"], "activate"), body))
+
+    def _complete(self, row: Row) -> Row:
+        """The target is active; the source has to be told, however long that takes within the time."""
+        body = {"tokens": {row["topic"]: row["token"]}}
+        while True:
+            try:
+                answer: list[Row] = self._ask(
+                    self._a, self.source, lambda: self._a.post(self._path(row["topic"], "complete"), body)
+                )
+                return answer[0]
+            except AdminError as error:
+                if error.status != 409:
+                    raise
+                raise MagnetarError(
+                    f"{self._what} is active in {self.target}, and somebody else changed it in {self.source}: {error}; it "
+                    "may be active in both, messages may come twice"
+                ) from None
+            except MagnetarError as error:
+                if time.monotonic() > self._deadline:
+                    raise MagnetarError(
+                        f"{self._what} is active in {self.target}, but {self.source} could not be told to send its consumers "
+                        f"there ({error}); it stays fenced, run the same command again when {self.source} is back"
+                    ) from None
+                threading.Event().wait(RECONNECT_S)
+
+    # -------------------------------------------------------------------------------------------------- calling it off
+
+    def _back(self, error: BaseException) -> str:
+        """Put everything back; one line that says what is certain."""
+        why = str(error) or "interrupted"
+        if not any(row.get("token") and row["phase"] != "active" for row in self._rows):
+            try:
+                # The fence may have been taken although no answer came, or in some partitions only.
+                self._rows = self._a.get(self._path(str(self.topic)))
+            except MagnetarError:
+                return f"{why}; whether {self.source} is fenced is not known: magnetar status says it when it is back"
+        outcomes = [self._put_back(row) for row in self._rows if row["phase"] in {"fencing", "fenced"}]
+        told = list(dict.fromkeys(outcome for outcome in outcomes if outcome))
+        if not outcomes:
+            return f"{why}; nothing was changed"
+        if not told:
+            return f"{why}; put back: {self._what} is active in {self.source} as before"
+        return "; ".join([why, *told])
+
+    def _put_back(self, row: Row) -> str:
+        """Of one partition; "" when it is certain that only the source is active."""
+        body = {"tokens": {row["topic"]: row["token"]}}
+        both = ""
+        try:
+            self._b.post(self._path(row["topic"], "give-up"), body)
+        except AdminError as refused:
+            if refused.status == 409:
+                try:
+                    self._complete(row)
+                except MagnetarError as unfinished:
+                    return str(unfinished)
+                return f"{row['topic']} was activated in {self.target} all the same and is moved"
+            # 404: the subscription has not come there, so there is nothing to activate.
+        except MagnetarError:
+            if row["topic"] in self._uncertain:
+                both = (
+                    f"{self.target} may have become active before it fell silent: then it is active in both clusters and "
+                    "messages may come twice"
+                )
+        try:
+            self._a.post(self._path(row["topic"], "put-back"), body)
+        except MagnetarError as problem:
+            return (
+                f"{self.source} could not be put back ({problem}): it is still fenced there; run the command again, or "
+                f"magnetar subscriptions unfence {row['topic']} {self.subscription} --in {self.source}"
+            )
+        return f"put back: active in {self.source}; {both}" if both else ""
+
+    # -------------------------------------------------------------------------------------------------------- asking
+
+    def _poll_ms(self, why: str) -> int:
+        left_ms = round((self._deadline - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise Stuck(f"{why} in time")
+        return min(POLL_MS, left_ms)
+
+    @staticmethod
+    def _ask(client: AdminClient, cluster: str, request: Callable[[], _T]) -> _T:
+        """A request whose failure names the cluster."""
+        try:
+            return request()
+        except AdminError as error:
+            raise AdminError(error.status, f"{cluster}: {error.reason}") from None
+        except MagnetarError as error:
+            raise MagnetarError(f"{cluster} does not answer: {error}") from None
+
+
+def _phase(row: Row) -> str:
+    return f"{row['phase']}, to {row['target']}" if row["target"] else str(row["phase"])
+
+
+def _order(token: str) -> tuple[int, str]:
+    time_ms, _, cluster = token.partition("@")
+    return (int(time_ms) if time_ms else 0, cluster)
