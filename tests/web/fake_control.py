@@ -19,6 +19,7 @@ from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from tests.web.fake_failovers import FakeFailovers
 
 
 @dataclass
@@ -45,7 +46,7 @@ def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
     return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
 
 
-class FakeControl:
+class FakeControl(FakeFailovers):
     """`BrokerControl` in memory.
 
     Args:
@@ -53,6 +54,7 @@ class FakeControl:
     """
 
     def __init__(self, resources: Resources) -> None:
+        super().__init__()
         self.resources = resources
         self.existing: dict[str, FakeTopic] = {}
         self.calls: list[tuple[Any, ...]] = []
@@ -145,6 +147,9 @@ class FakeControl:
 
     def geo_status(self) -> dict[str, Any]:
         return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
+
+    def held(self, origin: str) -> list[dict[str, Any]]:
+        return []
 
     def drain(self) -> dict[str, Any]:
         return {"cluster": "us-west", "safe": True, "links": []}

@@ -4,6 +4,7 @@ from typing import Any
 
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
+from magnetar.core.names import check_cluster
 
 operations = Routes("Operations", "/geo/v1", own=True)
 
@@ -17,3 +18,16 @@ operations = Routes("Operations", "/geo/v1", own=True)
 async def drain(call: Call) -> Any:
     """What `magnetar drain` waits for."""
     return call.control.drain()
+
+
+@operations.add(
+    "GET",
+    "/held/{origin}",
+    "Which messages of a cluster are held here, topic by topic, as runs of origin indexes.",
+    errors=(412,),
+    reply='[{"topic": "...", "partitions": 0, "incarnation": 7, "lives": [{"incarnation": 3, "runs": [[0, 9]], '
+    '"messages": 9, "entries": 9, "bytes": 900}], "deleted": [[3, 9, 12]]}, ...]',
+)
+async def held(call: Call) -> Any:
+    """What `magnetar restore` compares: asked of the peer, and of the cluster itself."""
+    return call.control.held(check_cluster(call.name("origin")))

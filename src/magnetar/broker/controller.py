@@ -125,6 +125,10 @@ class Controller(FailoverController):
             "failovers": self.failovers(),
         }
 
+    def held(self, origin: str) -> list[dict[str, Any]]:
+        """Which messages of a cluster are held here."""
+        return self._broker.links.held(origin)
+
     def drain(self) -> dict[str, Any]:
         """What keeps this cluster from being switched off."""
         return dict(describe(self._broker))

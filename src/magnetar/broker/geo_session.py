@@ -2,6 +2,7 @@
 
     GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
     GEO_APPEND 1004, GEO_WATERMARKS 1008                                 the destination side
+    GEO_RESTORE 1012                                                     a wiped cluster
 
 Only connections that presented the link token have a `GeoSession`.
 """
@@ -20,7 +21,7 @@ from magnetar.wire.frames import Frame, encode, encode_with_payload
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
-GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010})
+GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012})
 
 
 class GeoSession:
@@ -41,6 +42,7 @@ class GeoSession:
             1006: self._commit,
             1008: self._watermarks,
             1010: self._status,
+            1012: self._restore,
         }
 
     def handle(self, frame: Frame) -> None:
@@ -100,6 +102,7 @@ class GeoSession:
             bytes_max=min(request.bytes_max, self._broker.config.link_read_bytes_max),
             reply=reply,
             failed=failed,
+            origin=request.origin,
         ).start()
 
     def _append(self, frame: Frame) -> None:
@@ -113,6 +116,18 @@ class GeoSession:
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_APPEND for {request.topic[:100]!a}: {error}") from error
+
+    def _restore(self, frame: Frame) -> None:
+        request = frame.command.geo_restore
+        try:
+            self._links.restorer.restore(
+                self._session.number,
+                request,
+                frame.payload,
+                lambda told: self._answer(1013, geo_restore_response=told),
+            )
+        except ProtocolError as error:
+            raise ProtocolError(f"GEO_RESTORE for {request.topic[:100]!a}: {error}") from error
 
     def _commit(self, frame: Frame) -> None:
         self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))

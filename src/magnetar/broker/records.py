@@ -10,6 +10,7 @@ from magnetar.core.ids import Position
 TOPIC_PREFIX: Final = "topics/"
 DELETED_PREFIX: Final = "deleted/"
 CURSOR_PREFIX: Final = "cursors/"
+REPLICATED_PREFIX: Final = "replicated/"
 LAST_LEDGER_KEY: Final = "broker/last_ledger"
 """The highest ledger id that was given to a topic as its incarnation, in decimal."""
 
@@ -25,6 +26,8 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         watermarks: source cluster -> (ledger, entry) in that cluster, at least.
         properties: of the administrator.
         terminated: no more publishing.
+        restored: (incarnation, first, end) of messages of an earlier life of this cluster that came back from a peer and
+            whose ledgers were deleted since: they must not come back once more.
     """
 
     incarnation: int
@@ -34,6 +37,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     watermarks: dict[str, tuple[int, int]] = {}
     properties: dict[str, str] = {}
     terminated: bool = False
+    restored: list[tuple[int, int, int]] = []
 
     def encode(self) -> bytes:
         """As stored."""
@@ -84,4 +88,17 @@ def cursor_key(topic: str, subscription: str) -> str:
 def split_cursor_key(key: str) -> tuple[str, str]:
     """Topic and subscription of a `cursors/...` key."""
     topic, _, subscription = key.removeprefix(CURSOR_PREFIX).rpartition("/")
+    return topic, unquote(subscription)
+
+
+def replicated_key(topic: str, subscription: str = "") -> str:
+    """Where the state of a replicated subscription is stored; without a subscription, up to where all states of the topic
+    cover its markers.
+    """
+    return f"{REPLICATED_PREFIX}{topic}/{quote(subscription)}"
+
+
+def split_replicated_key(key: str) -> tuple[str, str]:
+    """Topic and subscription of a `replicated/...` key."""
+    topic, _, subscription = key.removeprefix(REPLICATED_PREFIX).rpartition("/")
     return topic, unquote(subscription)

@@ -18,6 +18,7 @@ from magnetar.cli import (
     links,
     namespaces,
     replicate,
+    restore,
     status,
     subscriptions,
     tenants,
@@ -36,6 +37,7 @@ ORDER: Final = (
     "failover",
     "verify",
     "links",
+    "restore",
     "drain",
     "demo",
     "bench",
@@ -81,7 +83,7 @@ def magnetar(
     """What all commands share."""
 
 
-for module in (up, broker, replicate, status, failover, verify, drain, demo, bench):
+for module in (up, broker, replicate, status, failover, verify, restore, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
 for module in (links, tenants, namespaces, topics, subscriptions):

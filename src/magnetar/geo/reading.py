@@ -31,6 +31,7 @@ BRIDGE: Final = 32
 
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 _ALL: Final = bytes([1]) * 256
+_FOREIGN: Final = bytes(int(bool(flags & EntryFlags.REPLICATED)) for flags in range(256))
 
 ReadReply = Callable[[pb.CommandGeoReadResponse, Sequence[bytes]], None]
 Failed = Callable[[Position, str], None]
@@ -53,7 +54,8 @@ class Reading:
         outbox: the broker's.
         log: of the topic.
         cluster: this one; the origin of entries published here.
-        to: the link's target; "" for every entry, whatever its kind (verify, restore).
+        to: the link's target; "" for every entry, whatever its kind (verify).
+        origin: instead of `to`: only messages that this other cluster published, with where they stood there (restore).
         after, up_to: the range (after, up_to]; never past what is confirmed.
         bytes_max: of the entries' data; one entry is sent even if it is larger.
         reply: called once.
@@ -73,15 +75,17 @@ class Reading:
         bytes_max: int,
         reply: ReadReply,
         failed: Failed,
+        origin: str = "",
     ) -> None:
         self._outbox, self._log, self._cluster, self._to = outbox, log, cluster, to
+        self._origin = origin
         self._reply, self._failed = reply, failed
         self._limit = log.last if up_to is None else min(up_to, log.last)
         self._left = bytes_max
         self._looked = 0
         self._end = after
         self._entries: list[StoredEntry] = []
-        self._table = MAY_GO if to else _ALL
+        self._table = MAY_GO if to else _FOREIGN if origin else _ALL
         self._request_id = request_id
 
     def start(self) -> None:
@@ -148,6 +152,8 @@ class Reading:
         self._step()
 
     def _for_link(self, entry: StoredEntry) -> bool:
+        if self._origin:
+            return entry.origin == self._origin and entry.first_index >= 0
         if not self._to:
             return True
         if not may_go(entry.flags):
@@ -162,6 +168,9 @@ class Reading:
     def _answer(self, blocked: str = "", message: str = "") -> None:
         response = pb.CommandGeoReadResponse(request_id=self._request_id, end=geo(self._end))
         fill(response, self._entries, self._cluster, self._log.incarnation)
+        if self._origin:
+            response.source_ledgers.extend([entry.source.ledger for entry in self._entries])
+            response.source_entries.extend([entry.source.entry for entry in self._entries])
         if blocked:
             response.blocked, response.message = blocked, message
         self._reply(response, [entry.data for entry in self._entries])

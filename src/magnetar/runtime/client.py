@@ -173,6 +173,7 @@ class LinkClient:
         to: str | None = None,
         up_to: Position | None = None,
         bytes_max: int = READ_BYTES,
+        origin: str | None = None,
     ) -> Entries:
         """Entries behind a position, at least one if there is one.
 
@@ -182,6 +183,7 @@ class LinkClient:
             to: only what the link to this cluster carries; None: every entry, of whatever kind.
             up_to: inclusive; None: the newest readable.
             bytes_max: of the payload; one entry may be larger.
+            origin: instead of `to`: only messages that this cluster published, with where they stood there.
 
         Raises:
             LinkDown, LinkRefused: see above.
@@ -192,6 +194,8 @@ class LinkClient:
         ask.after.CopyFrom(geo_position(after))
         if to is not None:
             ask.to = to
+        if origin is not None:
+            ask.origin = origin
         if up_to is not None:
             ask.up_to.CopyFrom(geo_position(up_to))
         ask.request_id = self._connection.next_request_id()
@@ -243,6 +247,20 @@ class LinkClient:
         ask.topics.extend(queries)
         ask.request_id = self._connection.next_request_id()
         return self._ask(command, ask.request_id).command.geo_watermarks_response
+
+    def restore(
+        self, request: pb.CommandGeoRestore, buffers: Sequence[bytes | memoryview] = ()
+    ) -> pb.CommandGeoRestoreResponse:
+        """Give a wiped cluster messages of its earlier life (all but `request_id` is set); waits for its disk.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1012, geo_restore=request)
+        command.geo_restore.request_id = self._connection.next_request_id()
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        self._connection.request(command, command.geo_restore.request_id, views)
+        return self._connection.wait_for(command.geo_restore.request_id).command.geo_restore_response
 
     def status(self, to: str | None = None) -> pb.CommandGeoStatusResponse:
         """What is blocked, and why: of the link to `to`, or of all.

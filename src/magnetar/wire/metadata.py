@@ -232,6 +232,13 @@ def with_appended(payload: bytes, suffix: bytes) -> bytes:
     )
 
 
+def with_metadata_cut(payload: bytes, count: int) -> bytes:
+    """The reverse of `with_appended`: an entry whose metadata lost its last `count` bytes (whole fields)."""
+    end = split(payload)
+    view = memoryview(payload)
+    return _sealed(view[_HEADER_BYTES : end - count], view[end:])
+
+
 def with_replicated_from(payload: bytes, cluster: str) -> bytes:
     """An entry that says where it came from (field 5, `replicated_from`).
 
