@@ -8,6 +8,7 @@ from magnetar.admin.reference import statuses
 from magnetar.admin.routing import Route
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
+from tests.web.fake_failovers import CASES as FAILOVER_CASES
 
 A = "/admin/v2"
 N = f"{A}/namespaces/public/default"
@@ -328,6 +329,8 @@ CASES += [
     ("GET", "/", None, 200),
     ("GET", "/openapi.json", None, 200),
 ]
+
+CASES += FAILOVER_CASES
 
 KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.
