@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from magnetar.core.errors import ConfigError
 from magnetar.spark import replicate, session
@@ -220,3 +223,25 @@ def test_a_checkpoint_that_a_kill_left_half_is_begun_anew(clusters: Any, pipelin
     a.publish(T, entry_bytes(10))
     pipeline(a, b, links=("a:b",))
     eventually(lambda: b.identities(T, "a") == [0], 30)
+
+
+def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    query = SimpleNamespace(isActive=True, exception=lambda: None)
+    dead = SimpleNamespace(isActive=False, exception=lambda: None)
+    outcomes = [dead, Py4JError("java.io.IOException: Broken pipe"), PySparkException("no room"), query]
+
+    def start_query(*_: Any) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(replicate, "start_query", start_query)
+    monkeypatch.setattr(replicate, "RESTART_MS_MAX", 20)
+    lines: list[str] = []
+    queries = replicate.Queries(None, None, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
+    eventually(lambda: queries.tend() or queries.running[ALL] is query, 5)  # type: ignore[func-returns-value]
+    ended, refused = lines
+    assert "restarting" in ended
+    assert "does not start" in refused
+    assert "no room" in refused

@@ -157,22 +157,24 @@ def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
 
 
 def begin_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
-    """Start the query of one lane, with a new checkpoint if Spark refuses the one that is there.
+    """Start the query of one lane; a second time, with a new checkpoint, if that fails.
 
-    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway.
+    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway. And
+    the first try after a killed Python daemon only finds out that it is gone.
 
     Raises:
         ConfigError: it does not start with a new one either; one line.
     """
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         return start_query(spark, conductor, lane, checkpoint)
-    except PySparkException:
+    except (PySparkException, Py4JError):
         shutil.rmtree(checkpoint / lane, ignore_errors=True)
     try:
         return start_query(spark, conductor, lane, checkpoint)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise ConfigError(f"query {lane} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
 
 
