@@ -1,0 +1,424 @@
+"""`magnetar failover` against two pretended brokers with real fences: the way through, and every way in which it can break."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
+from magnetar.metadata.errors import Refused
+from tests.unit.cli.conftest import Answer
+
+TOPIC = "persistent://public/default/t"
+NOW_MS = 1_700_000_000_000
+
+
+class FenceBroker:
+    """Answers a failover's requests as a broker would; `final` and `merged` say how far it gets by itself.
+
+    Attributes:
+        fences: topic or partition -> state.
+        lose: step -> "before" or "after": the connection breaks before or after the step took effect, once.
+        dead: every connection breaks.
+    """
+
+    def __init__(self, cluster: str, topics: list[str]) -> None:
+        self.cluster = cluster
+        self.fences = {topic: Fence() for topic in topics}
+        self.extra: dict[str, Any] = {}
+        self.link: dict[str, Any] | None = {
+            "lag_messages": 3,
+            "settled": "7:0",
+            "paused": False,
+            "blocked": None,
+            "lease": True,
+            "trouble": "",
+        }
+        self.other = ""
+        self.final = True
+        self.merged = True
+        self.left = 0
+        self.lose: dict[str, str] = {}
+        self.dead = False
+        self.steps: list[str] = []
+        self.before: Callable[[str], None] = lambda _step: None
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+
+    def row(self, topic: str) -> dict[str, Any]:
+        links = {self.other: self.link} if self.link is not None else {}
+        row = {
+            "topic": topic,
+            "version": 1,
+            "replicated": True,
+            "refused": "",
+            "consumers": 1,
+            "cumulative": 0,
+            "in_flight": 5,
+            "backlog": 9,
+            "links": links,
+        }
+        return self.fences[topic].told() | row | self.extra
+
+    def answer(self, topic: str, step: str, query: dict[str, list[str]], body: dict[str, Any]) -> Any:
+        topics = [one for one in self.fences if one == topic or one.startswith(topic + "-partition-")]
+        if not topics:
+            return 404, {"reason": f"topic {topic} does not exist"}
+        if step == "merged":
+            return 200, {"merged": self.merged, "exists": True}
+        if step == "wait":
+            return 200, self.row(topic)
+        try:
+            for one in topics:
+                self._take(one, step, body)
+        except Refused as refused:
+            return refused.status, {"reason": str(refused)}
+        return 200, [self.row(one) for one in topics]
+
+    def _take(self, topic: str, step: str, body: dict[str, Any]) -> None:
+        fence = self.fences[topic]
+        if step == "fence":
+            above = Token.parse(body["above"]) if body["above"] else NO_TOKEN
+            fence = fence.fence(fence.next_token(self.cluster, NOW_MS, above), body["to"], NOW_MS)
+            if self.final:
+                fence = fence.drained(fence.token, self.left, NOW_MS).written(fence.token, Position(7, 3))
+        elif step:
+            if step == "unfence":
+                fence = fence.unfence(fence.next_token(self.cluster, NOW_MS), NOW_MS)
+            else:
+                token = Token.parse(body["tokens"][topic])
+                fence = {
+                    "activate": lambda: fence.activate(token, NOW_MS),
+                    "complete": lambda: fence.complete(token, self.left, NOW_MS),
+                    "put-back": lambda: fence.put_back(token, NOW_MS),
+                    "give-up": lambda: fence.give_up(token),
+                }[step]()
+        self.fences[topic] = fence
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        broker = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do(self) -> None:
+                parts = urlsplit(self.path)
+                names = [unquote(part) for part in parts.path.split("/")]
+                topic, step = f"persistent://{'/'.join(names[5:8])}", "".join(names[9:10])
+                data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                broker.before(step)
+                if broker.dead:
+                    return
+                broker.steps.append(step)
+                loss = broker.lose.pop(step, "")
+                if loss == "before":
+                    return
+                status, value = broker.answer(topic, step, parse_qs(parts.query), json.loads(data) if data else {})
+                if loss == "after":
+                    return
+                text = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST = do  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+class Two:
+    """Clusters a and b."""
+
+    def __init__(self, folder: Path, run: Callable[..., Answer], topics: list[str]) -> None:
+        self.a, self.b = FenceBroker("a", topics), FenceBroker("b", topics)
+        self.a.other, self.b.other = "b", "a"
+        self.config = folder / "clusters.toml"
+        self.config.write_text(
+            "".join(
+                f'[clusters.{one.cluster}]\npulsar = "127.0.0.1:{number}"\nhttp = "{one.address}"\n'
+                for number, one in enumerate((self.a, self.b), 1)
+            )
+        )
+        self._run = run
+
+    def move(self, source: str = "a", target: str = "b", *words: object) -> Answer:
+        return self._run("failover", TOPIC, "s", "--from", source, "--to", target, "-c", self.config, *words)
+
+    def phases(self) -> tuple[str, str]:
+        return str(self.a.fences[TOPIC].phase), str(self.b.fences[TOPIC].phase)
+
+
+@pytest.fixture
+def make(tmp_path: Path, run: Callable[..., Answer]) -> Iterator[Callable[..., Two]]:
+    made: list[Two] = []
+
+    def two(topics: list[str] | None = None) -> Two:
+        made.append(Two(tmp_path, run, topics or [TOPIC]))
+        return made[-1]
+
+    yield two
+    for one in made:
+        for broker in (one.a, one.b):
+            broker.server.shutdown()
+            broker.server.server_close()
+
+
+@pytest.fixture
+def two(make: Callable[..., Two]) -> Two:
+    return make()
+
+
+def test_there_and_back_again_and_again(two: Two) -> None:
+    for source, target in [("a", "b"), ("b", "a")] * 5:
+        answer = two.move(source, target)
+        assert answer.code == 0, answer.err
+        assert "0 messages re-delivered, 0 skipped" in answer.out
+        assert two.phases() == (("moved", "active") if target == "b" else ("active", "moved"))
+    assert "3 messages are not yet in a" in answer.out and "5 are under way, 1 consumers" in answer.out
+
+
+def test_json_says_the_same(two: Two) -> None:
+    two.a.left = 4
+    told = two.move("a", "b", "--json").json
+    assert told["redelivered"] == 4 and told["skipped"] == 0 and told["messages"] == 3 and told["pause_ms"] >= 0
+    assert told["tokens"] == {TOPIC: str(two.a.fences[TOPIC].token)}
+
+
+def test_a_dry_run_changes_nothing(two: Two) -> None:
+    answer = two.move("a", "b", "--dry-run")
+    assert answer.code == 0 and two.phases() == ("active", "active")
+    assert set(two.a.steps) | set(two.b.steps) == {""}
+    plan = two.move("a", "b", "--dry-run", "--json").json
+    assert (plan["messages"], plan["in_flight"], plan["consumers"], plan["partitions"]) == (3, 5, 1, 1)
+
+
+def test_all_partitions_move(make: Callable[..., Two]) -> None:
+    two = make([f"{TOPIC}-partition-{number}" for number in range(3)])
+    answer = two.move()
+    assert answer.code == 0 and "3 partitions" in answer.out
+    assert {fence.phase for fence in two.a.fences.values()} == {Phase.MOVED}
+
+
+def test_a_command_that_was_killed_can_be_repeated_from_anywhere(two: Two) -> None:
+    """Wherever the first one stops, a second one finishes it."""
+    for source, target, step in [
+        ("a", "b", "fence"),
+        ("b", "a", "activate"),
+        ("a", "b", "complete"),
+    ]:
+        brokers = {"a": two.a, "b": two.b}
+        fence = brokers[source].fences[TOPIC]
+        token = fence.next_token(source, NOW_MS, brokers[target].fences[TOPIC].token)
+        fence = fence.fence(token, target, NOW_MS)
+        fence = fence.drained(token, 0, NOW_MS).written(token, Position(7, 3))
+        brokers[source].fences[TOPIC] = fence
+        if step in {"activate", "complete"}:
+            brokers[target].fences[TOPIC] = brokers[target].fences[TOPIC].activate(token, NOW_MS)
+        if step == "complete":
+            brokers[source].fences[TOPIC] = fence.complete(token, 0, NOW_MS)
+        answer = two.move(source, target)
+        assert answer.code == 0, (step, answer.err)
+        assert brokers[source].fences[TOPIC].phase is Phase.MOVED
+        assert brokers[target].fences[TOPIC].phase is Phase.ACTIVE
+        assert brokers[target].fences[TOPIC].token == token
+
+
+# --------------------------------------------------------------------------------------------------------- wrong input
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("failover", TOPIC, "s", "--from", "a", "--to", "a"), "--from and --to are both a"),
+        (("failover", TOPIC, "s", "--from", "a", "--to", "x"), "x"),
+        (("failover", "ftp://t", "s", "--from", "a", "--to", "b"), "ftp://t"),
+        (("failover", TOPIC, "pulsar.dedup", "--from", "a", "--to", "b"), "pulsar.dedup"),
+        (("failover", "persistent://public/default/none", "s", "--from", "a", "--to", "b"), "a: topic"),
+    ],
+)
+def test_wrong_input_is_one_line(two: Two, run: Callable[..., Answer], words: tuple[str, ...], says: str) -> None:
+    answer = run(*words, "-c", two.config)
+    assert answer.code == 1 and says in answer.err
+    assert answer.err.count("\n") == 1 and answer.err.startswith("magnetar: ")
+    assert two.phases() == ("active", "active")
+
+
+@pytest.mark.parametrize(
+    ("link", "says"),
+    [
+        (None, "has no link a -> b"),
+        ({"paused": True}, "is paused: magnetar links resume a:b"),
+        ({"blocked": "policy"}, "is blocked (policy)"),
+        ({"lease": False}, "is not served by a pipeline: magnetar replicate"),
+        ({"trouble": "connection refused"}, "is down: connection refused"),
+    ],
+)
+def test_a_link_that_cannot_carry_it_is_told_beforehand(two: Two, link: dict[str, Any] | None, says: str) -> None:
+    assert two.a.link is not None
+    two.a.link = None if link is None else two.a.link | link
+    answer = two.move()
+    assert answer.code == 1 and says in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_what_cannot_be_moved_is_told_beforehand(two: Two) -> None:
+    two.a.extra = {"refused": "it is not replicated"}
+    assert "cannot be moved: it is not replicated" in two.move().err
+    two.a.extra = {}
+    token = Token(5, "a")
+    two.a.fences[TOPIC] = Fence().fence(token, "c", 1)
+    answer = two.move()
+    assert "fencing, to c in a" in answer.err and f"subscriptions unfence {TOPIC} s --in a" in answer.err
+    two.a.fences[TOPIC] = Fence()
+    two.b.fences[TOPIC] = Fence().fence(token, "c", 1)
+    assert "is itself fencing, to c in b" in two.move().err
+
+
+def test_what_the_user_should_know_is_said(two: Two) -> None:
+    two.b.link = None
+    two.a.extra = {"cumulative": 2}
+    answer = two.move()
+    assert answer.code == 0
+    assert "there is no link b -> a" in answer.out and "2 consumers acknowledge cumulatively" in answer.out
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+def test_a_target_that_is_down_beforehand(two: Two) -> None:
+    two.b.dead = True
+    answer = two.move()
+    assert answer.code == 1 and "b does not answer" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_a_target_that_never_confirms(two: Two) -> None:
+    two.b.merged = False
+    answer = two.move("a", "b", "--timeout", 1)
+    assert answer.code == 1
+    assert "b did not confirm the final state" in answer.err and "put back" in answer.err
+    assert "active in a as before" in answer.err
+    assert two.phases() == ("active", "active")
+    assert two.b.fences[TOPIC].given_up > NO_TOKEN
+    two.b.merged = True
+    assert two.move().code == 0
+
+
+def test_a_source_that_never_writes(two: Two) -> None:
+    two.a.final = False
+    answer = two.move("a", "b", "--timeout", 1)
+    assert answer.code == 1 and "the final state was not written in time" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_a_target_that_dies_in_the_middle(two: Two) -> None:
+    def die(step: str) -> None:
+        two.b.dead = two.b.dead or step == "merged"
+
+    two.b.before = die
+    answer = two.move()
+    assert answer.code == 1 and "b does not answer" in answer.err and "active in a as before" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_a_target_whose_activation_is_not_answered_and_that_stays_silent(two: Two) -> None:
+    """It took effect: both are active, and that is said."""
+
+    def silent(step: str) -> None:
+        two.b.dead = two.b.dead or step == "give-up"
+
+    two.b.before = silent
+    two.b.lose = {"activate": "after"}
+    answer = two.move()
+    assert answer.code == 1 and "active in both clusters and messages may come twice" in answer.err
+    assert "put back: active in a" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_an_activation_that_took_effect_is_finished(two: Two) -> None:
+    two.b.lose = {"activate": "after"}
+    answer = two.move()
+    assert answer.code == 1 and "activated in b all the same and is moved" in answer.err
+    assert two.phases() == ("moved", "active")
+
+
+def test_an_activation_that_did_not_take_effect_is_called_off(two: Two) -> None:
+    two.b.lose = {"activate": "before"}
+    answer = two.move()
+    assert answer.code == 1 and "active in a as before" in answer.err
+    assert two.phases() == ("active", "active")
+    with pytest.raises(MagnetarError):
+        two.b.fences[TOPIC].activate(two.b.fences[TOPIC].given_up, NOW_MS)
+
+
+def test_a_source_that_dies_when_it_is_fenced(two: Two) -> None:
+    def die(step: str) -> None:
+        two.a.dead = two.a.dead or step in {"put-back", "complete"}
+
+    two.a.before = die
+    two.b.merged = False
+    answer = two.move("a", "b", "--timeout", 1)
+    assert answer.code == 1 and "a could not be put back" in answer.err and "still fenced" in answer.err
+    assert two.phases() == ("fenced", "active")
+
+
+def test_a_source_that_is_away_for_a_moment_at_the_end(two: Two) -> None:
+    two.a.lose = {"complete": "before"}
+    answer = two.move()
+    assert answer.code == 0, answer.err
+    assert two.phases() == ("moved", "active")
+
+
+def test_a_source_that_stays_away_at_the_end(two: Two) -> None:
+    def die(step: str) -> None:
+        two.a.dead = two.a.dead or step == "complete"
+
+    two.a.before = die
+    answer = two.move("a", "b", "--timeout", 1)
+    assert answer.code == 1 and "active in b" in answer.err and "run the same command again" in answer.err
+    two.a.dead, two.a.before = False, lambda _step: None
+    assert two.move().code == 0 and two.phases() == ("moved", "active")
+
+
+def test_a_fence_whose_answer_is_lost_is_taken_back(two: Two) -> None:
+    two.a.lose = {"fence": "after"}
+    answer = two.move()
+    assert answer.code == 1 and "active in a as before" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_somebody_else_unfences_meanwhile(two: Two) -> None:
+    def meddle(step: str) -> None:
+        if step == "complete":
+            fence = two.a.fences[TOPIC]
+            two.a.fences[TOPIC] = fence.unfence(fence.next_token("a", NOW_MS), NOW_MS)
+
+    two.a.before = meddle
+    answer = two.move()
+    assert answer.code == 1 and "may be active in both" in answer.err
+
+
+# ------------------------------------------------------------------------------------------------------------- unfence
+
+
+def test_unfence(two: Two, run: Callable[..., Answer]) -> None:
+    words = ("subscriptions", "unfence", TOPIC, "s", "--in", "a", "-c", two.config)
+    answer = run(*words, "--yes")
+    assert answer.code == 1 and "is not fenced in a" in answer.err
+    assert two.move().code == 0
+    answer = run(*words)
+    assert answer.code == 1 and "If b serves it too, messages come twice" in answer.err
+    answer = run(*words, "--yes")
+    assert answer.code == 0 and two.phases() == ("active", "active")
+    assert two.move("b", "a").code == 0
