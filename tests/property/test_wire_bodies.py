@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.errors import ProtocolError
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.wire import batches, commands, frames, markers, metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.varint import U64 as MASK
@@ -93,11 +93,24 @@ def test_batches_of_junk(junk, count):
 
 
 CLUSTERS = st.dictionaries(NAMES, POSITIONS, max_size=4)
+RUNS = st.sets(st.integers(0, markers.INDEX_MAX), min_size=2, max_size=6).map(
+    lambda bounds: list(zip(*[iter(sorted(bounds)[: len(bounds) & ~1])] * 2, strict=True))
+)
+CLUSTER_NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
+HELD = st.dictionaries(st.builds(OriginKey, CLUSTER_NAMES, st.integers(0, markers.INDEX_MAX)), RUNS, max_size=3)
+SEEKS = st.lists(
+    st.builds(
+        markers.Epoch, st.just(1), st.integers(1, markers.TIME_MS_MAX), CLUSTER_NAMES, st.integers(0, markers.INDEX_MAX)
+    ),
+    max_size=3,
+    unique_by=lambda seek: seek.cluster,
+).map(lambda seeks: tuple(sorted(seeks, key=lambda seek: seek.cluster)))
+CLAIMS = st.none() | st.builds(markers.Claim, HELD, st.none() | HELD, SEEKS, st.booleans())
 MARKERS = st.one_of(
-    st.builds(markers.SnapshotRequest, NAMES, NAMES),
-    st.builds(markers.SnapshotResponse, NAMES, NAMES, POSITIONS),
-    st.builds(markers.Snapshot, NAMES, POSITIONS, CLUSTERS),
-    st.builds(markers.Update, TEXT, CLUSTERS),
+    st.builds(markers.SnapshotRequest, NAMES, NAMES, st.integers(0, 2)),
+    st.builds(markers.SnapshotResponse, NAMES, NAMES, POSITIONS, st.integers(0, 2)),
+    st.builds(markers.Snapshot, NAMES, POSITIONS, CLUSTERS, HELD),
+    st.builds(markers.Update, TEXT, CLUSTERS, CLAIMS),
 )
 
 

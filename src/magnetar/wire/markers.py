@@ -7,7 +7,6 @@ The bodies of types 10 to 13 are Apache Pulsar's. What they say in addition, by 
 fields from 1000 up, which Pulsar passes over (`round`, `held`, `Claim`). Types 110 to 112 are `wire.acksets`'.
 """
 
-from array import array
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -54,8 +53,8 @@ class MarkerType(IntEnum):
     STATE_REQUEST = 112
 
 
-Held = Mapping[OriginKey, Sequence[int]]
-"""Messages by identity: per origin its indexes as half-open ranges (first, end, first, end, ...), ascending, apart."""
+Held = Mapping[OriginKey, Sequence[tuple[int, int]]]
+"""Messages by identity: per origin its indexes as runs (first, end), end exclusive, ascending, apart."""
 
 
 class Claim(NamedTuple):
@@ -100,7 +99,7 @@ class Snapshot(NamedTuple):
     snapshot_id: str
     local: Position
     clusters: dict[str, Position]
-    held: Mapping[OriginKey, Sequence[int]] = {}
+    held: Mapping[OriginKey, Sequence[tuple[int, int]]] = {}
 
 
 class Update(NamedTuple):
@@ -136,15 +135,15 @@ def _clusters(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:
 
 
 def _held(held: Held) -> list[pb.GeoHeld]:
-    if sum(map(len, held.values())) > 2 * RANGES_MAX or len(held) > ORIGINS_MAX:
+    if sum(map(len, held.values())) > RANGES_MAX or len(held) > ORIGINS_MAX:
         raise ValueError(f"a marker names more than {RANGES_MAX} ranges or {ORIGINS_MAX} origins")
     found = []
-    for key, bounds in sorted(held.items(), key=lambda item: item[0]):
+    for key, runs in sorted(held.items(), key=lambda item: item[0]):
         last = 0
-        ranges = []
-        for bound in bounds:
-            ranges.append(bound - last)
-            last = bound
+        ranges: list[int] = []
+        for first, end in runs:
+            ranges += (first - last, end - first)
+            last = end
         found.append(pb.GeoHeld(cluster=key.cluster, incarnation=key.incarnation, ranges=ranges))
     return found
 
@@ -321,10 +320,10 @@ def _read_seek(seek: pb.GeoEpoch) -> Epoch:
     return Epoch(1, seek.time_ms, seek.cluster, seek.incarnation)
 
 
-def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, Sequence[int]]:
+def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, list[tuple[int, int]]]:
     if len(items) > ORIGINS_MAX or sum(len(item.ranges) for item in items) > 2 * RANGES_MAX:
         raise ProtocolError(f"a marker names more than {RANGES_MAX} ranges or {ORIGINS_MAX} origins")
-    found: dict[OriginKey, Sequence[int]] = {}
+    found: dict[OriginKey, list[tuple[int, int]]] = {}
     for item in items:
         key = OriginKey(item.cluster, item.incarnation)
         if key in found or not item.cluster:
@@ -333,19 +332,19 @@ def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, Sequence[int]]:
             )
         if item.incarnation > INDEX_MAX:
             raise ProtocolError(f"a marker has the incarnation {item.incarnation}: at most {INDEX_MAX} is accepted")
-        if bounds := _read_ranges(item.ranges):
-            found[key] = bounds
+        found[key] = _read_ranges(item.ranges)
     return found
 
 
-def _read_ranges(ranges: Sequence[int]) -> "array[int]":
-    bounds = array("q")
-    at = 0
-    for number, distance in enumerate(ranges):
-        at += distance
-        if at > INDEX_MAX or (number and not distance):
-            raise ProtocolError(f"a marker has ranges of origin indexes that do not ascend, or end above {INDEX_MAX}")
-        bounds.append(at)
-    if len(bounds) % 2:
+def _read_ranges(ranges: Sequence[int]) -> list[tuple[int, int]]:
+    if len(ranges) % 2:
         raise ProtocolError("a marker has a range of origin indexes without an end")
-    return bounds
+    runs: list[tuple[int, int]] = []
+    at = 0
+    for number in range(0, len(ranges), 2):
+        first = at + ranges[number]
+        at = first + ranges[number + 1]
+        if at > INDEX_MAX or at == first or (runs and first == runs[-1][1]):
+            raise ProtocolError(f"a marker has ranges of origin indexes that do not ascend, or end above {INDEX_MAX}")
+        runs.append((first, at))
+    return runs
