@@ -127,7 +127,10 @@ class BrokerApp:
             recovered=recovered.topics,
             ledger_ids=LedgerIds(max(recovered.last_ledger, int(stored.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(config.cache_bytes_max),
+            routes=frozenset((link.source, link.target) for link in self.config.links),
+            subscriptions=self.config.subscriptions,
             link_targets=tuple(link.target for link in self.config.links if link.source == name),
+            deduplication=self.config.deduplication,
             boot=clock.now_ms(),
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)

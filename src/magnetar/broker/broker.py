@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.broker.catalog import Catalog
+from magnetar.broker.deduplicating import CURSOR_NAME
+from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.fences import Fences
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.links import Links
+from magnetar.broker.machines import Machines
 from magnetar.broker.producers import Producer
 from magnetar.broker.records import (
     CURSOR_PREFIX,
@@ -21,17 +24,18 @@ from magnetar.broker.records import (
     cursor_key,
     split_cursor_key,
 )
+from magnetar.broker.replication import MakeMachines, Replication
 from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
-from magnetar.core.config import BrokerConfig
+from magnetar.core.config import BrokerConfig, DeduplicationConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, MagnetarError, ProtocolError
 from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.entries import Append, Location
+from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
 from magnetar.wire.frames import Frame
 
@@ -54,6 +58,10 @@ class Broker:
         ledger_ids: gives every ledger its id.
         cache: recent entries of all topics.
         link_targets: clusters that a link leads to from here.
+        routes: all links (source, target), also those between other clusters; None: a mesh of all clusters linked from here.
+        subscriptions: the `[subscriptions]` table.
+        machines: makes the two machines of a topic with replicated subscriptions; None: production's.
+        deduplication: the `[deduplication]` table.
         boot: clock at the start, ms; never the same twice.
     """
 
@@ -72,6 +80,10 @@ class Broker:
         ledger_ids: LedgerIds,
         cache: EntryCache,
         link_targets: tuple[str, ...] = (),
+        routes: frozenset[tuple[str, str]] | None = None,
+        subscriptions: SubscriptionsConfig = SubscriptionsConfig(),
+        machines: MakeMachines | None = None,
+        deduplication: DeduplicationConfig = DeduplicationConfig(),
         boot: int = 0,
     ) -> None:
         self.outbox = outbox
@@ -99,6 +111,15 @@ class Broker:
             {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)},
         )
         self.links = Links(self, link_targets, stored)
+        mesh = {cluster, *link_targets}
+        self.replication = Replication(
+            self,
+            subscriptions,
+            routes if routes is not None else frozenset((a, b) for a in mesh for b in mesh if a != b),
+            stored,
+            machines or Machines(),
+        )
+        self.deduplications = Deduplications(self, deduplication)
         self.fences = Fences(self, stored)
         self._load(stored, recovered)
         self.fences.started()
@@ -133,9 +154,12 @@ class Broker:
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)
                 topic = self.topics.get(text)
-                if topic is not None and not name.startswith("pulsar.repl."):
+                if topic is not None and name != CURSOR_NAME and not name.startswith("pulsar.repl."):
                     cursor = Cursor.decode(topic.log, data)
                     topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
+        for topic in self.topics.values():
+            self.replication.added(topic)
+            self.deduplications.added(topic, stored.get(self.deduplications.key(topic)))
 
     def add_topic(
         self,
@@ -177,6 +201,9 @@ class Broker:
         self.catalog.deleted.discard(text)
         topic.durable = self.config.fsync == "always" or self.links.replicated(name)
         self.links.added(topic)
+        if fresh:
+            self.replication.added(topic)
+            self.deduplications.added(topic)
         return topic
 
     def remove_topic(self, topic: Topic) -> None:
@@ -188,6 +215,7 @@ class Broker:
         self.fences.removed(topic.text)
         self._fenced.discard(topic.text)
         self.links.removed(topic)
+        self.replication.removed(topic)
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         """A subscription of a topic over a cursor."""
@@ -246,14 +274,23 @@ class Broker:
     def appended(self, batch: list[tuple[Append, Location]]) -> None:
         """The log holds these, durably (or written, where that is what was asked for)."""
         touched: dict[str, Topic] = {}
+        confirmed: list[Append] = []
+        concerned: dict[str, list[StoredEntry]] = {}
         for append, location in batch:
             topic = self.topics.get(append.topic)
             if topic is None:
                 continue
             topic.confirm(append, location)
+            touched[append.topic] = topic
+            confirmed.append(append)
+            if topic.replicated is not None or append.entries[0].origin:
+                concerned.setdefault(append.topic, []).extend(append.entries)
+        # What other clusters acknowledged already must not be dispatched: the machines see it first.
+        for text, entries in concerned.items():
+            self.replication.stored(touched[text], entries)
+        for append in confirmed:
             self._settle(append)
             append.token(append, "")
-            touched[append.topic] = topic
         for topic in touched.values():
             topic.dispatch()
 
@@ -287,6 +324,7 @@ class Broker:
             topic = self.topics.get(text)
             if topic is not None:
                 topic.unfence()
+                self.replication.healed(topic)
         self._fenced.clear()
 
     def log_of(self, text: str) -> TopicLog | None:
@@ -296,6 +334,7 @@ class Broker:
 
     def shut_down(self) -> None:
         """Before the end: cursors are stored without waiting for their interval."""
+        self.replication.flush()
         self.keeper.flush()
         self.links.flush()
 
@@ -411,12 +450,15 @@ class Broker:
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: links and retention follow it."""
         self.links.policies_changed(change)
+        self.replication.policies_changed(change)
+        self.deduplications.policies_changed(change)
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""
         for topic in self.topics.values():
             topic.validate()
         self.links.validate()
+        self.replication.validate()
         self.fences.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 

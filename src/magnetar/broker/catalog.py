@@ -254,8 +254,10 @@ class Catalog:
                 key = cursor_key(topic.text, name)
                 self._broker.keeper.forget(key)
                 deletes.append(key)
+        deletes += self._broker.deduplications.deletion(topic)
         deletes += self._broker.links.deletion(topic.name)
         deletes += self._broker.fences.deletion(topic.text)
+        deletes += self._broker.replication.deletion(topic)
         puts = {}
         if self._broker.links.replicated(topic.name):
             puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
@@ -263,6 +265,7 @@ class Catalog:
         def stored(error: str) -> None:
             if error:
                 topic.deleting = False
+                self._broker.deduplications.added(topic)
                 done(_problem(error))
                 return
             if puts:
@@ -299,18 +302,21 @@ class Catalog:
             )
             return
         subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
-        if replicated:
-            subscription.cursor.properties[REPLICATED] = 1
+        puts: dict[str, bytes] = {}
         topic.subscriptions[name] = subscription
+        if replicated or self._broker.replication.wanted(topic, name, durable=True, asked=False):
+            subscription.cursor.properties[REPLICATED] = 1
+            puts = self._broker.replication.created(topic, subscription)
 
         def stored(error: str) -> None:
             if error:
-                topic.subscriptions.pop(name, None)
+                if topic.subscriptions.pop(name, None) is subscription:
+                    self._broker.replication.creation_failed(topic, subscription)
             else:
                 self._broker.fences.made(subscription)
             done(_problem(error))
 
-        self._outbox.put(Store({cursor_key(topic.text, name): subscription.encode()}, (), stored))
+        self._outbox.put(Store({cursor_key(topic.text, name): subscription.encode()} | puts, (), stored))
 
     def attach_consumer(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.
@@ -322,6 +328,21 @@ class Catalog:
         except BrokerError as error:
             done(error)
             return
+        name = command.subscription
+        replication = self._broker.replication
+        wanted = replication.wanted(topic, name, durable=command.durable, asked=command.replicate_subscription_state)
+
+        def ready() -> None:
+            if self._broker.topics.get(topic.text) is not topic:
+                done(BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} was deleted meanwhile"))
+            elif not session.closed:
+                self._attach_ready(session, topic, command, done, replicated=wanted)
+
+        replication.when_ready(topic, name, ready, replicated=wanted)
+
+    def _attach_ready(
+        self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool
+    ) -> None:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
@@ -349,6 +370,8 @@ class Catalog:
             self._attach(session, subscription, command, done)
             return
         position = EARLIEST if command.initialPosition == 1 else LATEST
+        if command.start_message_rollback_duration_sec:
+            position = topic.log.seek_time(self._rolled_back(command))
 
         def created(error: BrokerError | None) -> None:
             subscription = topic.subscriptions.get(name)
@@ -362,7 +385,6 @@ class Catalog:
                 )
                 return
             if not session.closed:
-                self._rollback(topic, subscription, command)
                 self._attach(session, subscription, command, done)
 
         self.create_subscription(
@@ -370,14 +392,17 @@ class Catalog:
             name,
             position,
             created,
-            replicated=command.replicate_subscription_state,
+            replicated=replicated,
         )
+
+    def _rolled_back(self, command: pb.CommandSubscribe) -> int:
+        """When a new subscription starts that asks for what was published since some time, ms."""
+        return self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
 
     def _rollback(self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe) -> None:
         """`start_message_rollback_duration_sec`: a new subscription starts so long ago."""
         if command.start_message_rollback_duration_sec:
-            since_ms = self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
-            subscription.reset_to(topic.log.seek_time(since_ms))
+            subscription.reset_to(topic.log.seek_time(self._rolled_back(command)))
 
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
         if topic.deleting:
@@ -412,8 +437,12 @@ class Catalog:
             connected_ms=self._outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
-        if command.replicate_subscription_state and subscription.durable:
-            subscription.set_replicated(True)
+        topic = self._broker.topics.get(subscription.topic)
+        asked = command.replicate_subscription_state
+        if topic is not None and self._broker.replication.wanted(
+            topic, subscription.name, durable=subscription.durable, asked=asked
+        ):
+            self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
         try:
             subscription.add_consumer(
@@ -461,7 +490,8 @@ class Catalog:
         self._broker.fences.deleted(topic.text, subscription.name)
         key = cursor_key(topic.text, subscription.name)
         self._broker.keeper.forget(key)
-        self._outbox.put(Store({}, (key,), lambda error: done(_problem(error))))
+        puts, deletes = self._broker.replication.deleted(topic, subscription)
+        self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
 
     def seek(
         self,
@@ -485,7 +515,23 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
-        self._broker.when_cursor_durable(subscription, lambda error: done(_problem(error)))
+        self.when_moved(subscription, lambda error: done(_problem(error)))
+
+    def when_moved(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+        """Call `then` when a seek of a durable subscription may be answered: it is durable here, and so is what other
+        clusters will be told of it.
+        """
+        left, problem = 2, ""
+
+        def one(error: str) -> None:
+            nonlocal left, problem
+            left -= 1
+            problem = problem or error
+            if not left:
+                then(problem)
+
+        self._broker.replication.sought(subscription, one)
+        self._broker.when_cursor_durable(subscription, one)
 
     def check_schema(self, topic: Topic, schema: pb.Schema | None) -> None:
         """Schemas are not registered yet: a producer's schema is taken for documentation, its bytes go through."""

@@ -335,13 +335,21 @@ class Controller(FailoverController):
         change: Callable[[Subscription], object],
         done: Done,
     ) -> None:
-        _, found = self._subscription(topic, subscription)
+        found_topic, found = self._subscription(topic, subscription)
 
         def act() -> None:
             change(found)
             self._when_durable(found, done)
 
-        self._enter(act)
+        self._enter_ready(found_topic, found, act)
+
+    def _enter_ready(self, topic: Topic, subscription: Subscription, act: Callable[[], None]) -> None:
+        """Run an event on a subscription; on a replicated one not before its state is complete (after a start)."""
+
+        def enter() -> None:
+            self._broker.replication.when_ready(topic, subscription.name, act, replicated=subscription.replicated)
+
+        self._enter(enter)
 
     def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
         """Acknowledge the next entries."""
@@ -360,9 +368,9 @@ class Controller(FailoverController):
         done: Done,
     ) -> None:
         """Move a subscription."""
-        found_topic, _ = self._subscription(topic, subscription)
+        found_topic, found = self._subscription(topic, subscription)
 
-        def move(found: Subscription) -> None:
+        def move() -> None:
             if isinstance(target, Position):
                 position = target
                 if exclusive:
@@ -370,8 +378,14 @@ class Controller(FailoverController):
                 found.seek_to(position)
             else:
                 found.seek_time(target)
+            if found.durable:
+                self._broker.catalog.when_moved(
+                    found, lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
+                )
+            else:
+                done(None)
 
-        self._change(topic, subscription, move, done)
+        self._enter_ready(found_topic, found, move)
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
         """Acknowledge what is old."""

@@ -7,8 +7,8 @@ sync. A crash forgets at most what was acknowledged in that time: those messages
 Retention asks for the *durable* mark-delete position, never for the one in memory (FINDINGS A7).
 """
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.broker.effects import Note, Outbox, Store, Timer
 from magnetar.core.ids import Position
@@ -30,8 +30,29 @@ class Durable(Protocol):
         """The cursor as stored."""
 
 
+class Beside(NamedTuple):
+    """What a transaction holds besides cursors.
+
+    Attributes:
+        puts, deletes: keys; they win over what a cursor of the same key says.
+        stored: told the outcome before anybody who waits for a cursor.
+    """
+
+    puts: Mapping[str, bytes]
+    deletes: tuple[str, ...]
+    stored: Callable[[str], None]
+
+
+def _nothing_beside(_keys: Collection[str]) -> Beside | None:
+    return None
+
+
 class CursorKeeper:
     """Stores dirty cursors together.
+
+    Attributes:
+        beside: asked for what belongs into the same transaction as the cursors of these keys (the state of replicated
+            subscriptions).
 
     Args:
         outbox: the broker's.
@@ -46,6 +67,7 @@ class CursorKeeper:
         self._waiting: dict[str, list[Callable[[str], None]]] = {}
         self._scheduled = False
         self._storing: set[str] = set()
+        self.beside: Callable[[Collection[str]], Beside | None] = _nothing_beside
 
     def dirty(self, key: str, cursor: Durable) -> None:
         """This cursor changed; it is stored soon."""
@@ -87,9 +109,19 @@ class CursorKeeper:
         self._storing |= ready.keys()
         positions = {key: cursor.mark_delete for key, cursor in ready.items()}
         waiting = {key: self._waiting.pop(key) for key in ready if key in self._waiting}
+        puts = {key: cursor.encode() for key, cursor in ready.items()}
+        beside = self.beside(ready.keys())
+        deletes: tuple[str, ...] = ()
+        if beside is not None:
+            deletes = beside.deletes
+            puts |= beside.puts
+            for key in deletes:
+                puts.pop(key, None)
 
         def stored(error: str) -> None:
             self._storing -= ready.keys()
+            if beside is not None:
+                beside.stored(error)
             if error:
                 self._outbox.put(
                     Note(
@@ -108,4 +140,4 @@ class CursorKeeper:
             if self._dirty:
                 self._schedule(RETRY_MS if error else self._flush_ms)
 
-        self._outbox.put(Store({key: cursor.encode() for key, cursor in ready.items()}, (), stored))
+        self._outbox.put(Store(puts, deletes, stored))

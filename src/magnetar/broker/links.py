@@ -5,6 +5,7 @@ and gives the destination what it asks of a broker (`geo.destination.Destination
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -65,6 +66,7 @@ class Links:
             message_bytes_max=config.message_bytes_max,
             pending_bytes_max=config.pending_publish_bytes_max,
         )
+        self.destination.on_heard = lambda topic, source, anew: broker.replication.heard_from(topic, source, anew=anew)
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
@@ -80,10 +82,14 @@ class Links:
                 orphan_ms=config.orphan_cursor_ms,
             )
             source.load(stored)
+            source.on_rebased = partial(self._rebased, target)
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[Callable[[], None]]] = {}
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+
+    def _rebased(self, target: str, topic: str) -> None:
+        self._broker.replication.rebased(topic, target)
 
     # --------------------------------------------------------------------------------------------------- which topics
 

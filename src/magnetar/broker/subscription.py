@@ -41,6 +41,7 @@ EXPIRED_ENTRY: Final = "magnetar.expired.entry"
 (FINDINGS B11): when another cluster's seek brings messages back, those that expired here stay away."""
 
 OnAcked = Callable[["Subscription", Acked], None]
+OnExpired = Callable[["Subscription", Position, Position], None]
 
 _UNLIMITED: Final = 1 << 62
 _TOPIC_MIGRATED: Final = 68
@@ -103,6 +104,7 @@ class Subscription:
         consumers: in the order of their coming.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
         on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
+        on_expired: told what expires here, after < p <= up_to.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Subscription:
         self._on_dirty = on_dirty
         self._on_detached = on_detached
         self.on_acked: OnAcked | None = None
+        self.on_expired: OnExpired | None = None
         self._ranges_max = config.cursor_ranges_max
         self._told_left_out = False
         self.rates = Rates()
@@ -427,6 +430,8 @@ class Subscription:
         if self.replicated:
             self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
         self._ack_up_to(position, tell=False)
+        if self.on_expired is not None:
+            self.on_expired(self, before, position)
 
     @property
     def expired(self) -> Position:

@@ -8,8 +8,10 @@ that is not confirmed is read by a subscription or by a link.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from magnetar.broker.deduplicating import TopicDeduplication
+from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Write
 from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.records import TopicRecord
@@ -20,6 +22,9 @@ from magnetar.core.names import TopicName
 from magnetar.storage.entries import Append, Location, NewEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import commands
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated import ReplicatedTopic
 
 
 class AppendToken(Protocol):
@@ -35,19 +40,32 @@ class PublishToken:
     Args:
         topic, producer: whose.
         receipts: (sequence id, highest sequence id) of each entry, in order.
+        mark: with deduplication, how far the producer's numbers are with this batch.
+
+    Attributes:
+        repeated: duplicates that came behind the batch, as `receipts`: a client takes receipts in the order of sending.
     """
 
-    __slots__ = ("producer", "receipts", "topic")
+    __slots__ = ("mark", "numbers", "producer", "receipts", "repeated", "topic")
 
-    def __init__(self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]], mark: Mark | None = None
+    ) -> None:
         self.topic = topic
         self.producer = producer
         self.receipts = receipts
+        self.mark = mark
+        self.numbers: Numbers | None = producer.numbers
+        self.repeated: list[tuple[int, int]] = []
 
     def __call__(self, append: Append, error: str) -> None:
         """Answer the producer."""
         producer = self.producer
         producer.pending -= len(self.receipts)
+        if self.mark is not None and self.numbers is not None and not error:
+            self.numbers.persist(self.mark)
+        if producer.last_publish is self:
+            producer.last_publish = None
         if producer.closed:
             return
         outbox = self.topic.outbox
@@ -59,7 +77,8 @@ class PublishToken:
                 [
                     (sequence, highest, entry.ledger, entry.entry)
                     for (sequence, highest), entry in zip(self.receipts, append.entries, strict=True)
-                ],
+                ]
+                + [(sequence, highest, -1, -1) for sequence, highest in self.repeated],
             )
         outbox.put(Send(producer.connection, [buffer]))
 
@@ -99,6 +118,8 @@ class Topic:
         self.fenced = False
         self.deleting = False
         self.quota_stop: ErrorCode | None = None
+        self.deduplication: TopicDeduplication | None = None
+        self.replicated: ReplicatedTopic | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -108,15 +129,18 @@ class Topic:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, marker: bool = False) -> None:
         """Refuse when nothing may be appended now.
+
+        Args:
+            marker: also a terminated topic takes it: its subscriptions go on.
 
         Raises:
             BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
         """
         if self.deleting:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
-        if self.record.terminated:
+        if self.record.terminated and not marker:
             raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
         if self.fenced:
             raise BrokerError(
@@ -130,6 +154,7 @@ class Topic:
         token: AppendToken,
         *,
         durable: bool | None = None,
+        marker: bool = False,
     ) -> Append:
         """Send entries on their way to the log; `token` is told the outcome.
 
@@ -139,7 +164,7 @@ class Topic:
         Raises:
             BrokerError: nothing may be appended now.
         """
-        self.check_writable()
+        self.check_writable(marker=marker)
         append = self.log.stage(
             entries,
             self.outbox.now_ms,
@@ -155,13 +180,20 @@ class Topic:
         producer: Producer,
         entries: list[NewEntry],
         receipts: list[tuple[int, int]],
+        mark: Mark | None = None,
     ) -> Append:
         """Append what a producer sent; its receipts follow when it is durable.
+
+        Args:
+            producer, entries, receipts: see `PublishToken`.
+            mark: with deduplication, how far its numbers are with these entries.
 
         Raises:
             BrokerError: nothing may be appended now.
         """
-        append = self.append(entries, PublishToken(self, producer, receipts))
+        token = PublishToken(self, producer, receipts, mark)
+        append = self.append(entries, token)
+        producer.last_publish = token
         producer.pending += len(entries)
         producer.entries += len(entries)
         size = sum(len(entry.data) for entry in entries)
@@ -170,10 +202,20 @@ class Topic:
         producer.bytes += size
         return append
 
+    def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
+        """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
+        if producer.last_publish is not None:
+            producer.last_publish.repeated.append(receipt)
+        else:
+            buffer = commands.receipts(producer.producer_id, [(*receipt, -1, -1)])
+            self.outbox.put(Send(producer.connection, [buffer]))
+
     def confirm(self, append: Append, location: Location) -> None:
         """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
         self.in_flight -= 1
         self.log.confirm(append, location)
+        if self.deduplication is not None:
+            self.deduplication.confirmed(append.entries)
         self.entries_in += len(append.entries)
         for entry in append.entries:
             self.messages_in += entry.count
@@ -191,6 +233,8 @@ class Topic:
         self.in_flight -= 1
         self.fenced = True
         self.log.fail()
+        if self.deduplication is not None:
+            self.deduplication.fail()
 
     def failed_all(self) -> None:
         """Every append of the failure is reported."""

@@ -48,6 +48,7 @@ class Upkeep:
                 continue
             self.expire(topic, now_ms)
             self.check_quota(topic, now_ms)
+            self._broker.deduplications.tick(topic, now_ms)
             self.trim(topic)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates(now_ms)
@@ -112,9 +113,14 @@ class Upkeep:
     def keep_from(self, topic: Topic) -> Position | None:
         """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything."""
         marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
-        link = self._broker.links.durable_low(topic)
-        if link is not None:
-            marks.append(link)
+        broker = self._broker
+        for low in (
+            broker.links.durable_low(topic),
+            broker.deduplications.durable_low(topic),
+            broker.replication.durable_low(topic),
+        ):
+            if low is not None:
+                marks.append(low)
         return min(marks, default=None)
 
     def _retention(self, topic: Topic) -> Retention:
@@ -148,6 +154,7 @@ class Upkeep:
         record.next_index = max(record.next_index, trim.next_index)
         for source, position in trim.watermarks.items():
             record.watermarks[source] = (position.ledger, position.entry)
+        broker.links.trimming(topic, trim)
 
         def stored(error: str) -> None:
             self._trimming.discard(topic.text)
@@ -155,6 +162,7 @@ class Upkeep:
                 return
             topic.log.forget(trim)
             broker.links.trimmed(topic)
+            broker.replication.trimmed(topic)
             broker.outbox.put(Drop(tuple(trim.ledgers)))
 
         broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), stored))

@@ -97,6 +97,9 @@ class LinkDestination:
         host: the broker.
         boot: clock at this broker's start, ms; never the same twice.
         message_bytes_max, silence_ms, pending_bytes_max: limits.
+
+    Attributes:
+        on_heard: told of a topic, a source cluster, and whether its link began anew, when that is news.
     """
 
     def __init__(
@@ -122,6 +125,8 @@ class LinkDestination:
         self._pending_bytes_max = pending_bytes_max
         self._stamps: dict[str, Stamp] = {}
         self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
+        self._heard: dict[tuple[str, str], tuple[str, int]] = {}
+        self.on_heard: Callable[[str, str, bool], None] = _nobody
 
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start."""
@@ -139,11 +144,14 @@ class LinkDestination:
         response = pb.CommandGeoAppendResponse(request_id=request.request_id)
         topic = self._host.find(request.topic)
         log = topic.log if topic is not None else None
+        before = self._heard.get((request.topic, request.source))
         persisted = log.watermark(request.source) if log is not None else NONE
         response.persisted.ledger, response.persisted.entry = persisted
         if self._kept_out(request, response):
             reply(response)
             return
+        if topic is not None and before != (request.uuid, request.incarnation):
+            self._hear(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
             # What it had, if anything, is lost: the handshake makes it anew and tells the source so.
             response.refused = True
@@ -290,6 +298,8 @@ class LinkDestination:
     def removed(self, topic: str) -> None:
         """A topic was deleted here: its watermarks went with it."""
         self._failed(topic, f"topic {topic} was deleted")
+        for key in [key for key in self._heard if key[0] == topic]:
+            del self._heard[key]
 
     # -------------------------------------------------------------------------------------------------------- handshake
 
@@ -378,11 +388,30 @@ class LinkDestination:
             if error:
                 trouble.update((topic, ("policy", f"the topic cannot be made here: {error}")) for topic in topics)
             if not left:
+                for query in request.topics:
+                    if query.topic not in trouble:
+                        self._hear(query.topic, request.source, request.uuid, query.incarnation)
                 reply(self._answer(request, trouble))
 
         for base, (partitions, topics) in missing.items():
             self._host.create(base, partitions, lambda error, topics=topics: made(topics, error))  # type: ignore[misc]
         made([], "")
+
+    def _hear(self, topic: str, source: str, uuid: str, incarnation: int) -> None:
+        """A believed cluster's link is at work in a topic: somebody may want to know whose, and whether it began anew."""
+        found = self._host.find(topic)
+        if found is None:
+            return
+        before = self._heard.get((topic, source))
+        self._heard[topic, source] = (uuid, incarnation)
+        if before is None:
+            self.on_heard(topic, source, found.log.watermark(source) == NONE)
+        elif before != (uuid, incarnation):
+            self.on_heard(topic, source, True)
+
+    def incarnation_of(self, topic: str, source: str) -> int:
+        """The incarnation of a topic in a cluster whose link was heard here since the start; 0 when none was."""
+        return self._heard.get((topic, source), ("", 0))[1]
 
     def _too_few(self, name: TopicName, partitions: int) -> bool:
         return bool(partitions) and (self._host.partitions(name.base) or 0) < partitions
@@ -440,3 +469,7 @@ class LinkDestination:
             pushed, persisted = found.log.watermark_staged(source), found.log.watermark(source)
             for one in waiting:
                 assert persisted < one.position <= pushed, f"{topic}: an answer for {one.position} will never come"
+
+
+def _nobody(_topic: str, _source: str, _anew: bool) -> None:
+    """Nobody asks."""

@@ -36,6 +36,7 @@ class KeptLink:
         topics: those that have a cursor for this link, orphans included.
         record: what an operator set on the whole link.
         changes, lease, polls: what the pipeline is told, see `geo.polling`.
+        on_rebased: told of a topic in which the link began anew or passed over entries: its destination lacks some.
     """
 
     def __init__(self, outbox: Outbox, to: str, boot: int) -> None:
@@ -46,6 +47,7 @@ class KeptLink:
         self.changes = Changes(boot)
         self.lease = Lease(outbox)
         self.polls = Polls(outbox, self.changes, self.lease)
+        self.on_rebased: Callable[[str], None] = _nobody
         self._stored: dict[str, LinkTopicRecord] = {}
         self._dirty: set[str] = set()
         self._deleting: set[str] = set()
@@ -113,6 +115,7 @@ class KeptLink:
 
     def _gap(self, state: LinkTopic, lost: int, how: str) -> None:
         self._note("error", f"{lost} messages of {state.name} {how}")
+        self.on_rebased(state.name)
 
     def _note(self, level: str, text: str) -> None:
         self.outbox.put(Note(level, f"link to {self.to}: {text}"))
@@ -155,3 +158,7 @@ class KeptLink:
         for state in self.topics.values():
             state.validate()
         assert self._dirty <= self.topics.keys(), "a topic that is gone would be stored"
+
+
+def _nobody(_topic: str) -> None:
+    """Nobody asks."""

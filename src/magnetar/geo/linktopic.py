@@ -64,6 +64,7 @@ class LinkTopic:
         counted: how far entries at or below `floor` were counted as gap.
         learned: the destination's change counter at the last comparison.
         changed: change counter of the link when this topic changed last.
+        read_ms: when the link read of it last; 0: not since the start.
     """
 
     name: str
@@ -84,6 +85,7 @@ class LinkTopic:
     counted: Position = NONE
     learned: int = 0
     changed: int = 0
+    read_ms: int = 0
 
     @classmethod
     def create(cls, name: str, log: TopicLog, *, latest: bool) -> "LinkTopic":

@@ -129,6 +129,7 @@ class OperatedLink(KeptLink):
                 state.unblock()
                 skipped.append(state)
                 self._changed(state)
+                self.on_rebased(state.name)
         if not skipped:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"nothing to skip on the link to {self.to}")
         self._note("warning", f"{lost} messages of {len(skipped)} topics were skipped by command")

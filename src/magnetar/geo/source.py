@@ -135,11 +135,14 @@ class LinkSource(OperatedLink):
         record.orphan_since_ms = since
 
         def apply() -> None:
+            begins = (wanted and not state.wanted) or before is None
             state.wanted, state.orphan_since_ms = wanted, since
             if before is None or topic not in self.topics:
                 state.durable = record.cursor
                 self.topics[topic] = state  # also when the orphan's deletion came between
             self._changed(state)
+            if begins:
+                self.on_rebased(topic)
 
         return {link_cursor_key(topic, self.to): record.encode()}, apply
 
@@ -262,6 +265,7 @@ class LinkSource(OperatedLink):
             reply(response, ())
             return
         after = place(request.after)
+        state.read_ms = self.outbox.now_ms
 
         def failed(position: Position, error: str) -> None:
             reason = f"entry {position} cannot be read: {error}"
@@ -374,6 +378,7 @@ class LinkSource(OperatedLink):
             if lost:
                 self._gap(state, lost, "are missing there and were already deleted here")
                 self._touch_record(state)
+            self.on_rebased(state.name)
 
         self._move(state, target, state.record(target), apply, stored)
 
@@ -390,6 +395,7 @@ class LinkSource(OperatedLink):
                 f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
                 f"it goes on behind that; {lost} messages at or below cannot be sent",
             )
+            self.on_rebased(state.name)
 
         target, record = state.jump_record(watermark)
         self._move(state, target, record, apply, stored)

@@ -107,9 +107,16 @@ class BacklogQuota(Struct, frozen=True, rename={"limit_size": "limitSize", "limi
 
 
 ReplicationStart = Literal["earliest", "latest"]
+SubscriptionMode = Literal["exact", "snapshot"]
 
 
-class Policies(Struct, frozen=True, omit_defaults=True, rename={"deduplication_enabled": "deduplicationEnabled"}):
+_POLICIES: Final = {
+    "deduplication_enabled": "deduplicationEnabled",
+    "deduplication_snapshot_interval_seconds": "deduplicationSnapshotIntervalSeconds",
+}
+
+
+class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     """The policies of a namespace (Pulsar's Policies: the fields that are acted on, or kept for a later issue).
 
     Attributes:
@@ -119,6 +126,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename={"deduplication_e
         retention_policies: None: the broker's default.
         backlog_quota_map: by type; none by default.
         deduplication_enabled: None: the broker's default.
+        deduplication_snapshot_interval_seconds: None: the broker's default; 0: by entries alone.
+        replicate_subscription_state: true: every durable subscription is replicated, whatever its client says (PIP-422).
+        subscription_mode: ours: how replicated subscriptions follow; None: the broker's default.
         replication_start: ours: whether a new link sends what is retained, or only what is new.
     """
 
@@ -128,6 +138,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename={"deduplication_e
     retention_policies: RetentionPolicies | None = None
     backlog_quota_map: dict[BacklogQuotaType, BacklogQuota] = {}
     deduplication_enabled: bool | None = None
+    replicate_subscription_state: bool | None = None
+    subscription_mode: SubscriptionMode | None = None
+    deduplication_snapshot_interval_seconds: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     replication_start: ReplicationStart = "earliest"
     deleted: bool = False
 

@@ -42,9 +42,11 @@ from magnetar.metadata.policies import (
     Policies,
     ReplicationStart,
     RetentionPolicies,
+    SubscriptionMode,
     TenantInfo,
 )
 from magnetar.metadata.rules import check_clusters, check_retention
+from magnetar.metadata.topicpolicies import TopicPolicies, TopicPolicyTable
 
 TENANTS_MAX: Final = 10_000
 """A ceiling: all tenants are in memory and in one answer of `GET /tenants`."""
@@ -70,6 +72,7 @@ class Resources:
         self._tenants: dict[str, TenantInfo] = {}
         self._namespaces: dict[NamespaceName, Policies] = {}
         self._partitions = Partitions()
+        self._topic_policies = TopicPolicyTable()
         self._in_flight: list[Change] = []
 
     # ------------------------------------------------------------------------------------------------ load and apply
@@ -123,7 +126,7 @@ class Resources:
         elif key.startswith(NAMESPACE_PREFIX):
             tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
             self._namespaces[NamespaceName(tenant, local)] = _decode(key, value, Policies)
-        else:
+        elif not self._topic_policies.put(key, value):
             self._partitions.put(key, value)
 
     def _delete(self, key: str) -> None:
@@ -136,6 +139,7 @@ class Resources:
             self._namespaces.pop(NamespaceName(tenant, local), None)
         else:
             self._partitions.delete(key)
+            self._topic_policies.delete(key)
 
     # ------------------------------------------------------------------------------------------------------ clusters
 
@@ -409,9 +413,26 @@ class Resources:
             quotas[kind] = quota
         return self._policy_change(namespace, replace(policies, backlog_quota_map=quotas))
 
+    def set_deduplication(self, namespace: NamespaceName, enabled: bool | None) -> Change:
+        """Deduplicate what is published, or not; None: as the broker's default. Raises NotFound."""
+        return self._policy_change(namespace, replace(self.policies(namespace), deduplication_enabled=enabled))
+
+    def set_deduplication_interval(self, namespace: NamespaceName, seconds: int | None) -> Change:
+        """Seconds between two snapshots of deduplication numbers; None: the broker's default. Raises NotFound."""
+        policies = replace(self.policies(namespace), deduplication_snapshot_interval_seconds=seconds)
+        return self._policy_change(namespace, policies)
+
     def set_replication_start(self, namespace: NamespaceName, start: ReplicationStart) -> Change:
         """Say whether a new link begins with what is retained or with what comes. Raises NotFound."""
         return self._policy_change(namespace, replace(self.policies(namespace), replication_start=start))
+
+    def set_replicate_subscription_state(self, namespace: NamespaceName, replicate: bool | None) -> Change:
+        """Let every durable subscription be replicated, or as clients say (false, None). Raises NotFound."""
+        return self._policy_change(namespace, replace(self.policies(namespace), replicate_subscription_state=replicate))
+
+    def set_subscription_mode(self, namespace: NamespaceName, mode: SubscriptionMode | None) -> Change:
+        """Say how replicated subscriptions follow; None: the broker's default. Raises NotFound."""
+        return self._policy_change(namespace, replace(self.policies(namespace), subscription_mode=mode))
 
     def _policy_change(self, namespace: NamespaceName, policies: Policies) -> Change:
         policies = replace(
@@ -456,10 +477,44 @@ class Resources:
         policies = self._namespaces.get(namespace)
         return policies.backlog_quota_map if policies else {}
 
+    def subscription_mode(self, namespace: NamespaceName) -> SubscriptionMode | None:
+        """How replicated subscriptions follow; None: the broker's default."""
+        policies = self._namespaces.get(namespace)
+        return policies.subscription_mode if policies else None
+
+    def replicate_subscription_state(self, topic: TopicName) -> bool | None:
+        """Whether every durable subscription of a topic is replicated; None: nobody said so."""
+        own = self._topic_policies.of(topic).replicate_subscription_state
+        if own is not None:
+            return own
+        policies = self._namespaces.get(topic.namespace_name)
+        return policies.replicate_subscription_state if policies else None
+
     def replication_start(self, namespace: NamespaceName) -> ReplicationStart:
         """Where a new link begins."""
         policies = self._namespaces.get(namespace)
         return policies.replication_start if policies else "earliest"
+
+    def deduplication(self, topic: TopicName) -> tuple[bool | None, int | None]:
+        """Whether to deduplicate what is published to a topic, and the seconds between snapshots; None: the broker's default."""
+        of_topic, of_namespace = self._topic_policies.of(topic), self._namespaces.get(topic.namespace_name, Policies())
+        enabled, every = of_topic.deduplication_enabled, of_topic.deduplication_snapshot_interval_seconds
+        return (
+            of_namespace.deduplication_enabled if enabled is None else enabled,
+            of_namespace.deduplication_snapshot_interval_seconds if every is None else every,
+        )
+
+    # ------------------------------------------------------------------------------------------------ topic policies
+
+    def topic_policies(self, topic: TopicName) -> TopicPolicies:
+        """What a topic (or the partitioned topic that it belongs to) has of its own."""
+        return self._topic_policies.of(topic)
+
+    def set_topic_policies(self, topic: TopicName, policies: TopicPolicies) -> Change:
+        """Set what a topic has of its own. Raises NotFound: its namespace."""
+        self.policies(topic.namespace_name)
+        change = self._topic_policies.change(topic, policies)
+        return change.merged(Change(depends=frozenset({namespace_key(topic.namespace_name)})))
 
     # -------------------------------------------------------------------------------------------- partitioned topics
 

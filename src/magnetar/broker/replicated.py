@@ -1,0 +1,514 @@
+"""The replicated subscriptions of one topic: the two machines, what they are told and what they ask for (geo.host).
+
+    start     load each stored state -> read the markers behind what is covered -> started
+    later     confirmed entries -> stored -> dispatch; acknowledgements, seeks, creations, deletions as they happen
+    stores    a subscription's state goes into the transaction of its cursor; the topic's cover with the last dirty one
+
+The *cover* is a position: every state that is stored, or need not be, has taken in all markers at or below it. Replay begins
+there, and retention keeps markers behind it. A state that did not change since needs no new version for the cover to move.
+
+Whatever a machine asks for takes effect at once on the cursor; nothing is sent to consumers before the end of the event, so
+that a message which another cluster's consumer acknowledged is never sent in between.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from magnetar.broker.effects import Note, Timer
+from magnetar.broker.records import cursor_key, replicated_key
+from magnetar.broker.replay import Replay
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import BrokerError, NameNotValid
+from magnetar.core.ids import EARLIEST, NONE, Position
+from magnetar.core.names import check_subscription
+from magnetar.geo.host import Acked, Machine
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
+from magnetar.storage.positions import PositionSet
+
+if TYPE_CHECKING:
+    from magnetar.broker.replication import Replication
+
+COVER_MARKERS: Final = 100
+"""The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
+milliseconds."""
+
+_MARKER: Final = int(EntryFlags.MARKER)
+_RESTRICTED: Final = int(EntryFlags.RESTRICTED)
+
+
+class ModalMachine(Machine, Protocol):
+    """A machine that writes only while its mode is the namespace's."""
+
+    def set_writes(self, writes: bool) -> None:
+        """Whether it writes from now on; it understands what comes in either way."""
+        ...
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of the topic."""
+        ...
+
+
+class ExactMachine(ModalMachine, Protocol):
+    """`geo.ackedsets.AckedSets`."""
+
+
+class SnapshotMachine(ModalMachine, Protocol):
+    """`geo.snapshots.Snapshots`."""
+
+    def expired(self, subscription: str, after: Position, up_to: Position) -> None:
+        """The cursor was moved over after < p <= up_to by expiry."""
+        ...
+
+
+class _Beside:
+    """A key of ours in the cursors' transaction, whose value `Replication.beside` supplies."""
+
+    durable_mark_delete = NONE
+    mark_delete = NONE
+
+    def encode(self) -> bytes:
+        """Replaced."""
+        return b""
+
+
+_BESIDE: Final = _Beside()
+
+
+class ReplicatedTopic:
+    """Implements `geo.host.MarkerHost`.
+
+    Args:
+        around: of the broker.
+        topic: whose.
+        covered: the stored cover.
+
+    Attributes:
+        exact, snapshot: the machines.
+        ready: loading and replay are over.
+        known: subscriptions of which the machines hold a state, also those that were deleted here.
+        dirty_names: whose state changed since it was last handed to the store.
+        covered: the durable cover.
+    """
+
+    def __init__(self, around: "Replication", topic: Topic, covered: Position = NONE) -> None:
+        self._around, self._broker, self._topic = around, around.broker, topic
+        self._outbox = around.broker.outbox
+        self.cluster = around.broker.cluster
+        self.log = topic.log
+        self.covered = covered
+        self.ready = False
+        self.closed = False
+        self.known: set[str] = set()
+        self.dirty_names: set[str] = set()
+        self.storing = 0
+        self.last_marker = NONE
+        self.markers_written = self.markers_failed = 0
+        self.updated_ms: dict[str, int] = {}
+        self._names: tuple[str, ...] | None = None
+        self._routes: frozenset[tuple[str, str]] | None = None
+        self._wants_cover = False
+        self._touched: dict[str, None] = {}
+        self._later: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], None]] = []
+        self._refused: set[str] = set()
+        self._replay: Replay | None = None
+        self.exact, self.snapshot = around.machines(self)
+        self._machines: tuple[ModalMachine, ...] = (self.exact, self.snapshot)
+
+    # ------------------------------------------------------------------------------------------------------- beginning
+
+    def load(self, states: Mapping[str, bytes]) -> None:
+        """Take the stored states, read what they do not cover, and start; `ready` may be true only later.
+
+        Args:
+            states: by subscription, as `state` encoded them.
+        """
+        fresh = []
+        for name in sorted({*states, *self.subscriptions()}):
+            exact, snapshot = self._decode(name, states.get(name))
+            if name in states:
+                self.known.add(name)
+            else:
+                fresh.append(name)
+            self.exact.load(name, exact)
+            self.snapshot.load(name, snapshot)
+
+        def replayed() -> None:
+            if not self.closed:
+                self._replayed(fresh)
+
+        for subscription in self._topic.subscriptions.values():
+            self._connect(subscription)
+        self._replay = Replay(self._outbox, self.log, self.covered, self._give, replayed)
+        self._replay.start()
+
+    def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
+        if data is None:
+            return None, None
+        try:
+            exact, snapshot = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+        except msgspec.DecodeError as error:
+            self.note("error", f"the stored state of subscription {name} of {self._topic.text} is damaged: {error}")
+            return None, None
+        return exact or None, snapshot or None
+
+    def _give(self, markers: list[StoredEntry]) -> None:
+        if not self.closed:
+            self._event(lambda machine: machine.stored(markers))
+
+    def _replayed(self, fresh: list[str]) -> None:
+        self.ready = True
+        self._replay = None
+        for machine in self._machines:
+            machine.started()
+        for name in fresh:
+            # Flagged, but nothing was ever stored of it: by an earlier version, or before a link concerned the topic.
+            if name in self.subscriptions() and name not in self.known:
+                self._created(name)
+        self._settle()
+        for name in list(self.dirty_names):
+            self.dirty(name)
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def when_ready(self, then: Callable[[], None]) -> None:
+        """Call `then` when the replay is over, at once if it is."""
+        if self.ready or self.closed:
+            then()
+        else:
+            self._waiting.append(then)
+
+    def close(self) -> None:
+        """The topic is gone: whoever waits finds that out."""
+        self.closed = True
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    # --------------------------------------------------------------------------------------------------------- events
+
+    def _event(self, tell: Callable[[Machine], None]) -> None:
+        for machine in self._machines:
+            tell(machine)
+        self._settle()
+
+    def _settle(self) -> None:
+        """At the end of an event: what was put off, then consumers are sent what is theirs."""
+        while self._later:
+            later, self._later = self._later, []
+            for then in later:
+                then()
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for name in touched:
+                subscription = self._topic.subscriptions.get(name)
+                if subscription is not None:
+                    subscription.available()
+
+    def stored(self, entries: list[StoredEntry]) -> None:
+        """Entries were confirmed, and no consumer was offered them yet."""
+        if not self.ready:
+            # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
+            entries = [entry for entry in entries if not entry.flags & _MARKER]
+        if not self.known and not any(entry.flags & _MARKER for entry in entries):
+            return  # no subscription is replicated: nobody asks
+        if entries:
+            self._event(lambda machine: machine.stored(entries))
+
+    def _acknowledged(self, subscription: Subscription, acked: Acked) -> None:
+        name = subscription.name
+        if self.ready:
+            for machine in self._machines:
+                machine.acknowledged(name, acked)
+            if self._later or self._touched:
+                self._settle()
+        else:
+            self._waiting.append(lambda: self._acknowledged(subscription, acked))
+
+    def _expired(self, subscription: Subscription, after: Position, up_to: Position) -> None:
+        self.when_ready(lambda: self.snapshot.expired(subscription.name, after, up_to))
+
+    def created(self, subscription: Subscription) -> None:
+        """A consumer or operator made a replicated subscription here, or switched one to it (the property is set)."""
+        self._names = None
+        self._connect(subscription)
+        if self.ready:
+            self._created(subscription.name)
+            self._settle()
+        else:
+            self._waiting.append(lambda: self.created(subscription) if self._is(subscription) else None)
+
+    def _created(self, name: str) -> None:
+        for machine in self._machines:
+            machine.created(name)
+        self.dirty(name)
+
+    def _is(self, subscription: Subscription) -> bool:
+        return self._topic.subscriptions.get(subscription.name) is subscription
+
+    def _connect(self, subscription: Subscription) -> None:
+        wired = subscription.durable and subscription.replicated
+        subscription.on_acked = self._acknowledged if wired else None
+        subscription.on_expired = self._expired if wired else None
+
+    def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+        """The cursor was moved by a seek; `then` when every machine says that it may be answered."""
+        left, problem = len(self._machines), ""
+
+        def one(error: str) -> None:
+            nonlocal left, problem
+            left -= 1
+            problem = problem or error
+            if not left:
+                then(problem)
+
+        def tell() -> None:
+            self._event(lambda machine: machine.sought(subscription.name, one))
+            self.dirty(subscription.name)
+
+        self.when_ready(tell)
+
+    def deleted(self, subscription: Subscription) -> None:
+        """A subscription is no longer here, or no longer replicated; what stays of it is stored by `beside`."""
+        self._names = None
+        self._connect(subscription)
+
+        def tell() -> None:
+            self._event(lambda machine: machine.deleted(subscription.name))
+            self.dirty(subscription.name)
+
+        if subscription.name in self.known or subscription.replicated:
+            self.when_ready(tell)
+
+    def trimmed(self) -> None:
+        """Retention deleted ledgers."""
+        self._event(lambda machine: machine.trimmed())
+
+    def rebased(self, cluster: str) -> None:
+        """A link of this topic to or from a cluster began anew, or something was lost to it."""
+        self.when_ready(lambda: self._event(lambda machine: machine.rebased(cluster)))
+
+    def routes_changed(self) -> None:
+        """Links or policies changed."""
+        before, self._routes = self._routes, None
+        if before is None or before != self.routes:
+            self._event(lambda machine: machine.routes_changed())
+
+    def follow(self, mode: str) -> None:
+        """The namespace's mode says which machine writes."""
+        self.exact.set_writes(mode == "exact")
+        self.snapshot.set_writes(mode == "snapshot")
+        self._settle()
+
+    def healed(self) -> None:
+        """The storage takes writes again."""
+        self._event(lambda machine: machine.healed())
+
+    # -------------------------------------------------------------------------------------------- what machines ask for
+
+    @property
+    def now_ms(self) -> int:
+        """Wall clock of this event."""
+        return self._outbox.now_ms
+
+    @property
+    def routes(self) -> frozenset[tuple[str, str]]:
+        """All links of this topic."""
+        if self._routes is None:
+            self._routes = self._around.routes_of(self._topic)
+        return self._routes
+
+    def incarnation_of(self, cluster: str) -> int:
+        """Of this topic in a linked cluster; 0 for unknown."""
+        return self._broker.links.destination.incarnation_of(self._topic.text, cluster)
+
+    def interval_ms(self) -> int:
+        """How long acknowledgements are collected now."""
+        return self._around.interval_ms(self._topic.text, self.last_marker)
+
+    def append_marker(
+        self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
+    ) -> bool:
+        """Write a marker into the topic."""
+        flags = _MARKER | (_RESTRICTED if replicate_to else 0)
+        goes = not replicate_to or set(replicate_to) != {self.cluster}
+
+        def outcome(append: Append, error: str) -> None:
+            if error:
+                self.markers_failed += 1
+                position = NONE
+            else:
+                self.markers_written += 1
+                position = append.entries[0].position
+                if goes:
+                    self.last_marker = position
+            if then is not None and not self.closed:
+                then(position, error)
+                self._settle()
+
+        try:
+            self._topic.append([NewEntry(data, flags, 0, self.now_ms)], outcome, durable=True, marker=True)
+        except BrokerError:
+            return False
+        return True
+
+    def cursor(self, subscription: str) -> Cursor | None:
+        """Of a durable subscription."""
+        found = self._topic.subscriptions.get(subscription)
+        return found.cursor if found is not None and found.durable else None
+
+    def subscriptions(self) -> tuple[str, ...]:
+        """The replicated ones, ascending."""
+        if self._names is None:
+            found = self._topic.subscriptions.values()
+            self._names = tuple(sorted(one.name for one in found if one.durable and one.replicated))
+        return self._names
+
+    def create(self, subscription: str) -> None:
+        """Make a durable replicated subscription because another cluster told of it."""
+        present = self._topic.subscriptions.get(subscription)
+        if present is not None:
+            if present.durable and not present.replicated:
+                present.set_replicated(True)
+                self._later.append(lambda: self.created(present))
+            return
+        reason = self._cannot_create(subscription)
+        if reason:
+            if subscription not in self._refused:
+                self._refused.add(subscription)
+                self.note("warning", f"{self._topic.text}: {reason}")
+            return
+        cursor = Cursor.at(self.log, EARLIEST)
+        made = self._around.heard_of(self._topic, subscription, cursor)
+        self._names = None
+        self._connect(made)
+        self.dirty(subscription)
+        self.note("info", f"{self._topic.text}: subscription {subscription} was made because another cluster has it")
+
+    def _cannot_create(self, subscription: str) -> str:
+        try:
+            check_subscription(subscription)
+        except NameNotValid as error:
+            return f"another cluster tells of a subscription that cannot be: {error}"
+        if self._topic.deleting:
+            return f"subscription {subscription} is not made: the topic is being deleted"
+        most = self._broker.config.subscriptions_per_topic_max
+        if len(self._topic.subscriptions) >= most:
+            return f"subscription {subscription} of another cluster is not made: {most} exist (subscriptions_per_topic_max)"
+        return ""
+
+    def apply(self, subscription: str, entries: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Acknowledge on the local cursor."""
+        found = self._topic.subscriptions.get(subscription)
+        if found is not None and found.durable and found.acknowledged_elsewhere(entries, partial):
+            self.updated_ms[subscription] = self.now_ms
+            self._touched[subscription] = None
+
+    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Consumed messages came back."""
+        found = self._topic.subscriptions.get(subscription)
+        if found is not None and found.durable:
+            found.rebuild(acked, partial)
+            self.updated_ms[subscription] = self.now_ms
+            self._touched[subscription] = None
+            self.note("info", f"{self._topic.text}: subscription {subscription} goes back, as in another cluster")
+
+    def dirty(self, subscription: str) -> None:
+        """The machines' state changed: it is stored soon, with the cursor."""
+        self.known.add(subscription)
+        self.dirty_names.add(subscription)
+        if not self.ready or self.closed:
+            return
+        found = self._topic.subscriptions.get(subscription)
+        if found is not None and found.durable:
+            self._broker.keeper.dirty(cursor_key(self._topic.text, subscription), found)
+        else:
+            self._broker.keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
+
+    def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
+        """Call `then(now_ms)` once at or after a time."""
+
+        def due(now_ms: int) -> None:
+            if not self.closed:
+                then(now_ms)
+                self._settle()
+
+        self._outbox.put(Timer(at_ms, due))
+
+    def note(self, level: str, text: str) -> None:
+        """One line for the broker's log."""
+        self._outbox.put(Note(level, text))
+
+    # --------------------------------------------------------------------------------------------------------- storing
+
+    def state(self, subscription: str) -> bytes:
+        """Both machines' state of a subscription; b"" when there is nothing to keep."""
+        pair = (self.exact.encode(subscription), self.snapshot.encode(subscription))
+        return msgspec.msgpack.encode(pair) if any(pair) else b""
+
+    def taken(self, subscription: str) -> tuple[str, bytes]:
+        """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
+        self.dirty_names.discard(subscription)
+        data = self.state(subscription)
+        if data:
+            self.known.add(subscription)
+        else:
+            self.known.discard(subscription)
+        return replicated_key(self._topic.text, subscription), data
+
+    def cover_now(self, *, alone: bool) -> Position | None:
+        """The cover that a transaction may store which holds every state that is dirty; None: the old one will do.
+
+        Args:
+            alone: no earlier transaction of this topic's states is under way.
+        """
+        if not self.ready or self.dirty_names or not alone:
+            return None
+        behind = self.log.markers_between(self.covered, self.log.last)
+        if not behind or (behind < COVER_MARKERS and not self._wants_cover):
+            return None
+        self._wants_cover = False
+        return self.log.last
+
+    def want_cover(self) -> None:
+        """Let the cover be stored soon, if there is any marker behind it."""
+        if self.ready and not self.closed and self.log.markers_between(self.covered, self.log.last):
+            self._wants_cover = True
+            self._broker.keeper.dirty(replicated_key(self._topic.text), _BESIDE)
+
+    def durable_low(self) -> Position | None:
+        """Retention may delete up to here as far as markers go; None: everything."""
+        if not self.log.markers_between(self.covered, self.log.last):
+            return None
+        self.want_cover()
+        return self.covered
+
+    # --------------------------------------------------------------------------------------------------------- watching
+
+    def describe(self, subscription: str) -> dict[str, Any]:
+        """Plain values: the mode's machine, and what is common to both."""
+        mode = self._around.mode_of(self._topic)
+        machine = self.exact if mode == "exact" else self.snapshot
+        told: dict[str, Any] = {
+            "mode": mode,
+            "ready": self.ready,
+            "lastUpdateReceivedMs": self.updated_ms.get(subscription, 0),
+        }
+        if subscription in self.subscriptions() and self.ready:
+            told |= machine.describe(subscription)
+        return told
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        for machine in self._machines:
+            machine.validate()
+        assert not self._touched, "consumers were not woken"
+        assert not self._later, "something put off was forgotten"
+        for subscription in self._topic.subscriptions.values():
+            wired = subscription.on_acked is not None
+            assert wired == (subscription.durable and subscription.replicated), f"{subscription.name} is not connected"

@@ -1,0 +1,408 @@
+"""Replicated subscriptions in all topics of a broker: where there are machines, which mode writes, what is stored with what.
+
+A topic has machines as soon as any link concerns it: by policy, by a stored state, or because something came over a link. All
+others have none and cost nothing.
+
+A subscription is replicated when a consumer asks for it (Pulsar's flag), when an administrator says so, or when a policy of
+its topic or namespace says so of all (PIP-422). Such a policy wins over the flag, because official clients that were not told
+anything send "no". Only an administrator takes it back.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from magnetar.broker.effects import Note
+from magnetar.broker.keeper import Beside
+from magnetar.broker.records import (
+    CURSOR_PREFIX,
+    REPLICATED_PREFIX,
+    replicated_key,
+    split_cursor_key,
+    split_replicated_key,
+)
+from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, SnapshotMachine
+from magnetar.broker.subscription import REPLICATED, Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.config import SubscriptionsConfig
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
+from magnetar.geo.host import MarkerHost
+from magnetar.metadata.change import Change
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import StoredEntry
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+INTERVAL_MS_MAX: Final = 10_000
+"""The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
+within this time, and one that never comes costs six markers a minute."""
+
+_DIGITS: Final = 20
+
+
+def encode_cover(position: Position) -> bytes:
+    """The cover as stored: `ledger:entry`."""
+    return str(position).encode()
+
+
+def decode_cover(data: bytes) -> Position:
+    """Read what `encode_cover` wrote; NONE for anything else, which only means a longer replay."""
+    ledger, separator, entry = data.decode(errors="replace").partition(":")
+    numbers = [part.removeprefix("-") for part in (ledger, entry)]
+    if not separator or not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in numbers):
+        return NONE
+    return Position(int(ledger), int(entry))
+
+
+MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
+
+
+class Replication:
+    """All replicated subscriptions of one broker.
+
+    Args:
+        broker: whose.
+        settings: the `[subscriptions]` table.
+        routes: all configured links (source, target), also those between other clusters.
+        stored: the metadata store's content at start.
+        machines: makes the two of a topic: (exact mode, snapshot mode).
+
+    Attributes:
+        topics: those with machines, by name.
+    """
+
+    def __init__(
+        self,
+        broker: "Broker",
+        settings: SubscriptionsConfig,
+        routes: frozenset[tuple[str, str]],
+        stored: Mapping[str, bytes],
+        machines: MakeMachines,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.topics: dict[str, ReplicatedTopic] = {}
+        self._routes = routes
+        self._make = machines
+        self._heard: dict[str, set[str]] = {}
+        self._ignored: set[str] = set()
+        self._stored: dict[str, dict[str, bytes]] = {}
+        for key, data in stored.items():
+            if key.startswith(REPLICATED_PREFIX):
+                topic, subscription = split_replicated_key(key)
+                self._stored.setdefault(topic, {})[subscription] = data
+        broker.keeper.beside = self.beside
+
+    def machines(self, host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+        """The two machines of a topic."""
+        return self._make(self, host)
+
+    # ----------------------------------------------------------------------------------------------------- which topics
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start with its subscriptions."""
+        states = self._stored.pop(topic.text, None)
+        if states is not None or self.routes_of(topic) or topic.log.watermarks():
+            self.attach(topic, states)
+
+    def attach(self, topic: Topic, states: dict[str, bytes] | None = None) -> ReplicatedTopic:
+        """Give a topic its machines."""
+        states = dict(states or {})
+        covered = decode_cover(states.pop("", b""))
+        made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
+        topic.durable = True  # an acknowledgement must not outlive its message (A6)
+        made.load(states)
+        self._follow_policy(topic)
+        return made
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is gone."""
+        found = self.topics.pop(topic.text, None)
+        self._heard.pop(topic.text, None)
+        if found is not None:
+            topic.replicated = None
+            found.close()
+
+    def deletion(self, topic: Topic) -> list[str]:
+        """Keys that the transaction that deletes a topic has to delete."""
+        found = topic.replicated
+        if found is None:
+            return []
+        keys = [replicated_key(topic.text, name) for name in ["", *found.known]]
+        for key in keys:
+            self.broker.keeper.forget(key)
+        return keys
+
+    def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
+        """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
+        here = self.broker.cluster
+        others = set(self.broker.resources.replication_clusters(topic.name.namespace_name))
+        sources = others | {here}
+        heard = self._heard.get(topic.text, set())
+        return frozenset(
+            (source, target)
+            for source, target in self._routes
+            if (source in sources and target in others) or (target == here and (source in others or source in heard))
+        )
+
+    def routes_changed(self, topic: Topic) -> None:
+        """A policy may have changed them."""
+        if topic.replicated is not None:
+            topic.durable = True
+            topic.replicated.routes_changed()
+        elif self.routes_of(topic):
+            self.attach(topic)
+
+    def heard_from(self, text: str, source: str, *, anew: bool) -> None:
+        """A link from a cluster shook hands for a topic, or sent entries.
+
+        Args:
+            text: the topic.
+            source: the cluster.
+            anew: the first time, with another incarnation, or from another uuid.
+        """
+        topic = self.broker.topics.get(text)
+        if topic is None:
+            return
+        heard = self._heard.setdefault(text, set())
+        if source not in heard:
+            heard.add(source)
+            self.routes_changed(topic)
+        if anew:
+            self.rebased(text, source)
+
+    def rebased(self, text: str, cluster: str) -> None:
+        """A link of a topic to or from a cluster began anew, or something was lost to it."""
+        found = self.topics.get(text)
+        if found is not None:
+            found.rebased(cluster)
+
+    # --------------------------------------------------------------------------------------------------------- policies
+
+    def mode_of(self, topic: Topic) -> str:
+        """`exact` or `snapshot`: which machine of a topic writes."""
+        return self.broker.resources.subscription_mode(topic.name.namespace_name) or self.settings.mode
+
+    def all_of(self, topic: Topic) -> bool:
+        """Whether a policy says that every durable subscription of a topic is replicated."""
+        return bool(self.broker.resources.replicate_subscription_state(topic.name))
+
+    def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool) -> bool:
+        """Whether a subscription that a consumer opens is replicated; a flag that means nothing is told once.
+
+        Args:
+            topic, name, durable: which.
+            asked: the client's flag.
+        """
+        fits = durable and not name.startswith(RESERVED_SUBSCRIPTIONS)
+        if asked and not fits:
+            key = f"{topic.text}/{name}"
+            if len(self._ignored) < 10_000 and key not in self._ignored:
+                self._ignored.add(key)
+                why = "is not durable" if not durable else "is the broker's own"
+                text = f"subscription {name} of {topic.text} {why}: it is not replicated, the client's flag is ignored"
+                self.broker.outbox.put(Note("info", text))
+        return fits and (asked or self.all_of(topic))
+
+    def set_replicated(self, topic: Topic, subscription: Subscription, replicated: bool) -> None:
+        """Switch one subscription; the change is stored soon with its cursor."""
+        if subscription.replicated == replicated or not subscription.durable:
+            return
+        subscription.set_replicated(replicated)
+        if topic.replicated is not None:
+            (topic.replicated.created if replicated else topic.replicated.deleted)(subscription)
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of policies is in force."""
+        namespaces = {NamespaceName.parse(text) for text in change.namespaces}
+        for topic in self.broker.topics.values():
+            if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
+                self.routes_changed(topic)
+                self._follow_policy(topic)
+
+    def _follow_policy(self, topic: Topic) -> None:
+        found = topic.replicated
+        if found is not None:
+            found.follow(self.mode_of(topic))
+        if self.all_of(topic):
+            for subscription in list(topic.durable_subscriptions()):
+                if not subscription.name.startswith(RESERVED_SUBSCRIPTIONS):
+                    self.set_replicated(topic, subscription, True)
+
+    # ----------------------------------------------------------------------------------------------------------- events
+
+    def stored(self, topic: Topic, entries: list[StoredEntry]) -> None:
+        """Entries of a topic were confirmed; no consumer was offered them yet."""
+        found = topic.replicated
+        if found is None:
+            if not entries[0].origin:
+                return
+            found = self.attach(topic)
+        found.stored(entries)
+
+    def trimmed(self, topic: Topic) -> None:
+        """Retention deleted ledgers of a topic."""
+        if topic.replicated is not None:
+            topic.replicated.trimmed()
+
+    def healed(self, topic: Topic) -> None:
+        """A topic takes writes again."""
+        if topic.replicated is not None:
+            topic.replicated.healed()
+
+    def when_ready(self, topic: Topic, name: str, then: Callable[[], None], *, replicated: bool) -> None:
+        """Call `then` when a subscription may be used: after the replay if it is, or will be, replicated."""
+        found = topic.replicated
+        present = topic.subscriptions.get(name)
+        if found is None or found.ready or not (replicated or (present is not None and present.replicated)):
+            then()
+        else:
+            found.when_ready(then)
+
+    def created(self, topic: Topic, subscription: Subscription) -> dict[str, bytes]:
+        """A consumer or an operator makes a replicated subscription; what its transaction has to hold besides the cursor."""
+        found = topic.replicated
+        if found is None:
+            return {}
+        found.created(subscription)
+        if not found.ready:
+            return {}
+        key, data = found.taken(subscription.name)
+        return {key: data} if data else {}
+
+    def creation_failed(self, topic: Topic, subscription: Subscription) -> None:
+        """The store refused it: the subscription never was."""
+        if topic.replicated is not None and subscription.replicated:
+            topic.replicated.deleted(subscription)
+
+    def deleted(self, topic: Topic, subscription: Subscription) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """A subscription is deleted; puts and deletes of its transaction besides the cursor's key."""
+        found = topic.replicated
+        if found is None or not subscription.durable:
+            return {}, ()
+        found.deleted(subscription)
+        if not found.ready or subscription.name not in found.known:
+            return {}, ()
+        key, data = found.taken(subscription.name)
+        self.broker.keeper.forget(key)
+        return ({key: data}, ()) if data else ({}, (key,))
+
+    def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+        """A subscription was moved; `then` when that may be answered as far as other clusters go."""
+        topic = self.broker.topics.get(subscription.topic)
+        if topic is None or topic.replicated is None or not subscription.replicated or not subscription.durable:
+            then("")
+        else:
+            topic.replicated.sought(subscription, then)
+
+    def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
+        """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
+        cursor.properties[REPLICATED] = 1
+        made = topic.subscriptions[name] = self.broker.make_subscription(topic, name, cursor, durable=True)
+        self.broker.fences.made(made)
+        return made
+
+    # ---------------------------------------------------------------------------------------------------------- storing
+
+    def beside(self, keys: Collection[str]) -> Beside | None:
+        """What belongs into the same transaction as these cursors (the keeper's)."""
+        concerned: dict[str, list[str]] = {}
+        for key in keys:
+            if key.startswith(CURSOR_PREFIX):
+                text, name = split_cursor_key(key)
+            elif key.startswith(REPLICATED_PREFIX):
+                text, name = split_replicated_key(key)
+            else:
+                continue
+            found = self.topics.get(text)
+            if found is not None and (not name or name in found.known):
+                concerned.setdefault(text, []).append(name)
+        if not concerned:
+            return None
+        puts: dict[str, bytes] = {}
+        deletes: list[str] = []
+        parts: list[_Part] = []
+        for text, names in concerned.items():
+            self._take(self.topics[text], names, puts, deletes, parts)
+
+        def stored(error: str) -> None:
+            for part in parts:
+                part.host.storing -= 1
+                if error:
+                    for name in part.names:
+                        part.host.dirty(name)
+                elif part.cover is not None:
+                    part.host.covered = max(part.host.covered, part.cover)
+
+        return Beside(puts, tuple(deletes), stored)
+
+    def _take(
+        self, host: ReplicatedTopic, names: list[str], puts: dict[str, bytes], deletes: list[str], parts: list["_Part"]
+    ) -> None:
+        own = replicated_key(host.log.name)
+        if not host.ready:
+            # A state before the end of the replay would claim to cover markers that it has not taken in.
+            deletes.extend(replicated_key(host.log.name, name) for name in names if not name)
+            return
+        taken = [name for name in names if name]
+        for name in taken:
+            key, data = host.taken(name)
+            if data:
+                puts[key] = data
+            else:
+                deletes.append(key)
+        cover = host.cover_now(alone=host.storing == 0)
+        if cover is not None or "" in names:
+            puts[own] = encode_cover(host.covered if cover is None else cover)
+        host.storing += 1
+        parts.append(_Part(host, taken, cover))
+
+    def flush(self) -> None:
+        """Before the end: covers are stored, so that the next start has nothing to replay."""
+        for found in self.topics.values():
+            found.want_cover()
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Retention may delete up to here as far as markers go; None: everything."""
+        return topic.replicated.durable_low() if topic.replicated is not None else None
+
+    # --------------------------------------------------------------------------------------------------------- watching
+
+    def interval_ms(self, text: str, last_marker: Position) -> int:
+        """How long acknowledgements of a topic are collected now: longer while no link reads what was written before."""
+        now_ms, shortest = self.broker.outbox.now_ms, self.settings.ack_sync_interval_ms
+        waits = []
+        for source in self.broker.links.sources.values():
+            state = source.topics.get(text)
+            if state is not None and state.wanted:
+                if state.cursor.c >= last_marker:
+                    return shortest
+                waits.append(now_ms - state.read_ms)
+        return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
+
+    def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
+        """A replicated subscription's part of statistics; empty for others."""
+        if topic.replicated is None or not subscription.replicated:
+            return {}
+        return topic.replicated.describe(subscription.name)
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        for text, found in self.topics.items():
+            topic = self.broker.topics.get(text)
+            assert topic is not None, f"machines of {text}, which is gone"
+            assert topic.replicated is found, f"machines of {text} are not its own"
+            found.validate()
+
+
+class _Part(NamedTuple):
+    """One topic's share of a transaction."""
+
+    host: ReplicatedTopic
+    names: list[str]
+    cover: Position | None
+
+
+_HOST_CHECK: type[MarkerHost] = ReplicatedTopic
+"""mypy checks here that the host is one."""
