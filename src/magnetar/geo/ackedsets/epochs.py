@@ -1,0 +1,49 @@
+"""The clock that orders seeks: hybrid, never behind what it has seen, never the same time twice.
+
+A clock far ahead in another cluster is followed, with a warning, and never parked or refused (as metadata events are,
+FINDINGS D3): a parked marker would hold back the acknowledgements behind it in the same log for as long as that clock is
+wrong, and the clusters would disagree about what is consumed. Following costs nothing that matters, since an epoch's time
+is only compared: a seek made here after hearing of it is later, whatever its date. What remains is that a seek made in a
+cluster that has *not* heard of it yet loses against it, hence the warning.
+"""
+
+from typing import Final
+
+from magnetar.wire.acksets import Epoch
+
+AHEAD_MS_MAX: Final = 60_000
+"""A clock of another cluster that is further ahead is worth a warning: ten times what a badly kept clock is off by."""
+
+
+class HybridClock:
+    """Of one topic; recovered from stored states and replayed markers, both of which it is shown by `see`.
+
+    Attributes:
+        time_ms: the latest that was given or seen.
+        ahead: how often a time was seen that was too far ahead.
+    """
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.ahead = 0
+
+    def next(self, now_ms: int) -> int:
+        """A time later than all before."""
+        self.time_ms = max(self.time_ms + 1, now_ms)
+        return self.time_ms
+
+    def see(self, time_ms: int) -> None:
+        """A time that was given elsewhere, or here before a restart."""
+        self.time_ms = max(self.time_ms, time_ms)
+
+    def see_epoch(self, epoch: Epoch, now_ms: int) -> str:
+        """An epoch of another cluster; what to warn of, "" for nothing."""
+        self.see(epoch.time_ms)
+        ahead_ms = epoch.time_ms - now_ms
+        if ahead_ms <= AHEAD_MS_MAX:
+            return ""
+        self.ahead += 1
+        return (
+            f"a seek in {epoch.cluster} is {ahead_ms // 1000} s ahead of the clock here: seeks made before they hear of it "
+            "lose against it; compare the clocks of both clusters"
+        )

@@ -1,0 +1,228 @@
+"""Reading: markers of other clusters, and after a restart those of this one, are merged and applied.
+
+Whatever a marker says, the states stay whole; what should not be is counted, and told once.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.errors import ProtocolError
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.pacing import MarkerPacer
+from magnetar.geo.ackedsets.state import Change, Merged, SubscriptionState, Told, marks_of
+from magnetar.geo.ackedsets.telling import TellingTopic
+from magnetar.geo.host import MarkerHost
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire.acksets import (
+    INDEX_MAX,
+    AckedSet,
+    AckedSetsMarker,
+    Epoch,
+    FenceToken,
+    Indexes,
+    LowWater,
+    StateRequest,
+)
+from magnetar.wire.markers import parse_marker
+
+_MARKER: Final = int(EntryFlags.MARKER)
+
+
+class HearingTopic(TellingTopic):
+    """The reading half, see `machine.AckedSets`.
+
+    Attributes:
+        received_ms: when a marker of a cluster with this subscription last came: (subscription, cluster) -> time.
+    """
+
+    def __init__(
+        self,
+        host: MarkerHost,
+        *,
+        interval_ms: Callable[[], int],
+        pacer: MarkerPacer,
+        writes: bool,
+        marker_bytes_max: int,
+        on_fence: Callable[[str, FenceToken], None] | None,
+    ) -> None:
+        super().__init__(
+            host,
+            interval_ms=interval_ms,
+            pacer=pacer,
+            writes=writes,
+            marker_bytes_max=marker_bytes_max,
+            on_fence=on_fence,
+        )
+        self.received_ms: dict[tuple[str, str], int] = {}
+        self._rebuilds: set[str] = set()
+        self._fenced: set[str] = set()
+        self._missed: set[str] = set()
+
+    def _read(self, entry: StoredEntry) -> bool:
+        """One marker; whether it changed anything, perhaps."""
+        writer = entry.origin or self.host.cluster
+        try:
+            marker = parse_marker(entry.data)
+            if not isinstance(marker, AckedSetsMarker | StateRequest):
+                return False
+            if marker.writer != writer:
+                raise ProtocolError(f"it says that {marker.writer} wrote it")
+        except ProtocolError as error:
+            self._count("malformed")
+            self.host.note("warning", f"marker {entry.position} from {writer} is passed over: {error}")
+            return False
+        if not self._loading and writer not in self.routing.clusters:
+            self._note_once(
+                "unknown_cluster", writer, f"markers of {writer} are passed over: no link of this topic names it"
+            )
+            return False
+        self._count("markers_read")
+        if isinstance(marker, StateRequest):
+            self._requested(marker)
+        else:
+            self._merge(marker, entry.position)
+        return True
+
+    def _requested(self, request: StateRequest) -> None:
+        if request.writer == self.host.cluster or self._loading or not self.writes:
+            return
+        for subscription in request.subscriptions:
+            state = self.states.get(subscription)
+            if state is not None:
+                state.full = state.full or f"{request.writer} asks for it"
+
+    def _merge(self, marker: AckedSetsMarker, position: Position) -> None:
+        # Inline: what is to come here of the writer's messages below its next index has come.
+        self.waters.raise_next(marker.writer, (marker.incarnation, marker.next_index))
+        for low in marker.low:
+            self._learn_low(low, marker.writer)
+        self.waters.learn_own(mark for mark in marker.own if mark.cluster != self.host.cluster)
+        for told in marker.sets:
+            if self._loading and position <= self._covered.get(told.subscription, NONE):
+                continue
+            self._merge_set(marker, told)
+
+    def _learn_low(self, low: LowWater, writer: str) -> None:
+        if low.cluster != self.host.cluster:
+            self.waters.learn_low(low, self.host.incarnation_of(low.cluster))
+
+    # --------------------------------------------------------------------------------------------------- one subscription
+
+    def _merge_set(self, marker: AckedSetsMarker, part: AckedSet) -> None:
+        subscription, writer = part.subscription, marker.writer
+        if not self._wanted(subscription):
+            return
+        self.received_ms[subscription, writer] = self.host.now_ms
+        self._watch_clock(part.epoch, writer)
+        told = Told(
+            part.epoch,
+            self._assigned(marker, part.acks, subscription),
+            None if part.base is None else self._assigned(marker, part.base, subscription),
+            marks_of(part.floor),
+            part.fence,
+        )
+        state, fresh = self.states.get(subscription), False
+        if state is None:
+            state, fresh = SubscriptionState(epoch=part.epoch), True
+            self.states[subscription] = state
+        elif part.epoch < state.epoch:
+            self._count("older")
+        merged = self._merged(state, told, full=part.full)
+        if self._relays(writer) and not self._loading:
+            self._relay(state, merged, fresh=fresh)
+        if Change.KEPT in merged.change and self.writes:
+            state.full = state.full or "bits kept over a seek"
+        if merged.change or fresh:
+            self._take_effect(subscription, state, merged, fresh=fresh)
+
+    def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
+        return state.merge(told, self.translator.held_of)
+
+    def _wanted(self, subscription: str) -> bool:
+        if subscription in self.gone:
+            self._count("unknown_subscription")
+            return False
+        if subscription in self.states or self._loading:
+            return True
+        if self.host.cursor(subscription) is None or subscription in self.host.subscriptions():
+            return True
+        self._not_replicated(subscription)
+        return False
+
+    def _not_replicated(self, subscription: str) -> None:
+        """One of that name is here for itself. Should it be replicated one day, full states are asked for."""
+        self._missed.add(subscription)
+        self._note_once(
+            "unknown_subscription",
+            subscription,
+            f"subscription {subscription} is not replicated here: what other clusters acknowledged is passed over",
+        )
+
+    def _watch_clock(self, epoch: Epoch, writer: str) -> None:
+        warning = self.clock.see_epoch(epoch, self.host.now_ms)
+        if warning and epoch.cluster != self.host.cluster:
+            self._note_once("clock_ahead", writer, warning)
+
+    def _assigned(self, marker: AckedSetsMarker, indexes: Indexes, subscription: str) -> IndexSet:
+        """Without indexes that nobody gave yet: a message to come would be born acknowledged."""
+        messages = IndexSet(indexes)
+        for cluster, incarnation, next_index in (
+            (marker.writer, marker.incarnation, marker.next_index),
+            (self.host.cluster, self.host.log.incarnation, self.host.log.next_index),
+        ):
+            self._clip(messages, cluster, incarnation, next_index, marker.writer, subscription)
+        return messages
+
+    def _clip(
+        self, messages: IndexSet, cluster: str, incarnation: int, next_index: int, writer: str, subscription: str
+    ) -> None:
+        for key in [key for key in messages.origins if key.cluster == cluster and key.incarnation >= incarnation]:
+            first = next_index if key.incarnation == incarnation else 0
+            forged = messages.count_in(key, first, INDEX_MAX + 1)
+            if forged:
+                messages.remove_from(key, first)
+                self._note_once(
+                    "never_assigned",
+                    writer,
+                    f"{writer} claims {forged} acknowledgements of {subscription} for messages that {cluster} never "
+                    f"published (index {first} and above): passed over",
+                )
+
+    # ----------------------------------------------------------------------------------------------------------- effects
+
+    def _relays(self, writer: str) -> bool:
+        """Whether somebody linked from here will not get this marker from its writer (E10)."""
+        return self.writes and not self.routing.told_by(writer)
+
+    def _relay(self, state: SubscriptionState, merged: Merged, *, fresh: bool) -> None:
+        change = merged.change
+        if fresh or change & (Change.ADOPTED | Change.BASE | Change.FENCE):
+            state.full = state.full or "relay"
+        if merged.acks:
+            state.dirty |= merged.acks
+        if fresh or change:
+            self._count("relayed")
+
+    def _take_effect(self, subscription: str, state: SubscriptionState, merged: Merged, *, fresh: bool) -> None:
+        change = merged.change
+        back = bool(change & (Change.ADOPTED | Change.BACK)) and not fresh
+        if Change.ADOPTED in change:
+            self._count("adopted_epochs")
+        if back:
+            self._count("came_back")
+        if self._loading:
+            if back:
+                self._rebuilds.add(subscription)
+            if Change.FENCE in change:
+                self._fenced.add(subscription)
+            return
+        if fresh and self.host.cursor(subscription) is None:
+            self.host.create(subscription)
+        if back:
+            self._rebuild(subscription, state)
+        else:
+            self._apply(subscription, state.consumed() if fresh or Change.BASE in change else merged.acks)
+        self.host.dirty(subscription)
+        if Change.FENCE in change:
+            self._tell_fence(subscription)

@@ -1,0 +1,184 @@
+"""Writing: what is collected becomes markers when the interval is over and the broker's pacer has a place.
+
+nothing to tell                       no timer
+something new                         a timer, after the interval
+the timer                             a moment from the pacer; then everything that waits, in as few markers as hold it
+a creation, a seek, a failover        at once
+no writing now (storage, deletion)    kept; tried again at the next event
+a failed write                        a full state is due: what was lost is not known by then
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from magnetar.core.ids import Position
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.pacing import MarkerPacer
+from magnetar.geo.ackedsets.state import SubscriptionState
+from magnetar.geo.ackedsets.topic import AckedTopic
+from magnetar.geo.ackedsets.writing import ROOM_MIN, pack, sets_of
+from magnetar.geo.host import MarkerHost
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, FenceToken, StateRequest, low_message
+from magnetar.wire.markers import build_marker
+
+FULL_EVERY: Final = 100
+"""Deltas between two full states, at most: what a lost marker could hide is told again after 10 s of steady traffic."""
+
+Written = Callable[[Position, str], None]
+"""Told of the position of the last marker of a full state, or of NONE and what went wrong."""
+
+
+class TellingTopic(AckedTopic):
+    """The writing half, see `machine.AckedSets`.
+
+    Attributes:
+        sent_ms: when a marker with this subscription was last written durably.
+    """
+
+    def __init__(
+        self,
+        host: MarkerHost,
+        *,
+        interval_ms: Callable[[], int],
+        pacer: MarkerPacer,
+        writes: bool,
+        marker_bytes_max: int,
+        on_fence: Callable[[str, FenceToken], None] | None,
+    ) -> None:
+        super().__init__(host, writes=writes, on_fence=on_fence)
+        self.sent_ms: dict[str, int] = {}
+        self._interval_ms, self._pacer, self._marker_bytes_max = interval_ms, pacer, marker_bytes_max
+        self._answers: dict[str, list[Written]] = {}
+        self._timer = self._reserved = self._blocked = False
+
+    # ---------------------------------------------------------------------------------------------------------- when
+
+    def _schedule(self) -> None:
+        """See to it that what waits is written."""
+        if self.writes and not (self._loading or self._timer or self._blocked) and self._waiting():
+            self._timer = True
+            self.host.timer(self.host.now_ms + self._interval_ms(), self._due)
+
+    def _unblocked(self) -> None:
+        """The storage may take markers again."""
+        self._blocked = False
+        self._schedule()
+
+    def _waiting(self) -> list[str]:
+        return [subscription for subscription, state in self.states.items() if state.full or state.dirty]
+
+    def _due(self, now_ms: int) -> None:
+        self._timer = False
+        waiting = self._waiting()
+        if not waiting or not self.writes:
+            self._reserved = False
+            return
+        if not self._reserved:
+            at_ms = self._pacer.reserve(now_ms)
+            if at_ms > now_ms:
+                self._timer = self._reserved = True
+                self.host.timer(at_ms, self._due)
+                return
+        self._reserved = False
+        self._write(waiting)
+
+    def _all_full(self, reason: str) -> None:
+        if self.writes:
+            for state in self.states.values():
+                state.full = state.full or reason
+            self._schedule()
+
+    # ---------------------------------------------------------------------------------------------------------- what
+
+    def _is_full(self, state: SubscriptionState) -> bool:
+        """Whether a full state is due: for a reason, as the first in its epoch, every so often (E1, B7)."""
+        return bool(state.full) or self._opens(state) or state.deltas >= FULL_EVERY
+
+    def _opens(self, state: SubscriptionState) -> bool:
+        return state.opened != state.epoch
+
+    def _marker(self, sets: Iterable[AckedSet]) -> AckedSetsMarker:
+        log, here = self.host.log, self._here()
+        return AckedSetsMarker(
+            self.host.cluster,
+            log.incarnation,
+            log.next_index,
+            self.waters.told(self.routing, here, log.incarnation, log.last),
+            self.waters.told_own(self.routing, here),
+            tuple(sets),
+        )
+
+    def _write(self, subscriptions: Iterable[str]) -> None:
+        """Append markers with everything that these have to tell. What cannot be appended goes on waiting."""
+        empty = self._marker(())
+        room = max(ROOM_MIN, self._marker_bytes_max - sum(mark.ByteSize() for mark in low_message(empty.low)) - 1024)
+        sets: list[AckedSet] = []
+        for subscription in subscriptions:
+            state = self.states[subscription]
+            sets += sets_of(subscription, state, full=self._is_full(state), bytes_max=room)
+        for part in pack(sets, room):
+            if not self._append(empty._replace(sets=part.sets)):
+                break
+
+    def _append(self, marker: AckedSetsMarker) -> bool:
+        told = [(one, self.states[one.subscription]) for one in marker.sets]
+        answers = [
+            answer
+            for one, _ in told
+            if one.full and one.part == one.parts
+            for answer in self._answers.pop(one.subscription, ())
+        ]
+        data = build_marker(marker, self.host.now_ms)
+        if not self.host.append_marker(
+            data, (), lambda position, error: self._appended(told, answers, position, error)
+        ):
+            self._blocked = True
+            for one, _ in told:
+                if answers and one.full and one.part == one.parts:
+                    self._answers[one.subscription] = answers
+            return False
+        self._count("markers_written")
+        self._count("bytes_written", len(data))
+        for one, state in told:
+            state.in_flight += 1
+            self._count("full_states_written" if one.full else "deltas_written")
+            if one.part == one.parts:
+                state.deltas = 0 if one.full else state.deltas + 1
+                state.dirty = IndexSet()
+                if one.full:
+                    state.opened, state.full = state.epoch, ""
+        return True
+
+    def _appended(
+        self,
+        told: Sequence[tuple[AckedSet, SubscriptionState]],
+        answers: Iterable[Written],
+        position: Position,
+        error: str,
+    ) -> None:
+        if error:
+            self._count("write_failures")
+        for one, state in told:
+            state.in_flight -= 1
+            if error:
+                state.full = f"a marker was not written: {error}"
+            else:
+                self.sent_ms[one.subscription] = self.host.now_ms
+        for answer in answers:
+            answer(position, error)
+        self._tidy()
+        self._schedule()
+
+    def _answer(self, subscription: str, position: Position, error: str) -> None:
+        for answer in self._answers.pop(subscription, ()):
+            answer(position, error)
+
+    def _request(self, subscription: str) -> None:
+        """Ask whoever has it for its full state; lost with a failed write, which the next creation repeats."""
+        request = StateRequest(self.host.cluster, (subscription,))
+        if self.host.append_marker(build_marker(request, self.host.now_ms), ()):
+            self._count("markers_written")
+
+    def _stop_telling(self) -> None:
+        for state in self.states.values():
+            state.dirty, state.full = IndexSet(), ""

@@ -1,0 +1,113 @@
+"""What the machine of one topic is made of: states, marks, clock, counters, and what it asks of its host."""
+
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.ackedsets.epochs import HybridClock
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.routing import Routing, Waters
+from magnetar.geo.ackedsets.state import SubscriptionState
+from magnetar.geo.ackedsets.translating import Translator
+from magnetar.geo.host import MarkerHost
+from magnetar.wire.acksets import FenceToken, Mark
+
+COUNTERS: Final = (
+    "markers_written", "markers_read", "full_states_written", "deltas_written", "bytes_written", "write_failures",
+    "relayed", "adopted_epochs", "came_back", "malformed", "unknown_cluster", "unknown_subscription", "older",
+    "never_assigned", "over_limit", "damaged_states", "clock_ahead",
+)  # fmt: skip
+"""Of one topic, since the broker's start. From `malformed` on they count what should not be."""
+
+
+class AckedTopic:
+    """See `machine.AckedSets`, which this is the ground floor of.
+
+    Attributes:
+        states: by subscription.
+        gone: subscriptions that were deleted here; markers do not bring them back.
+        counters: see `COUNTERS`.
+        writes: whether anything is written.
+    """
+
+    def __init__(self, host: MarkerHost, *, writes: bool, on_fence: Callable[[str, FenceToken], None] | None) -> None:
+        self.host = host
+        self.writes = writes
+        self.states: dict[str, SubscriptionState] = {}
+        self.gone: set[str] = set()
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.translator = Translator(host.log, host.cluster)
+        self.waters = Waters()
+        self.clock = HybridClock()
+        self.routing = Routing(host.cluster, host.routes)
+        self._on_fence = on_fence
+        self._loading = True
+        self._seen = NONE
+        self._covered: dict[str, Position] = {}
+        self._noted: set[tuple[str, str]] = set()
+
+    def _count(self, counter: str, number: int = 1) -> None:
+        self.counters[counter] += number
+
+    def _note_once(self, counter: str, about: str, text: str) -> None:
+        """Count it every time, tell of it once for each thing that it is about (ten a second would fill a log)."""
+        self._count(counter)
+        if (counter, about) not in self._noted and len(self._noted) < NOTES_MAX:
+            self._noted.add((counter, about))
+            self.host.note("warning", text)
+
+    # ---------------------------------------------------------------------------------------------- asked of the host
+
+    def _apply(self, subscription: str, messages: IndexSet) -> None:
+        """Messages are consumed: those that are here are acknowledged on the cursor."""
+        located = self.translator.locate(messages)
+        if located:
+            self.host.apply(subscription, located.entries, located.partial)
+
+    def _rebuild(self, subscription: str, state: SubscriptionState) -> None:
+        """Consumed messages came back: a seek for the consumers (E6, B9)."""
+        located = self.translator.locate(state.consumed())
+        self.host.rebuild(subscription, located.entries, located.partial)
+
+    def _tell_fence(self, subscription: str) -> None:
+        state = self.states.get(subscription)
+        if self._on_fence is not None and state is not None and state.fence is not None:
+            self._on_fence(subscription, state.fence)
+
+    # ------------------------------------------------------------------------------------------------------ forgetting
+
+    def _here(self) -> dict[str, tuple[int, int]]:
+        """This cluster's own low-water marks, as of now."""
+        log = self.host.log
+        self.waters.raise_next(self.host.cluster, (log.incarnation, log.next_index))
+        return self.waters.here(self.routing, self.translator.lowest())
+
+    def _floor(self) -> dict[str, tuple[int, int]]:
+        return self.waters.floor(self.routing, self._here())
+
+    def _tidy(self) -> None:
+        """Forget what nobody can need any more, where nothing waits to be written (E9)."""
+        if not self.states or self._loading:
+            return
+        floor = self._floor()
+        for subscription, state in self.states.items():
+            if self._may_forget(state) and state.forget(floor, self.translator.held_of):
+                self.host.dirty(subscription)
+
+    def _may_forget(self, state: SubscriptionState) -> bool:
+        return not state.waiting
+
+    # ----------------------------------------------------------------------------------------------------- with links
+
+    def own_marks(self) -> tuple[Mark, ...]:
+        """What a link tells the destination of this topic: per origin the first own index that it retains."""
+        return self.waters.told_own(self.routing, self._here())
+
+    def learn_own(self, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told (`own_marks` there)."""
+        if self.waters.learn_own(mark for mark in marks if mark.cluster != self.host.cluster):
+            self._tidy()
+
+
+NOTES_MAX: Final = 1000
+"""A ceiling on the kinds of trouble that are remembered as told."""
