@@ -11,6 +11,7 @@ from aiohttp import web
 from magnetar.admin.brokers import brokers, lookup
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, tenants
+from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
 from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
@@ -46,6 +47,7 @@ GROUPS: Final = (
     namespaces,
     topics,
     subscriptions,
+    deduplication,
     geo,
     failover,
     operations,

@@ -12,9 +12,13 @@ reconnected faster than it noticed); anybody else is told that the name is busy.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.deduplication import Numbers
 from magnetar.core.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic import PublishToken
 
 PRODUCERS_WAITING_MAX: Final = 1000
 """A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
@@ -38,6 +42,8 @@ class Producer:
         request_id: of the PRODUCER command; answered when it is ready.
         pending: entries appended and not yet confirmed.
         entries, messages, bytes: counters since it connected.
+        numbers: of its name, where deduplication is on.
+        last_publish: its newest batch on the way to the log.
     """
 
     connection: int
@@ -57,6 +63,8 @@ class Producer:
     entries: int = 0
     messages: int = 0
     bytes: int = 0
+    numbers: Numbers | None = None
+    last_publish: "PublishToken | None" = None
 
     @property
     def exclusive(self) -> bool:

@@ -9,16 +9,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.effects import Close, FrameLimit, Hold, Note, Send
+from magnetar.broker.deduplicating import Status
+from magnetar.broker.deduplication import NOTHING
+from magnetar.broker.effects import Close, FrameLimit, Hold, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.publishing import Publishing
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.storage.entries import NewEntry
-from magnetar.wire import commands, metadata
+from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import ServerHandshake, request_id_of
 from magnetar.wire.frames import Frame
@@ -304,8 +306,15 @@ class Session:
             connected_ms=self.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
+        deduplication = topic.deduplication
+        if deduplication is not None and deduplication.status is Status.RECOVERING:
+            # What was published before decides what is new: nobody publishes until that is known again.
+            deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, probed=probed))
+            return
         try:
             topic.check_writable()
+            if deduplication is not None:
+                deduplication.check()
             if topic.quota_stop is not None:
                 raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
             self.broker.catalog.check_schema(topic, command.schema if command.HasField("schema") else None)
@@ -322,6 +331,8 @@ class Session:
             return
         for loser in evicted:
             self.broker.close_producer(loser)
+        if deduplication is not None:
+            producer.numbers = deduplication.numbers.attach(producer.name, self.outbox.now_ms)
         self.producers[command.producer_id] = producer
         self.producer_topics[command.producer_id] = topic
         initial = command.initial_subscription_name
@@ -334,6 +345,10 @@ class Session:
             )
             return
         self._producer_ready(producer)
+
+    def _attach_recovered(self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, *, probed: bool) -> None:
+        if not self.closed and command.producer_id not in self.producers:
+            self._attach_producer(topic, command, mode, probed=probed)
 
     def _probe(self, rival: Producer, then: Callable[[], None]) -> None:
         """Find out whether the holder of a name lives; if it does not answer a ping it loses the name."""
@@ -361,6 +376,7 @@ class Session:
             commands.producer_success(
                 producer.request_id,
                 producer.name,
+                last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
                 ready=producer.ready,
                 topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
             )
@@ -378,49 +394,8 @@ class Session:
             raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
         if not producer.ready:
             raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
-        topic = self.producer_topics[producer_id]
-        entries: list[NewEntry] = []
-        receipts: list[tuple[int, int]] = []
-        size_max = self.broker.config.message_bytes_max
-        link = self.geo is not None
-        size = 0
-        for frame in frames:
-            send = frame.command.send
-            try:
-                seen = metadata.inspect(frame.payload, message_bytes_max=size_max)
-                metadata.check_client_entry(seen, marker=send.marker, link=link)
-            except BrokerError as error:
-                self._append(producer, topic, entries, receipts, size)
-                entries, receipts, size = [], [], 0
-                self.outbox.put(
-                    Note(
-                        "warning",
-                        f"refused a message of {self.address} on {topic.text}: {error.message}",
-                    )
-                )
-                self.send(commands.send_error(producer_id, send.sequence_id, error.code, error.message))
-                continue
-            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
-            receipts.append((send.sequence_id, send.highest_sequence_id))
-            size += len(frame.payload)
-        self._append(producer, topic, entries, receipts, size)
-
-    def _append(
-        self,
-        producer: Producer,
-        topic: Topic,
-        entries: list[NewEntry],
-        receipts: list[tuple[int, int]],
-        size: int,
-    ) -> None:
-        if not entries:
-            return
-        try:
-            append = topic.publish(producer, entries, receipts)
-        except BrokerError as error:
-            self.send(commands.send_error(producer.producer_id, receipts[0][0], error.code, error.message))
-            return
-        self.broker.publishing(self, append, size)
+        publishing = Publishing(self, producer, self.producer_topics[producer_id], link=self.geo is not None)
+        publishing.take(frames, self.broker.config.message_bytes_max)
 
     def hold(self, hold: bool) -> None:
         """Stop or go on reading from the socket: its bytes stay with the sender."""
@@ -434,6 +409,8 @@ class Session:
             return
         self._recently_closed.append(producer_id)
         del self._recently_closed[:-RECENTLY_CLOSED_MAX]
+        if topic.deduplication is not None and producer.numbers is not None:
+            topic.deduplication.numbers.detach(producer.name, self.outbox.now_ms)
         successor = topic.producers.remove(producer)
         if successor is not None:
             self.broker.producer_succeeds(successor)

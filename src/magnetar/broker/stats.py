@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.deduplicating import CURSOR_NAME, Status
 from magnetar.core.ids import NONE
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": broker.links.topic_stats(topic),
-        "deduplicationStatus": "Disabled",
+        "deduplicationStatus": topic.deduplication.status if topic.deduplication is not None else Status.DISABLED,
         "ownerBroker": broker.service_url.removeprefix("pulsar://"),
         "originIndexNext": topic.log.next_index,
         "incarnation": topic.record.incarnation,
@@ -37,6 +38,8 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     ledgers = log.ledger_infos()
     cursors = {name: subscription.internal_stats() for name, subscription in topic.subscriptions.items()}
     cursors |= broker.links.cursor_stats(topic)
+    if topic.deduplication is not None:
+        cursors[CURSOR_NAME] = topic.deduplication.internal_stats()
     current = ledgers[-1] if ledgers else None
     return {
         "entriesAddedCounter": topic.entries_in,
@@ -83,6 +86,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
         "pendingPublishBytes": broker.pending_bytes,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
+        "deduplication": broker.deduplications.stats(),
         "ready": broker.healthy,
         "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
     }

@@ -172,6 +172,23 @@ def set_retention(
     )
 
 
+@app.add("set-deduplication", example="magnetar namespaces set-deduplication shop/orders on --everywhere")
+def set_deduplication(
+    namespace: NamespaceArgument,
+    state: Annotated[Literal["on", "off", "default"], typer.Argument(help="default: as the broker's file says.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Store what a producer sends again only once; see docs/deduplication.md."""
+    path = path_of(namespace, "deduplication")
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
+        f"{namespace}: deduplication {state}",
+    )
+
+
 @app.add("set-ttl", example="magnetar namespaces set-ttl shop/orders 86400 --everywhere")
 def set_ttl(
     namespace: NamespaceArgument,

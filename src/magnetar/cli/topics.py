@@ -1,6 +1,6 @@
 """`magnetar topics`: list, make, look at, delete."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -119,6 +119,24 @@ def internal(topic: TopicArgument, config: ConfigOption = None, admin_url: Admin
     """Print a topic's ledgers and cursors as JSON."""
     path = topic_path(topic, "internalStats")
     print_json(targets(config, admin_url, False)[0].client.get(path))
+
+
+@app.add("set-deduplication", example="magnetar topics set-deduplication persistent://public/default/orders on")
+def set_deduplication(
+    topic: TopicArgument,
+    state: Annotated[Literal["on", "off", "default"], typer.Argument(help="default: as its namespace says.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Store what a producer sends again only once; see docs/deduplication.md."""
+    name = TopicName.parse(topic)
+    path = topic_path(name, "deduplicationEnabled")
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
+        f"{name}: deduplication {state}",
+    )
 
 
 @app.add("delete", example="magnetar topics delete persistent://public/default/orders --force")

@@ -321,7 +321,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         namespaces=_namespaces(file.namespaces, clusters),
         replication=_replication(file.replication, data_dir, here),
         subscriptions=_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
-        deduplication=_deduplication(file.deduplication),
+        deduplication=_table(DeduplicationConfig, file.deduplication, "deduplication"),
         broker=_broker(file.broker),
     )
 
@@ -448,14 +448,6 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
 
 def _spark_value(value: str | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _deduplication(value: dict[str, Any]) -> DeduplicationConfig:
-    table = _table(DeduplicationConfig, value, "deduplication")
-    if table.enabled:
-        # Better no start than a promise that is not kept.
-        raise ConfigError("deduplication.enabled: publisher deduplication comes with a later version: write false")
-    return table
 
 
 def _broker(value: dict[str, Any]) -> BrokerConfig:

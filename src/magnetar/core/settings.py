@@ -151,7 +151,18 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Publisher deduplication."""
 
     enabled: bool = False
-    """The broker's default; namespaces and topics override it. Off, as in Pulsar; for now it cannot be switched on."""
+    """The broker's default; namespaces and topics override it. Off, as in Pulsar."""
+    producers_max: Count = 10_000
+    """Producer names whose numbers a topic keeps; beyond it the longest unused is forgotten. Pulsar's default."""
+    producer_inactive_s: Count = 6 * 3600
+    """A producer name that is unused for so long is forgotten; Pulsar's default."""
+    snapshot_entries: Count = 1_000
+    """The numbers are stored after so many entries: as many are replayed at most after a crash. Pulsar's default."""
+    snapshot_s: CountOrZero = 120
+    """And after so many seconds when there was anything new; 0: by entries alone. Pulsar's default."""
+    replay_entries_max: Count = 1_000_000
+    """How many of the newest entries count when it is switched on for a topic that has some: producers wait for a few
+    seconds at most."""
 
 
 class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

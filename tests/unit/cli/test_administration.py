@@ -30,6 +30,15 @@ AT = "/admin/v2/persistent/public/default/t"
         ("namespaces create s/o", "PUT /admin/v2/namespaces/s/o", None),
         ("namespaces delete s/o", "DELETE /admin/v2/namespaces/s/o", None),
         ("namespaces set-start s/o latest", "POST /geo/v1/namespaces/s/o/replicationStart", "latest"),
+        ("namespaces set-deduplication s/o on", "POST /admin/v2/namespaces/s/o/deduplication", True),
+        ("namespaces set-deduplication s/o off", "POST /admin/v2/namespaces/s/o/deduplication", False),
+        ("namespaces set-deduplication s/o default", "DELETE /admin/v2/namespaces/s/o/deduplication", None),
+        ("topics set-deduplication t on", "POST /admin/v2/persistent/public/default/t/deduplicationEnabled", True),
+        (
+            "topics set-deduplication t default",
+            "DELETE /admin/v2/persistent/public/default/t/deduplicationEnabled",
+            None,
+        ),
         ("namespaces set-ttl s/o 60", "POST /admin/v2/namespaces/s/o/messageTTL", 60),
         (
             "namespaces set-retention s/o --minutes 5 --megabytes -1",

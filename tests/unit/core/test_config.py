@@ -137,7 +137,7 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         (ONE + "[broker]\nsegment_bytes = 1000", ["broker.segment_bytes", "message_bytes_max"]),
         (ONE + "[broker]\npending_publish_bytes_max = 9", ["broker.pending_publish_bytes_max", "message_bytes_max"]),
         (ONE + "[deduplication]\nenabled = 'yes'", ["deduplication.enabled", "expected boolean"]),
-        (ONE + "[deduplication]\nenabled = true", ["deduplication.enabled", "later version", "write false"]),
+        (ONE + "[deduplication]\nproducers_max = 0", ["deduplication.producers_max", ">= 1"]),
         (ONE + "[subscriptions]\nmode = 'exakt'", ["subscriptions.mode", '"exact", "snapshot"']),
         ("clusters = 3", ["clusters", "expected table", "found 3"]),
         ("[clusters]\na = 3", ["clusters.a", "must be a table"]),

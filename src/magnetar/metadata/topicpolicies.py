@@ -1,0 +1,81 @@
+"""Policies of single topics, which override those of their namespace: part of `Resources`, under `topicpolicies/<name>`.
+
+Those of a partitioned topic belong to its name without a number and hold for all its partitions, also later ones.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from magnetar.core.errors import StorageError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.change import Change
+
+TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
+
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a topic has of its own (names of Pulsar's TopicPolicies); None: the namespace's.
+
+    Attributes:
+        deduplication_enabled: publisher deduplication.
+        deduplication_snapshot_interval_seconds: between two snapshots of its numbers; 0: by entries alone.
+        replicate_subscription_state: true: every durable subscription is replicated.
+    """
+
+    deduplication_enabled: bool | None = None
+    deduplication_snapshot_interval_seconds: Seconds | None = None
+    replicate_subscription_state: bool | None = None
+
+
+NO_POLICIES: Final = TopicPolicies()
+
+
+def topic_policies_key(topic: TopicName) -> str:
+    """Where the policies of a topic are stored."""
+    return f"{TOPIC_POLICIES_PREFIX}{topic.base}"
+
+
+class TopicPolicyTable:
+    """The topic policies of one cluster."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicPolicies] = {}
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Take one stored value; whether it is one of these.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        if not key.startswith(TOPIC_POLICIES_PREFIX):
+            return False
+        try:
+            self._topics[key.removeprefix(TOPIC_POLICIES_PREFIX)] = msgspec.json.decode(value, type=TopicPolicies)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+        return True
+
+    def delete(self, key: str) -> None:
+        """A stored value is gone; keys of other parts are passed over."""
+        if key.startswith(TOPIC_POLICIES_PREFIX):
+            self._topics.pop(key.removeprefix(TOPIC_POLICIES_PREFIX), None)
+
+    def of(self, topic: TopicName) -> TopicPolicies:
+        """Those of a topic, or of the partitioned topic that it belongs to."""
+        return self._topics.get(str(topic.base), NO_POLICIES)
+
+    def change(self, topic: TopicName, policies: TopicPolicies) -> Change:
+        """Set those of a topic; without any the entry goes."""
+        key = topic_policies_key(topic)
+        if policies == NO_POLICIES:
+            return Change(deletes=(key,), topics=(str(topic.base),))
+        return Change(puts={key: msgspec.json.encode(policies)}, topics=(str(topic.base),))
+
+    def of_namespace(self, namespace: NamespaceName) -> list[str]:
+        """Names of topics in a namespace that have policies, sorted."""
+        prefixes = (f"persistent://{namespace}/", f"non-persistent://{namespace}/")
+        return sorted(name for name in self._topics if name.startswith(prefixes))

@@ -1,0 +1,164 @@
+"""Publisher deduplication with the official client: what is sent again is stored once, through kills, switching and moving."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.clients.conftest import connect
+from tests.support.brokers import BrokerProcess, World, eventually
+
+WAIT_MS = 20_000
+ON = "[deduplication]\nenabled = true\n"
+
+
+@pytest.fixture
+def deduplicating(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker with deduplication on for every topic."""
+    world = World(tmp_path, ["solo"], ON).start()
+    yield world["solo"]
+    world.close()
+
+
+def everything(client: pulsar.Client, topic: str) -> list[bytes]:
+    """All messages of a topic, in order."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    messages = []
+    while reader.has_message_available():
+        messages.append(reader.read_next(WAIT_MS).data())
+    reader.close()
+    return messages
+
+
+def path(topic: str) -> str:
+    """Of a topic below the admin interface."""
+    return f"/admin/v2/persistent/public/default/{topic}"
+
+
+def status(broker: BrokerProcess, topic: str) -> str:
+    return str(broker.rest("GET", path(topic) + "/stats")["deduplicationStatus"])
+
+
+def test_a_number_is_stored_once(deduplicating: BrokerProcess) -> None:
+    client = connect(deduplicating)
+    producer = client.create_producer("once", producer_name="p", initial_sequence_id=0, batching_enabled=False)
+    ids = [producer.send(b"%d" % n, sequence_id=n) for n in (3, 7, 7, 5, 8)]
+    assert [(one.ledger_id(), one.entry_id()) == (-1, -1) for one in ids] == [False, False, True, True, False]
+    producer.close()
+    # A client that comes back is told where it stopped, and goes on behind it.
+    again = client.create_producer("once", producer_name="p", batching_enabled=False)
+    assert again.last_sequence_id() == 8
+    again.send(b"next")
+    # Numbers belong to a name.
+    client.create_producer("once", producer_name="other", batching_enabled=False).send(b"other", sequence_id=3)
+    assert everything(client, "once") == [b"3", b"7", b"8", b"next", b"other"]
+    stats = deduplicating.rest("GET", path("once") + "/internalStats")["cursors"]["pulsar.dedup"]
+    assert stats["properties"] == {"p": 9, "other": 3}
+    client.close()
+
+
+def test_batches_are_told_to_their_end(deduplicating: BrokerProcess) -> None:
+    client = connect(deduplicating)
+    producer = client.create_producer("batches", producer_name="p", batching_max_publish_delay_ms=50)
+    for n in range(10):
+        producer.send_async(b"%d" % n, None)
+    producer.flush()
+    producer.close()
+    again = client.create_producer("batches", producer_name="p")
+    assert again.last_sequence_id() == 9
+    client.close()
+
+
+def test_ten_kills_with_retries_store_every_message_once(deduplicating: BrokerProcess) -> None:
+    """The client sends again what was not answered; without deduplication that is stored twice now and then.
+
+    The first message is answered before the first kill: a C++ client that was never answered begins its numbers anew when
+    it reconnects, beside those of what it still has to send (docs/deduplication.md).
+    """
+    client = connect(deduplicating)
+    producer = client.create_producer(
+        "kills", producer_name="p", batching_max_messages=7, block_if_queue_full=True, send_timeout_millis=0
+    )
+    producer.send(b"0")
+    number, rng = 1, random.Random(5)
+    for _ in range(10):
+        for _ in range(rng.randint(100, 900)):
+            producer.send_async(b"%d" % number, None)
+            number += 1
+        deduplicating.kill()
+        deduplicating.start()
+    producer.flush()
+    assert everything(client, "kills") == [b"%d" % n for n in range(number)]
+    client.close()
+
+
+def test_large_messages_in_chunks_through_kills(deduplicating: BrokerProcess) -> None:
+    client = connect(deduplicating)
+    consumer = client.subscribe("chunks", "s")
+    producer = client.create_producer(
+        "chunks", producer_name="p", batching_enabled=False, chunking_enabled=True, send_timeout_millis=0
+    )
+    large = [bytes([65 + n]) * (6_000_000 + n) for n in range(6)]
+    producer.send(large[0])
+    for n, data in enumerate(large[1:]):
+        producer.send_async(data, None)
+        if n in (1, 3):
+            deduplicating.kill()
+            deduplicating.start()
+    producer.flush()
+    got = []
+    for _ in large:
+        message = consumer.receive(WAIT_MS)
+        consumer.acknowledge(message)
+        got.append(message.data())
+    assert [(data[:1], len(data)) for data in got] == [(data[:1], len(data)) for data in large]
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(300)
+    client.close()
+
+
+def test_switched_on_and_off_at_run_time(own_broker: BrokerProcess) -> None:
+    """What was published before it was switched on counts: there is no window."""
+    client = connect(own_broker)
+    producer = client.create_producer("later", producer_name="p", batching_enabled=False)
+    for n in range(20):
+        producer.send(b"%d" % n, sequence_id=n)
+    assert status(own_broker, "later") == "Disabled"
+    own_broker.rest("POST", path("later") + "/deduplicationEnabled", True)
+    eventually(lambda: status(own_broker, "later") == "Enabled", what="deduplication enabled")
+    assert producer.send(b"again", sequence_id=19).entry_id() == -1
+    producer.send(b"20", sequence_id=20)
+    own_broker.rest("DELETE", path("later") + "/deduplicationEnabled")
+    own_broker.rest("POST", "/admin/v2/namespaces/public/default/deduplication", True)
+    assert producer.send(b"again", sequence_id=20).entry_id() == -1
+    # A topic's own setting is stronger than its namespace's.
+    own_broker.rest("POST", path("later") + "/deduplicationEnabled", False)
+    assert status(own_broker, "later") == "Disabled"
+    assert "pulsar.dedup" not in own_broker.rest("GET", path("later") + "/internalStats")["cursors"]
+    producer.send(b"twice", sequence_id=20)
+    assert everything(client, "later") == [b"%d" % n for n in range(21)] + [b"twice"]
+    client.close()
+
+
+def test_numbers_outlive_a_clean_stop_and_retention(deduplicating: BrokerProcess) -> None:
+    client = connect(deduplicating)
+    producer = client.create_producer("kept", producer_name="p", batching_enabled=False)
+    for n in range(5):
+        producer.send(b"%d" % n)
+    client.close()
+    deduplicating.stop()
+    deduplicating.start()
+    client = connect(deduplicating)
+    again = client.create_producer("kept", producer_name="p", batching_enabled=False)
+    assert again.last_sequence_id() == 4
+    assert again.send(b"old", sequence_id=2).entry_id() == -1
+    client.close()
+
+
+def test_a_partitioned_topic_has_one_setting(own_broker: BrokerProcess) -> None:
+    own_broker.rest("PUT", path("parts") + "/partitions", 3)
+    own_broker.rest("POST", path("parts") + "/deduplicationEnabled", True)
+    assert own_broker.rest("GET", path("parts-partition-1") + "/deduplicationEnabled") is True
+    eventually(lambda: status(own_broker, "parts-partition-2") == "Enabled", what="deduplication enabled")

@@ -1,0 +1,127 @@
+"""The numbers of producer names: verdicts, chunks, fall-back, eviction, snapshots."""
+
+from magnetar.broker.deduplication import SEQUENCE_MAX, Chunk, Deduplication, Numbers, Verdict, chunk_of, span
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire.pulsar_pb2 import MessageMetadata
+
+NEW, DUPLICATE, UNKNOWN = Verdict.NEW, Verdict.DUPLICATE, Verdict.UNKNOWN
+
+
+def metadata(sequence: int, **fields: object) -> MessageMetadata:
+    return MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **fields)
+
+
+def test_the_three_verdicts() -> None:
+    numbers = Numbers()
+    assert numbers.judge(0, 0) is NEW
+    assert numbers.judge(0, 0) is UNKNOWN
+    numbers.persist(numbers.mark())
+    assert numbers.judge(0, 0) is DUPLICATE
+    assert numbers.judge(5, 5) is NEW  # gaps are allowed
+    assert numbers.judge(3, 3) is UNKNOWN  # going back is not
+    numbers.fail()
+    assert (numbers.pushed, numbers.persisted) == (0, 0)
+    assert numbers.judge(3, 3) is NEW
+
+
+def test_a_batch_counts_from_its_first_to_its_last() -> None:
+    assert span(metadata(10)) == (10, 10)
+    assert span(metadata(10, highest_sequence_id=17, num_messages_in_batch=3)) == (10, 17)
+    assert span(metadata(10, num_messages_in_batch=3)) == (10, 12)
+    numbers = Numbers()
+    assert numbers.judge(10, 12) is NEW
+    assert numbers.judge(12, 13) is UNKNOWN
+    assert numbers.judge(13, 13) is NEW
+
+
+def test_only_large_messages_have_chunks() -> None:
+    chunked = metadata(1, uuid="u", num_chunks_from_msg=3, total_chunk_msg_size=9, chunk_id=2)
+    assert chunk_of(EntryFlags.CHUNK, chunked) == Chunk("u", 2, True)
+    chunked.chunk_id = 0
+    assert chunk_of(EntryFlags.CHUNK, chunked) == Chunk("u", 0, False)
+    assert chunk_of(0, chunked) is None
+    assert chunk_of(EntryFlags.CHUNK, metadata(1, uuid="u", num_chunks_from_msg=1)) is None
+
+
+def test_a_large_message_cut_in_two_is_completed() -> None:
+    numbers = Numbers()
+    first, second, third = (Chunk("u", n, n == 2) for n in range(3))
+    assert numbers.judge(4, 4, first) is NEW
+    numbers.persist(numbers.mark())
+    assert numbers.judge(4, 4, second) is NEW
+    numbers.fail()
+    # It comes again from its start: the first chunk is there, the second is not.
+    assert [numbers.judge(4, 4, chunk) for chunk in (first, second, third)] == [DUPLICATE, NEW, NEW]
+    numbers.persist(numbers.mark())
+    assert numbers.parts is None
+    assert [numbers.judge(4, 4, chunk) for chunk in (first, third)] == [DUPLICATE, DUPLICATE]
+
+
+def test_another_attempt_at_a_large_message_begins_anew() -> None:
+    numbers = Numbers()
+    assert numbers.judge(4, 4, Chunk("u", 0, False)) is NEW
+    numbers.persist(numbers.mark())
+    assert numbers.judge(4, 4, Chunk("v", 0, False)) is NEW
+    assert numbers.judge(4, 4, Chunk("v", 1, True)) is NEW
+    numbers.persist(numbers.mark())
+    assert numbers.parts is None
+    assert numbers.judge(4, 4, Chunk("u", 1, True)) is DUPLICATE
+
+
+def test_what_could_not_be_appended_goes_back() -> None:
+    numbers = Numbers()
+    numbers.judge(1, 1)
+    before = numbers.mark()
+    numbers.judge(2, 2)
+    numbers.judge(3, 3, Chunk("u", 0, False))
+    numbers.go_back(before)
+    assert numbers.judge(2, 2) is NEW
+    assert numbers.judge(3, 3, Chunk("u", 0, False)) is NEW
+
+
+def test_names_are_evicted_oldest_first_and_never_while_in_use() -> None:
+    told: list[tuple[int, str]] = []
+    names = Deduplication(producers_max=3, inactive_ms=100, on_evicted=lambda count, why: told.append((count, why)))
+    names.attach("live", 0)
+    for number, name in enumerate("ab"):
+        names.observe(name, number, number, None, number)
+    names.of("a", 5)
+    names.observe("c", 9, 9, None, 6)
+    assert told == [(1, "limit")]
+    assert [name for name, _ in names] == ["live", "a", "c"]
+    assert names.expire(104) == 0
+    assert names.expire(105) == 1
+    assert names.expire(10_000) == 1
+    assert [name for name, _ in names] == ["live"]
+    names.detach("live", 10_000)
+    assert names.expire(10_100) == 1
+    assert told == [(1, "limit"), (1, "inactive"), (1, "inactive"), (1, "inactive")]
+
+
+def test_a_snapshot_holds_what_the_log_has() -> None:
+    names = Deduplication(producers_max=10, inactive_ms=100)
+    one = names.attach("one", 0)
+    one.judge(7, 9)
+    one.persist(one.mark())
+    one.judge(10, 10, Chunk("u u", 0, False))
+    one.persist(one.mark())
+    one.judge(10, 10, Chunk("u u", 1, False))
+    names.attach("nothing yet", 0)
+    ids, under_way = names.snapshot()
+    assert (ids, under_way) == ({"one": 9}, {"one": "10 0 u u"})
+    again = Deduplication(producers_max=10, inactive_ms=100)
+    again.load(ids, under_way | {"broken": "x"}, 5)
+    back = again.attach("one", 6)
+    assert back.persisted == 9
+    assert back.judge(9, 9) is DUPLICATE
+    assert back.judge(10, 10, Chunk("u u", 0, False)) is DUPLICATE
+    assert back.judge(10, 10, Chunk("u u", 1, False)) is NEW
+    again.validate()
+    again.clear()
+    assert len(again) == 0
+    assert again.get("one") is None
+
+
+def test_the_largest_number_fits() -> None:
+    numbers = Numbers()
+    assert numbers.judge(SEQUENCE_MAX, SEQUENCE_MAX) is NEW
