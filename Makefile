@@ -33,8 +33,9 @@ check: setup ## Lint, format, types, import rule, generated files
 bench: setup ## The benchmark suite; figures are kept in bench/results
 	@$(PY) -m magnetar bench $(BENCH_ARGS)
 
-sim: setup ## Random worlds: SEEDS=20000 of each kind
-	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property/test_links_worlds.py tests/property/test_storage_faults.py
+sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode
+	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
+	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
 
 soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure
 	@$(PY) tools/soak.py --hours $(HOURS)

@@ -109,6 +109,10 @@ class MemoryFiles:
                 return error
         return None
 
+    def heal(self) -> None:
+        """No more faults."""
+        self._faults.clear()
+
     def content(self, path: Path) -> bytearray:
         """The bytes of a file, to be damaged."""
         return self._files[path].data

@@ -1,0 +1,5 @@
+"""`python -m magnetar.sim`."""
+
+from magnetar.sim.command import main
+
+raise SystemExit(main())

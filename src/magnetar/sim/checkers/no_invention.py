@@ -1,0 +1,30 @@
+"""No invention: no cluster counts as acknowledged what no consumer acknowledged and no operator skipped."""
+
+from typing import TYPE_CHECKING
+
+from magnetar.sim.checkers.base import Checker
+from magnetar.sim.truth import Violation
+
+if TYPE_CHECKING:
+    from magnetar.sim.cluster import Cluster
+
+
+class NoInvention(Checker):
+    """See the module."""
+
+    def step(self) -> None:
+        """Look at every cursor."""
+        for cluster in self.world.clusters.values():
+            if cluster.broker is not None:
+                self._look(cluster)
+
+    def _look(self, cluster: "Cluster") -> None:
+        acks = self.world.acks
+        assert cluster.broker is not None
+        for text, topic in cluster.broker.topics.items():
+            for name, machine in topic.subscriptions.items():
+                invented = acks.now(cluster, text, machine.cursor) - acks.get((cluster.name, text, name)).may
+                if invented:
+                    raise Violation(
+                        f"{name} in {cluster.name} counts {sorted(invented)[:10]} as acknowledged, which nobody did"
+                    )

@@ -1,0 +1,51 @@
+"""No loss: what nobody acknowledged is delivered, wherever the subscription is consumed.
+
+trimmed   retention took nothing that a subscription there still needed
+verdict   a consumer that comes when all is over is given everything that is retained and was not acknowledged
+"""
+
+from typing import TYPE_CHECKING
+
+from magnetar.core.ids import Position
+from magnetar.sim.checkers.base import Checker
+from magnetar.sim.truth import Violation
+
+if TYPE_CHECKING:
+    from magnetar.sim.cluster import Cluster
+    from magnetar.sim.truth import Copy, Published
+
+
+class NoLoss(Checker):
+    """See the module."""
+
+    def trimmed(self, cluster: "Cluster", topic: str, copy: "Copy", position: Position, published: "Published") -> None:
+        """Retention waits for durable subscriptions."""
+        uids = set(range(published.uid, published.uid + published.count))
+        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        if found is None or found.log.incarnation != copy.incarnation:
+            return  # the whole topic goes
+        for subscription, machine in found.subscriptions.items():
+            known = self.world.acks.get((cluster.name, topic, subscription))
+            missing = uids - known.may - known.late
+            if missing and machine.durable:
+                raise Violation(
+                    f"{cluster.name} deletes {sorted(missing)}, which {subscription} did not acknowledge there"
+                )
+
+    def verdict(self) -> None:
+        """Everything not acknowledged comes."""
+        acks = self.world.acks
+        before = {name: set(known.may) for name, known in acks.of.items()}
+        for known in acks.of.values():
+            known.delivered = set()
+        self.world.drain()
+        for cluster in self.world.clusters.values():
+            assert cluster.broker is not None
+            for text, topic in cluster.broker.topics.items():
+                for name in topic.subscriptions:
+                    key = (cluster.name, text, name)
+                    lost = acks.retained(cluster, text) - before.get(key, set()) - acks.get(key).delivered
+                    if lost:
+                        raise Violation(
+                            f"lost: {sorted(lost)[:10]} never come to {name} in {cluster.name}, and nobody acknowledged them"
+                        )

@@ -1,0 +1,247 @@
+"""Producers and consumers that speak the protocol as the official clients do, and misbehave as users do."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.ids import Position
+from magnetar.sim.net import Connection
+from magnetar.sim.truth import Published, entry_bytes, uid_of
+from magnetar.storage.cursor import bits_of, words_of
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.versions import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from magnetar.sim.world import World
+
+CONNECT: Final = encode(
+    pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="sim", protocol_version=PROTOCOL_VERSION))
+)
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = 0, 1, 2, 3
+
+
+class Client:
+    """One connection to one cluster's broker.
+
+    Args:
+        world: the world.
+        cluster: whom to talk to.
+    """
+
+    def __init__(self, world: "World", cluster: str) -> None:
+        self.world, self.cluster = world, cluster
+        self.requests = 0
+        self.connection: Connection | None = world.net.connect(
+            world.clusters[cluster], f"near {cluster}", self._frames, self.closed
+        )
+        if self.connection is not None:
+            self.connection.client = self
+            self.connection.send(CONNECT)
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be used."""
+        return self.connection is not None and self.connection.open
+
+    def request(self, kind: int, **body: object) -> int:
+        """Send a command with a request id."""
+        self.requests += 1
+        (name, value), *_ = body.items()
+        value.request_id = self.requests  # type: ignore[attr-defined]
+        self.put(encode(pb.BaseCommand(type=kind, **{name: value})))  # type: ignore[arg-type]
+        return self.requests
+
+    def put(self, data: bytes) -> None:
+        """Send bytes."""
+        if self.connection is not None:
+            self.connection.send(data)
+
+    def _frames(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.command.type == 18:
+                self.put(encode(pb.BaseCommand(type=19, pong=pb.CommandPong())))
+            else:
+                self.frame(frame)
+
+    def frame(self, frame: Frame) -> None:
+        """The broker said something."""
+
+    def closed(self) -> None:
+        """The connection is gone."""
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.connection is not None:
+            self.connection.close()
+
+
+class Publisher(Client):
+    """A producer of one topic; a broken one is thrown away.
+
+    Args:
+        world, cluster: as `Client`.
+        topic: full name.
+    """
+
+    def __init__(self, world: "World", cluster: str, topic: str) -> None:
+        super().__init__(world, cluster)
+        self.topic = topic
+        self.ready = False
+        self._queue: list[Published] = []
+        self._sent: dict[int, Published] = {}
+        if self.open:
+            self.request(5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=0))
+
+    def publish(self, entry: Published) -> None:
+        """Send an entry, as soon as the producer is open."""
+        self._queue.append(entry)
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self.ready:
+            return
+        for entry in self._queue:
+            self._sent[entry.uid] = entry
+            command = pb.BaseCommand(
+                type=6, send=pb.CommandSend(producer_id=1, sequence_id=entry.uid, num_messages=entry.count)
+            )
+            self.put(b"".join(encode_with_payload(command, [entry_bytes(entry)])))
+        self._queue.clear()
+
+    def frame(self, frame: Frame) -> None:
+        """Receipts and refusals."""
+        kind = frame.command.type
+        if kind == 17:
+            self.ready = frame.command.producer_success.producer_ready
+            self._flush()
+        elif kind == 7:
+            entry = self._sent.pop(frame.command.send_receipt.sequence_id, None)
+            if entry is not None:
+                entry.receipted = True
+                self.world.receipted(self.cluster, entry)
+        elif kind in (8, 14, 15):
+            self.close()
+
+
+@dataclass(slots=True)
+class Received:
+    """A message (or batch) that waits for its acknowledgement: `bits` has a 1 for each message that is not acknowledged."""
+
+    position: Position
+    uid: int
+    count: int
+    bits: int
+
+
+class Consumer(Client):
+    """A consumer of one subscription.
+
+    Args:
+        world, cluster: as `Client`.
+        topic, subscription: of what.
+        kind: subscription type.
+        replicated: the client's flag.
+        earliest: where a new subscription starts, else at the latest.
+    """
+
+    def __init__(
+        self,
+        world: "World",
+        cluster: str,
+        topic: str,
+        subscription: str,
+        kind: int,
+        *,
+        replicated: bool,
+        earliest: bool,
+    ) -> None:
+        super().__init__(world, cluster)
+        self.topic, self.subscription, self.kind = topic, subscription, kind
+        self.ready = False
+        self.received: list[Received] = []
+        self._subscribe = pb.CommandSubscribe(
+            topic=topic, subscription=subscription, subType=kind, consumer_id=1, request_id=0,
+            initialPosition=int(earliest), replicate_subscription_state=replicated,
+        )  # fmt: skip
+        if self.open:
+            self.request(4, subscribe=self._subscribe)
+
+    def frame(self, frame: Frame) -> None:
+        """Messages; the end of it all."""
+        command = frame.command
+        if command.type == 9:
+            self._message(frame)
+        elif command.type == 13 and not self.ready:
+            self.ready = True
+            self.flow(1000)
+        elif command.type in (14, 16):
+            self.close()
+
+    def closed(self) -> None:
+        """What was not acknowledged comes again, to somebody."""
+        self.received.clear()
+
+    def flow(self, permits: int) -> None:
+        """Ask for messages."""
+        self.put(encode(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=1, messagePermits=permits))))
+
+    def _message(self, frame: Frame) -> None:
+        message = frame.command.message
+        position = Position(message.message_id.ledgerId, message.message_id.entryId)
+        published = self.world.truth.published[uid_of(frame.payload)]
+        full = (1 << published.count) - 1
+        bits = bits_of(message.ack_set) & full if message.ack_set else full
+        self.received.append(Received(position, published.uid, published.count, bits))
+        uids = {published.uid + number for number in range(published.count) if bits >> number & 1}
+        self.world.acks.delivered(self, uids)
+        self.flow(bits.bit_count())
+
+    # --------------------------------------------------------------------------------------------------- acknowledging
+
+    def ack(self, chosen: list[Received], *, answer: bool = False) -> None:
+        """Acknowledge whole entries, one by one."""
+        command = pb.CommandAck(consumer_id=1, ack_type=0)
+        for one in chosen:
+            command.message_id.add(ledgerId=one.position.ledger, entryId=one.position.entry)
+            self.received.remove(one)
+        self._put_ack(command, answer=answer)
+
+    def ack_some(self, one: Received, keep: int) -> None:
+        """Acknowledge messages of a batch: those whose bit is not in `keep`."""
+        one.bits &= keep
+        command = pb.CommandAck(consumer_id=1, ack_type=0)
+        item = command.message_id.add(ledgerId=one.position.ledger, entryId=one.position.entry)
+        if one.bits:
+            item.ack_set.extend(words_of(keep))
+        else:
+            self.received.remove(one)
+        self._put_ack(command, answer=False)
+
+    def ack_through(self, one: Received, *, answer: bool = False) -> None:
+        """Acknowledge everything up to an entry."""
+        command = pb.CommandAck(consumer_id=1, ack_type=1)
+        command.message_id.add(ledgerId=one.position.ledger, entryId=one.position.entry)
+        self.received = [other for other in self.received if other.position > one.position]
+        self._put_ack(command, answer=answer)
+
+    def _put_ack(self, command: pb.CommandAck, *, answer: bool) -> None:
+        if answer:
+            self.request(10, ack=command)
+        else:
+            self.put(encode(pb.BaseCommand(type=10, ack=command)))
+
+    def seek(self, position: Position) -> None:
+        """Go to a message."""
+        target = pb.MessageIdData(ledgerId=position.ledger % (1 << 64), entryId=position.entry % (1 << 64))
+        self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target))
+
+    def unsubscribe(self) -> None:
+        """Give the subscription up."""
+        self.request(12, unsubscribe=pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True))
+
+    def redeliver(self) -> None:
+        """Ask for everything unacknowledged again."""
+        self.received.clear()
+        command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+        self.put(encode(pb.BaseCommand(type=20, redeliverUnacknowledgedMessages=command)))

@@ -1,0 +1,298 @@
+"""One cluster: a real broker over a disk that forgets, driven as `runtime.driver` does it, in virtual time."""
+
+import logging
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.controller import Controller
+from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.records import LAST_LEDGER_KEY
+from magnetar.core.config import BrokerConfig, Config
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.resources import Resources
+from magnetar.runtime.clock import SystemClock
+from magnetar.sim.disk import PowerCut, SimLog, SimStore
+from magnetar.storage.entries import Append, Location, StoredEntry
+from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.topiclog import EntryCache, LedgerIds
+
+if TYPE_CHECKING:
+    from magnetar.sim.world import World
+
+_Fact = tuple[int, Callable[[Broker], None]]
+
+LINK_TOKEN = b"sim"
+VALIDATE_EVERY = 5
+"""Every so many events the broker's own `validate` runs: it costs as much as several events."""
+
+logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)
+
+
+class Cluster:
+    """One cluster of the world.
+
+    Args:
+        world: the world.
+        name: of the cluster.
+        config: what a clusters.toml would say.
+        limits: of its broker.
+        skew_ms: its clock against the world's.
+        targets: clusters that links lead to from here.
+    """
+
+    def __init__(
+        self, world: "World", name: str, config: Config, limits: BrokerConfig, skew_ms: int, targets: tuple[str, ...]
+    ) -> None:
+        self.world, self.name, self._config, self.limits = world, name, config, limits
+        self.skew_ms = skew_ms
+        self.targets = targets
+        self.broker: Broker | None = None
+        self.life = 0
+        self.lives = 0
+        self.uuid = ""
+        self.events = 0
+        self._of_log: deque[_Fact] = deque()
+        self._of_store: deque[_Fact] = deque()
+        self.wiped()
+
+    # --------------------------------------------------------------------------------------------------- life and death
+
+    def wiped(self) -> None:
+        """A new disk, with a new data folder."""
+        self.lives += 1
+        self.uuid = f"{self.name}-{self.lives}"
+        self.files = MemoryFiles(self.world.rng)
+        self.meta: dict[str, bytes] = {}
+
+    @property
+    def now_ms(self) -> int:
+        """What the broker takes for the time."""
+        return self.clock.now_ms()
+
+    def start(self) -> None:
+        """Start the broker from what disk and store hold; the disk may fail it, then it stays down."""
+        world = self.world
+        self.life += 1
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._running = False
+        self.clock = SystemClock(
+            lambda: (world.clock.now_ms + self.skew_ms) * 1_000_000, lambda: world.clock.now_ms * 1_000_000
+        )
+        self.outbox = Outbox(now_ms=self.now_ms)
+        life = self.life
+        self.log = SimLog(
+            world.clock,
+            world.rng,
+            self.files,
+            self.limits,
+            world.slow_disk_ms,
+            on_appended=lambda batch: self._appended(life, batch),
+            on_failed=lambda batch, error: self._failed(life, batch, error),
+            on_healed=lambda: self._healed(life),
+            on_power_cut=lambda: self._power_cut(life),
+        )
+        self.store = SimStore(
+            world.clock,
+            world.rng,
+            self.meta,
+            world.slow_disk_ms,
+            lambda done, error: self._answered(life, done, error),
+        )
+        try:
+            recovered = self.log.start()
+        except (PowerCut, OSError):
+            self.files = self.files.crash()
+            world.say(f"{self.name} does not come up")
+            return
+        resources = Resources.load(self.meta)
+        first = resources.first_start(self._config, self.name, self.uuid)
+        if first.puts:
+            self.meta.update(first.puts)
+            resources.apply(first)
+        self.broker = Broker(
+            self.outbox,
+            self.limits,
+            cluster=self.name,
+            uuid=self.uuid,
+            service_url=f"pulsar://{self.name}:6650",
+            link_token=LINK_TOKEN,
+            resources=resources,
+            stored=dict(self.meta),
+            recovered=recovered.topics,
+            ledger_ids=LedgerIds(max(recovered.last_ledger, int(self.meta.get(LAST_LEDGER_KEY, b"-1")))),
+            cache=EntryCache(self.limits.cache_bytes_max),
+            link_targets=self.targets,
+            boot=self.now_ms + self.life,
+            **world.broker_extras(self),
+        )
+        self.control = Controller(self.broker, self.run)
+        world.truth.restarted(self)
+        self.run(_nothing)
+        world.say(f"{self.name} is up ({self.uuid})")
+
+    def die(self) -> None:
+        """Power cut: what was not durable may be gone."""
+        if self.broker is None:
+            return
+        self.life += 1
+        self.log.over = True
+        self.store.power_cut()
+        self.broker = None
+        self.files = self.files.crash()
+        self.world.net.died(self)
+        self.world.truth.died(self)
+        self.world.say(f"{self.name} dies")
+
+    def _power_cut(self, life: int) -> None:
+        if life == self.life:
+            self.die()
+            self.world.revive_later(self)
+
+    # ---------------------------------------------------------------------------------------------------------- events
+
+    def run(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it."""
+        self._pending.append((event, arguments))
+        if self._running:
+            return
+        self._running = True
+        life = self.life
+        try:
+            while self._pending and life == self.life:
+                event, arguments = self._pending.popleft()
+                self.outbox.now_ms = self.now_ms
+                event(*arguments)
+                self.events += 1
+                while self.outbox.effects:
+                    for effect in self.outbox.drain():
+                        self._perform(effect)
+                if self.broker is not None:
+                    self.world.after_event(self)
+                    if not self.events % VALIDATE_EVERY:
+                        self.broker.validate()
+        finally:
+            self._running = False
+
+    def _hop(self, queue: "deque[_Fact]", life: int, event: Callable[[Broker], None]) -> None:
+        """Another thread has something to tell: the broker hears of it a little later, in the order of the facts."""
+        queue.append((life, event))
+
+        def arrive() -> None:
+            told_life, told = queue.popleft()
+            if told_life == self.life and self.broker is not None:
+                self.run(told, self.broker)
+
+        self.world.clock.after(self.world.hop_ms(), arrive)
+
+    def _appended(self, life: int, batch: list[tuple[Append, Location]]) -> None:
+        for append, _ in batch:
+            self.world.truth.stored(self, append.topic, append.entries)
+        self._hop(self._of_log, life, lambda broker: broker.appended(batch))
+
+    def _failed(self, life: int, batch: list[Append], error: str) -> None:
+        self._hop(self._of_log, life, lambda broker: broker.append_failed(batch, error))
+
+    def _healed(self, life: int) -> None:
+        self._hop(self._of_log, life, lambda broker: broker.healed())
+
+    def _answered(self, life: int, done: Callable[[str], None], error: str) -> None:
+        self._hop(self._of_store, life, lambda _broker: done(error))
+
+    # --------------------------------------------------------------------------------------------------------- effects
+
+    def _perform(self, effect: Any) -> None:
+        kind = type(effect)
+        world = self.world
+        if kind is Send:
+            connection = world.net.connections.get(effect.connection)
+            for buffer in effect.buffers:
+                world.digest = zlib.crc32(buffer, world.digest)
+            if connection is not None:
+                connection.deliver(effect.buffers)
+        elif kind is Write:
+            self.log.submit(effect.append)
+        elif kind is Timer:
+            self._timer(effect, self.life)
+        elif kind is Store:
+            self.store.submit(effect.puts, effect.deletes, effect.then)
+        elif kind is Read:
+            self._read(effect)
+        elif kind is Close:
+            connection = world.net.connections.get(effect.connection)
+            if connection is not None:
+                connection.server_closes()
+        elif kind is Drop:
+            world.truth.dropped(self, effect.ledgers)
+            self.log.drop(effect.ledgers)
+        elif kind is Note:
+            world.noted(self, effect)
+        else:
+            assert kind in (Hold, FrameLimit), f"an effect that the simulator does not know: {effect}"
+
+    def _timer(self, effect: Timer, life: int) -> None:
+        def fire() -> None:
+            if life != self.life or self.broker is None:
+                return
+            if self.now_ms < effect.at_ms:
+                self._timer(effect, life)  # the clock was set back meanwhile
+                return
+            self.run(lambda: effect.then(self.outbox.now_ms))
+
+        self.world.clock.after(max(1, effect.at_ms - self.now_ms), fire)
+
+    def _read(self, effect: Read) -> None:
+        assert self.broker is not None
+        log = self.broker.log_of(effect.topic)
+        if log is None:
+            self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
+            return
+        cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
+        spans = [] if cached else log.locations(effect.start, effect.entries_max, effect.bytes_max)
+        if cached or not spans:
+            self._pending.append((effect.then, (cached, "")))
+            return
+        life = self.life
+
+        def answer() -> None:
+            if life != self.life or self.broker is None:
+                return
+            entries: list[StoredEntry] = []
+            error = ""
+            try:
+                entries = self.log.read(spans)
+            except (MagnetarError, OSError) as failure:
+                error = str(failure)
+            self.run(effect.then, entries, error)
+
+        self.world.clock.after(self.world.hop_ms(), answer)
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def entries(self, topic: str) -> list[StoredEntry]:
+        """Everything readable of a topic, for the world's own eyes."""
+        assert self.broker is not None
+        log = self.broker.log_of(topic)
+        if log is None or not log.ledger_ids():
+            return []
+        found: list[StoredEntry] = []
+        position = log.first
+        while True:
+            spans = log.locations(position, 100_000, 1 << 40)
+            found += self.log.read(spans)
+            if not found or found[-1].position >= log.last:
+                return found
+            position = found[-1].position._replace(entry=found[-1].entry + 1)
+
+
+def _nothing() -> None:
+    """An event that only lets effects out."""
+
+
+def small_limits(**changes: Any) -> BrokerConfig:
+    """Limits that are reached in a short world."""
+    return msgspec.structs.replace(BrokerConfig(), **changes)

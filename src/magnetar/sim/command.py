@@ -1,0 +1,67 @@
+"""The simulator's command line."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from magnetar.sim.runner import BUGS, run_many, run_world, shorter
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run worlds.
+
+    Returns:
+        0 when every promise held, 1 when one was broken, 2 for a wrong command line.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m magnetar.sim", description="Random worlds around the real brokers; a seed replays exactly."
+    )
+    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--mode", choices=("exact", "snapshot"), default="exact", help="of replicated subscriptions")
+    parser.add_argument("--seed", type=int, help="one world")
+    parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
+    parser.add_argument("--bug", default="", choices=("", *BUGS), help="leave a rule out")
+    parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
+    parser.add_argument("--cores", type=int, default=0, help="0: all")
+    given = parser.parse_args(arguments)
+    if given.seed is not None:
+        return _one(given)
+    return _many(given)
+
+
+def _one(given: argparse.Namespace) -> int:
+    trace: list[str] | None = [] if given.trace else None
+    outcome = run_world(given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace)
+    for line in trace or ():
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(
+        f"seed {given.seed}: {outcome.why or 'every promise held'} "
+        f"({outcome.events} events, digest {outcome.digest:08x})\n"
+    )
+    return 1 if outcome.why else 0
+
+
+def _many(given: argparse.Namespace) -> int:
+    began = time.monotonic()
+    done = events = 0
+    broken = []
+    seeds = range(given.first, given.first + given.seeds)
+    for outcome in run_many(seeds, given.mode, bug=given.bug, cores=given.cores):
+        done += 1
+        events += outcome.events
+        if outcome.why:
+            broken.append(outcome)
+            steps = shorter(outcome.seed, given.mode, given.bug) if len(broken) <= 3 else 0
+            again = f"python -m magnetar.sim --seed {outcome.seed} --mode {given.mode}"
+            again += f" --steps {steps}" if steps else ""
+            again += f" --bug {given.bug}" if given.bug else ""
+            sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
+            sys.stdout.flush()
+    seconds = time.monotonic() - began
+    sys.stdout.write(
+        f"{done} worlds ({given.mode}), {events} events, {len(broken)} broken promises, {seconds:.0f} s, "
+        f"{1000 * seconds / max(1, done):.0f} ms a world\n"
+    )
+    return 1 if broken else 0

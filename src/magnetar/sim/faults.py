@@ -1,0 +1,199 @@
+"""What happens to a world: death, bad disks, partitions, retention, lost disks, topics made anew, clocks that are wrong."""
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import NamespaceName
+from magnetar.sim.disk import PowerCut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.sim.cluster import Cluster
+    from magnetar.sim.world import World
+
+NAMESPACE = NamespaceName.parse("public/default")
+
+
+class Faults:
+    """Everything that goes wrong.
+
+    Args:
+        world: the world.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world, self.rng = world, world.rng
+
+    def actions(self) -> "dict[str, tuple[float, Callable[[], object]]]":
+        """What may happen, and how often."""
+        rng = self.rng
+        rare = rng.choice((0, 0.3, 1))
+        return {
+            "die": (rng.choice((0, 0.5, 2)), self.die),
+            "power_cut": (rng.choice((0, 0.5, 1)), self.power_cut),
+            "revive": (2, self.revive),
+            "disk_fails": (rng.choice((0, 0.5)), self.disk_fails),
+            "store_fails": (rng.choice((0, 0.3)), self.store_fails),
+            "retention": (rng.choice((0.5, 2)), self.retention),
+            "part": (rng.choice((0, 0.7)), self.part),
+            "break_link": (rng.choice((0, 1)), self.break_link),
+            "stop_pipeline": (rng.choice((0, 0.3)), self.stop_pipeline),
+            "change_filter": (0.3 * rare, self.change_filter),
+            "wipe": (0.15 * rare, self.wipe),
+            "recreate": (0.15 * rare, self.recreate),
+            "clock": (rng.choice((0, 0, 0.3)), self.clock),
+            "policy": (0.2 * rare, self.policy),
+        }
+
+    def _living(self) -> "Cluster | None":
+        living = [one for one in self.world.clusters.values() if one.broker is not None]
+        return self.rng.choice(living) if living else None
+
+    def die(self) -> None:
+        """A broker dies."""
+        cluster = self._living()
+        if cluster is not None:
+            cluster.die()
+            self.world.revive_later(cluster)
+
+    def power_cut(self) -> None:
+        """A broker dies in the middle of a disk operation to come."""
+        cluster = self._living()
+        if cluster is None:
+            return
+        kind = self.rng.choice(("write", "sync", "create", "unlink", "truncate"))
+        life = cluster.life
+
+        def rule(operation: str, _path: Path) -> OSError | None:
+            if operation == kind and cluster.life == life:
+                raise PowerCut
+            return None
+
+        cluster.files.inject(rule)
+
+    def revive(self) -> None:
+        """Somebody starts a broker that is down."""
+        for cluster in self.world.clusters.values():
+            if cluster.broker is None:
+                cluster.start()
+                return
+
+    def disk_fails(self) -> None:
+        """One operation of a disk fails."""
+        cluster = self._living()
+        if cluster is not None:
+            kind = self.rng.choice(("write", "sync", "sync"))
+            self.world.say(f"{cluster.name}: the next {kind} fails")
+            cluster.files.fail_next(kind, OSError(errno.EIO, "Input/output error"))
+
+    def store_fails(self) -> None:
+        """One commit of a metadata store fails."""
+        cluster = self._living()
+        if cluster is not None:
+            cluster.store.failing += 1
+
+    def retention(self) -> None:
+        """A broker looks for ledgers that nobody needs."""
+        cluster = self._living()
+        if cluster is None or cluster.broker is None:
+            return
+        broker = cluster.broker
+        everything = self.rng.random() < 0.7
+
+        def trim() -> None:
+            for topic in list(broker.topics.values()):
+                topic.log.roll(cluster.outbox.now_ms)
+                broker.upkeep.trim(topic, everything=everything)
+
+        cluster.run(trim)
+
+    def part(self) -> None:
+        """Two sites cannot reach each other, or can again."""
+        world, rng = self.world, self.rng
+        one, other = rng.sample(world.names, 2)
+        apart = world.net.reachable(one, other)
+        world.say(f"{one} and {other} {'cannot' if apart else 'can'} reach each other")
+        world.net.part(one, other, apart)
+
+    def break_link(self) -> None:
+        """A connection of the pipeline breaks."""
+        found = [one for one in self.world.net.connections.values() if one.client is None]
+        if found:
+            self.rng.choice(found).cut()
+
+    def stop_pipeline(self) -> None:
+        """The pipeline of a link stops, or goes on."""
+        if self.world.links:
+            link = self.rng.choice(list(self.world.links.values()))
+            link.stopped = not link.stopped
+
+    def change_filter(self) -> None:
+        """A link's filter changes."""
+        if self.world.links:
+            self.rng.choice(list(self.world.links.values())).change_filter()
+
+    def wipe(self) -> None:
+        """A cluster loses its disk, and perhaps its clock."""
+        world, rng = self.world, self.rng
+        cluster = world.clusters[rng.choice(world.names)]
+        cluster.die()
+        cluster.wiped()
+        if rng.random() < 0.3:
+            cluster.skew_ms -= 500_000 + 13 * cluster.lives
+        world.lost_disk(cluster)
+        world.say(f"{cluster.name} loses its disk")
+        world.revive_later(cluster)
+
+    def recreate(self) -> None:
+        """A topic is deleted in one cluster; somebody makes it again, there or over a link."""
+        cluster = self._living()
+        if cluster is None:
+            return
+        topic = self.rng.choice(self.world.topics)
+        self.world.say(f"{cluster.name}: {topic} is deleted")
+
+        def deleted(error: MagnetarError | None) -> None:
+            if error is None and cluster.broker is not None:
+                self.world.forgotten(cluster.name, topic)
+                self.world.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
+
+        try:
+            cluster.control.delete_topic(topic, True, deleted)
+        except MagnetarError:
+            return
+
+    def create(self, name: str, topic: str) -> None:
+        """Somebody makes a topic."""
+        cluster = self.world.clusters[name]
+        if cluster.broker is not None and topic not in cluster.broker.topics:
+            try:
+                cluster.control.create_topic(topic, None, {}, lambda _error: None)
+            except MagnetarError:
+                return
+
+    def clock(self) -> None:
+        """A cluster's clock is set."""
+        cluster = self.world.clusters[self.rng.choice(self.world.names)]
+        cluster.skew_ms += self.rng.choice((-60_000, -500, 500, 60_000))
+        self.world.say(f"the clock of {cluster.name} is off by {cluster.skew_ms} ms")
+
+    def policy(self) -> None:
+        """A cluster's policy of the namespace names other clusters than before."""
+        cluster = self._living()
+        if cluster is None or cluster.broker is None:
+            return
+        chosen = [name for name in self.world.names if name == cluster.name or self.rng.random() < 0.6]
+        self.set_policy(cluster, chosen)
+
+    def set_policy(self, cluster: "Cluster", chosen: list[str]) -> None:
+        """Set it, if the broker takes it."""
+        assert cluster.broker is not None
+        self.world.say(f"{cluster.name}: the policy names {chosen}")
+        try:
+            change = cluster.broker.resources.set_replication(NAMESPACE, chosen)
+            cluster.control.apply(change, lambda _error: None)
+        except MagnetarError:
+            return

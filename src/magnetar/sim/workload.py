@@ -1,0 +1,184 @@
+"""What people do: they publish, subscribe, acknowledge in every way there is, seek, skip, and leave."""
+
+from typing import TYPE_CHECKING
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.sim.clients import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer, Publisher
+from magnetar.sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.sim.world import World
+
+
+class Workload:
+    """Users of all clusters.
+
+    Args:
+        world: the world.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world, self.rng = world, world.rng
+        rng = world.rng
+        self.publishers: list[Publisher] = []
+        self.consumers: list[Consumer] = []
+        self.subscriptions = ["s", "t"][: rng.choice((1, 1, 2))]
+        self.kinds = {name: rng.choice((EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)) for name in self.subscriptions}
+        self.earliest = rng.choice((0.2, 0.8, 1.0))
+        self.writers = rng.choice((world.names[:1], world.names, world.names))
+        self.home = rng.choice(world.names)
+        self.wanders = rng.choice((0.0, 0.05, 0.5, 1.0))
+
+    def actions(self) -> "dict[str, tuple[float, Callable[[], object]]]":
+        """What may be done, and how often."""
+        rng = self.rng
+        return {
+            "publish": (rng.choice((4, 12)), self.publish),
+            "subscribe": (3, self.subscribe),
+            "acknowledge": (10, self.acknowledge),
+            "leave": (0.5, self.leave),
+            "break": (0.5, self.hang_up),
+            "redeliver": (0.3, self.redeliver),
+            "seek": (rng.choice((0, 0, 0.5)), self.seek),
+            "skip": (rng.choice((0, 0, 0.3)), self.skip),
+            "unsubscribe": (rng.choice((0, 0, 0, 0.2)), self.unsubscribe),
+        }
+
+    # ------------------------------------------------------------------------------------------------------ publishing
+
+    def publish(self) -> None:
+        """One or a few entries from one producer."""
+        rng, world = self.rng, self.world
+        self.publishers = [one for one in self.publishers if one.open]
+        if not self.publishers or (len(self.publishers) < 4 and rng.random() < 0.2):
+            self.publishers.append(Publisher(world, rng.choice(self.writers), rng.choice(world.topics)))
+        publisher = rng.choice(self.publishers)
+        if not publisher.open:
+            return
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            kind = rng.choice(world.kinds)
+            to = frozenset(name for name in world.names if rng.random() < 0.4) if kind == RESTRICTED else None
+            entry = world.truth.publish(publisher.cluster, publisher.topic, kind, to, rng.choice((1, 1, 1, 3)))
+            world.say(
+                f"{publisher.cluster} is sent {entry.uid}" + (f" only for {sorted(to)}" if to is not None else "")
+            )
+            publisher.publish(entry)
+
+    # ------------------------------------------------------------------------------------------------------- consuming
+
+    def subscribe(self) -> None:
+        """A consumer comes, mostly where the others are."""
+        rng, world = self.rng, self.world
+        self.consumers = [one for one in self.consumers if one.open]
+        if len(self.consumers) >= 5:
+            return
+        if rng.random() < self.wanders:
+            self.home = rng.choice(world.names)
+        name = rng.choice(self.subscriptions)
+        consumer = Consumer(
+            world, self.home, rng.choice(world.topics), name, self.kinds[name],
+            replicated=world.replicated, earliest=rng.random() < self.earliest,
+        )  # fmt: skip
+        if consumer.open:
+            world.say(f"a consumer of {name} comes to {self.home}")
+            self.consumers.append(consumer)
+
+    def _busy(self) -> Consumer | None:
+        ready = [one for one in self.consumers if one.open and one.received]
+        return self.rng.choice(ready) if ready else None
+
+    def acknowledge(self) -> None:
+        """One by one, up to here, or a part of a batch."""
+        rng = self.rng
+        consumer = self._busy()
+        if consumer is None:
+            return
+        way = rng.random()
+        if way < 0.2:
+            batches = [one for one in consumer.received if one.count > 1]
+            if batches:
+                one = rng.choice(batches)
+                keep = rng.getrandbits(one.count) & ((1 << one.count) - 1)
+                self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges a part of {one.uid}")
+                consumer.ack_some(one, keep)
+                return
+        if way < 0.6 and consumer.kind in (EXCLUSIVE, FAILOVER):
+            one = rng.choice(consumer.received)
+            self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges through {one.uid}")
+            consumer.ack_through(one, answer=rng.random() < 0.3)
+            return
+        chosen = rng.sample(consumer.received, rng.randint(1, min(len(consumer.received), 6)))
+        self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {sorted(one.uid for one in chosen)}")
+        consumer.ack(chosen, answer=rng.random() < 0.3)
+
+    def _somebody(self) -> Consumer | None:
+        ready = [one for one in self.consumers if one.open]
+        return self.rng.choice(ready) if ready else None
+
+    def leave(self) -> None:
+        """A consumer goes."""
+        consumer = self._somebody()
+        if consumer is not None:
+            consumer.close()
+
+    def hang_up(self) -> None:
+        """A client's connection breaks."""
+        clients = [one for one in (*self.consumers, *self.publishers) if one.open]
+        if clients:
+            connection = self.rng.choice(clients).connection
+            assert connection is not None
+            connection.cut()
+
+    def redeliver(self) -> None:
+        """A consumer wants everything again."""
+        consumer = self._somebody()
+        if consumer is not None:
+            consumer.redeliver()
+
+    def seek(self) -> None:
+        """A consumer goes back, or ahead."""
+        consumer = self._somebody()
+        if consumer is None:
+            return
+        copy = self.world.truth.copy(self.world.clusters[consumer.cluster], consumer.topic)
+        places: list[Position] = [EARLIEST, LATEST, *(copy.at if copy is not None else ())]
+        target = self.rng.choice(places)
+        self.world.say(f"{consumer.cluster}: {consumer.subscription} seeks to {target}")
+        consumer.seek(target)
+
+    def unsubscribe(self) -> None:
+        """A consumer gives its subscription up."""
+        consumer = self._somebody()
+        if consumer is not None:
+            self.world.say(f"{consumer.cluster}: {consumer.subscription} is given up")
+            consumer.unsubscribe()
+
+    def skip(self) -> None:
+        """An operator skips messages, or the whole backlog."""
+        world, rng = self.world, self.rng
+        cluster = world.clusters[rng.choice(world.names)]
+        if cluster.broker is None:
+            return
+        topic, name = rng.choice(world.topics), rng.choice(self.subscriptions)
+        found = cluster.broker.topics.get(topic)
+        machine = found.subscriptions.get(name) if found is not None else None
+        if machine is None:
+            return
+        entries = rng.choice((1, 2, 5, 0))
+        world.say(f"{cluster.name}: an operator skips {entries or 'all'} of {name}")
+        try:
+            if entries:
+                cluster.control.skip(topic, name, entries, lambda _error: None)
+            else:
+                cluster.control.skip_all(topic, name, lambda _error: None)
+        except MagnetarError:
+            return
+        if cluster.broker is not None:
+            world.acks.add(cluster, topic, name, world.acks.now(cluster, topic, machine.cursor))
+
+    def kinds_of_entries(self) -> tuple[int, ...]:
+        """What this world publishes."""
+        return self.rng.choice(((PLAIN,), (PLAIN, FILTERED_1, FILTERED_2), (PLAIN, PLAIN, RESTRICTED, FILTERED_1)))

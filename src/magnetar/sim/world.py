@@ -1,0 +1,290 @@
+"""A world: clusters, links, users, faults, from one seed; first the storm, then the calm in which all must come right."""
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.effects import Note
+from magnetar.core.config import Config, parse
+from magnetar.sim.acks import Acks
+from magnetar.sim.checkers import CHECKERS, Checker
+from magnetar.sim.clients import SHARED, Consumer
+from magnetar.sim.clock import Clock
+from magnetar.sim.cluster import Cluster, small_limits
+from magnetar.sim.faults import Faults
+from magnetar.sim.net import Network
+from magnetar.sim.pipeline import Link
+from magnetar.sim.truth import Copy, Published, Truth, Violation
+from magnetar.sim.workload import Workload
+from magnetar.storage.entries import StoredEntry
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+TOPIC: Final = "persistent://public/default/t"
+CALM_MS: Final = 5_000
+"""One look at whether the world has come to rest."""
+CALM_MAX: Final = 40
+"""So many looks, then it never does: 200 s, longer than every timeout in it."""
+
+_CONFIGS: dict[tuple[str, ...], Config] = {}
+
+
+def config_of(names: tuple[str, ...]) -> Config:
+    """A clusters.toml with these clusters."""
+    if names not in _CONFIGS:
+        lines = [
+            f'[clusters.{name}]\npulsar = "127.0.0.1:{6650 + at}"\nhttp = "127.0.0.1:{8080 + at}"\n'
+            for at, name in enumerate(names)
+        ]
+        _CONFIGS[names] = parse("\n".join(lines), Path("/sim/clusters.toml"))
+    return _CONFIGS[names]
+
+
+def topology(rng: random.Random, names: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    """A kind, and who has a link to whom."""
+    kind = rng.choice(("mesh", "mesh", "mesh", "oneway", "star", "chain", "chain2", "random"))
+    every = [(one, other) for one in names for other in names if one != other]
+    if kind == "oneway":
+        return kind, [(one, other) for one, other in every if one < other]
+    if kind == "star":
+        hub = rng.choice(names)
+        return kind, [pair for pair in every if hub in pair]
+    if kind in ("chain", "chain2"):
+        line = rng.sample(names, len(names))
+        ahead = list(itertools.pairwise(line))
+        return kind, ahead if kind == "chain" else ahead + [(other, one) for one, other in ahead]
+    if kind == "random":
+        return kind, [pair for pair in every if rng.random() < 0.6]
+    return kind, every
+
+
+class World:
+    """Everything there is.
+
+    Args:
+        seed: makes it.
+        mode: of replicated subscriptions: "exact" or "snapshot".
+        trace: what happened is appended here, if wanted.
+    """
+
+    link_class: type[Link] = Link
+
+    def __init__(self, seed: int, mode: str = "exact", trace: list[str] | None = None) -> None:
+        self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
+        self.mode, self.trace = mode, trace
+        self.digest = 0
+        self.clock = Clock()
+        self.slow_disk_ms = rng.choice((2, 20, 200))
+        self._slow_hop_ms = rng.choice((1, 5, 50))
+        self.net = Network(self.clock, rng, rng.choice((2, 20, 200)))
+        self.names = ["a", "b", "c", "d"][: rng.choice((2, 2, 3, 3, 3, 4))]
+        self.topics = [TOPIC]
+        self.skipped: set[int] = set()
+        self.replicated = False
+        self.storm = True
+        self.truth = Truth(self)
+        self.acks = Acks(self)
+        self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
+        kind, pairs = topology(rng, self.names)
+        self.kind = kind
+        limits = small_limits(
+            segment_bytes=rng.choice((1_000, 4_000, 100_000)),
+            ledger_entries_max=rng.choice((1, 2, 5, 50)),
+            cache_bytes_max=rng.choice((1, 2_000, 1 << 20)),
+            disk_free_bytes_min=0,
+            retention_interval_ms=20_000,
+            message_bytes_max=1 << 20,
+        )
+        skews = {name: rng.choice((0, 0, rng.randint(-2_000, 2_000))) for name in self.names}
+        self.clusters = {
+            name: Cluster(
+                self,
+                name,
+                config_of(tuple(self.names)),
+                limits,
+                skews[name],
+                tuple(target for source, target in pairs if source == name),
+            )
+            for name in self.names
+        }
+        self.say(f"{kind}: {' '.join(f'{one}>{other}' for one, other in pairs)}, clocks {skews}")
+        for cluster in self.clusters.values():
+            cluster.start()
+        self.links = {(source, target): self.link_class(self, source, target) for source, target in pairs}
+        self.workload = Workload(self)
+        self.kinds = self.workload.kinds_of_entries()
+        self.faults = Faults(self)
+
+    # --------------------------------------------------------------------------------------------------------- services
+
+    def say(self, text: str) -> None:
+        """One line of the story."""
+        if self.trace is not None:
+            self.trace.append(f"{self.clock.now_ms % 10_000_000:8d} {text}")
+
+    def hop_ms(self) -> int:
+        """From another thread to the broker's."""
+        return int(self.rng.random() * self._slow_hop_ms)
+
+    def broker_extras(self, _cluster: Cluster) -> dict[str, Any]:
+        """Further arguments of a broker."""
+        return {}
+
+    def link(self, source: str, target: str) -> Link:
+        """The pipeline of one link."""
+        return self.links[source, target]
+
+    def noted(self, cluster: Cluster, note: Note) -> None:
+        """A broker's log has a line."""
+        if note.level in ("warning", "error"):
+            self.say(f"{cluster.name} {note.level}: {note.text}")
+
+    def after_event(self, cluster: Cluster) -> None:
+        """A broker handled an event."""
+        self.acks.after_event(cluster)
+        for checker in self.checkers:
+            checker.after_event(cluster)
+
+    def receipted(self, _cluster: str, entry: Published) -> None:
+        """A producer was told that its entry is stored: then it is."""
+        copy = self.truth.copies.get((entry.cluster, entry.topic))
+        if copy is not None and entry.incarnation == copy.incarnation and entry.uid not in copy.ever:
+            raise Violation(f"message {entry.uid} was answered as stored in {entry.cluster}, and is not")
+
+    def marker_stored(self, cluster: Cluster, topic: str, entry: StoredEntry) -> None:
+        """A marker is durable."""
+
+    def forgets(self, cluster: str, topic: str, copy: Copy) -> None:
+        """A life of a topic is over."""
+        for checker in self.checkers:
+            checker.forgot(cluster, topic, copy)
+
+    def forgotten(self, cluster: str, topic: str) -> None:
+        """A topic was deleted."""
+        copy = self.truth.copies.pop((cluster, topic), None)
+        if copy is not None:
+            self.forgets(cluster, topic, copy)
+
+    def lost_disk(self, cluster: Cluster) -> None:
+        """A disk is gone."""
+        for topic in self.topics:
+            self.forgotten(cluster.name, topic)
+        for name in [name for name in self.acks.of if name[0] == cluster.name]:
+            del self.acks.of[name]
+
+    def revive_later(self, cluster: Cluster) -> None:
+        """Whoever looks after the cluster starts it again, some time."""
+        life = cluster.life
+
+        def start() -> None:
+            if cluster.broker is None and cluster.life == life:
+                cluster.start()
+                if cluster.broker is None:
+                    self.revive_later(cluster)
+
+        self.clock.after(int(self.rng.random() * self.rng.choice((100, 2_000, 20_000))), start)
+
+    # ------------------------------------------------------------------------------------------------------------- a run
+
+    def run(self, steps: int) -> None:
+        """Live.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        rng = self.rng
+        table = self.workload.actions() | self.faults.actions()
+        # Swarm: each world does some things far more and some far less often than the others do.
+        weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
+        actions: list[Callable[[], object]] = [action for _, action in table.values()]
+        paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
+        for action in rng.choices(actions, weights, k=steps):
+            action()
+            self.clock.run_for(rng.choice(paces))
+            self._step()
+        self.storm = False
+        self.heal()
+        self.calm()
+        for checker in self.checkers:
+            checker.verdict()
+
+    def _step(self) -> None:
+        for checker in self.checkers:
+            checker.step()
+
+    def heal(self) -> None:
+        """Everything works from now on."""
+        self.say("--- all is well from here on")
+        self.net.apart.clear()
+        for connection in list(self.net.connections.values()):
+            if connection.stalled:
+                connection.stall(False)
+        for link in self.links.values():
+            link.calm()
+        for cluster in self.clusters.values():
+            cluster.files.heal()
+            cluster.store.failing = 0
+            while cluster.broker is None:
+                cluster.start()
+        self.clock.run_for(CALM_MS)
+        for cluster in self.clusters.values():
+            assert cluster.broker is not None
+            self.faults.set_policy(cluster, self.names)
+            for topic in self.topics:
+                if topic in cluster.broker.catalog.deleted:
+                    self.faults.create(cluster.name, topic)
+
+    def calm(self) -> None:
+        """Wait until nothing moves any more.
+
+        Raises:
+            Violation: it never does.
+        """
+        before: object = None
+        for _ in range(CALM_MAX):
+            self.clock.run_for(CALM_MS)
+            self._step()
+            now = [
+                (cluster.name, [(text, topic.log.last) for text, topic in broker.topics.items()])
+                for cluster, broker in self.living()
+            ]
+            if now == before and not self.busy():
+                return
+            before = now
+        busy = self.busy()
+        raise Violation(f"the world does not come to rest; links with something to do: {busy}")
+
+    def busy(self) -> list[str]:
+        """Links that have something to do."""
+        found = []
+        for (source, target), link in self.links.items():
+            broker = self.clusters[source].broker
+            behind = broker is None or any(
+                state.wanted and state.cursor.c < state.log.last
+                for state in broker.links.sources[target].topics.values()
+            )
+            if behind or link.tasks:
+                found.append(f"{source}>{target}")
+        return found
+
+    def living(self) -> "list[tuple[Cluster, Broker]]":
+        """Clusters whose broker runs."""
+        return [(cluster, cluster.broker) for cluster in self.clusters.values() if cluster.broker is not None]
+
+    def drain(self) -> None:
+        """Somebody consumes every subscription in every cluster, to its end."""
+        for client in (*self.workload.consumers, *self.workload.publishers):
+            client.close()
+        self.clock.run_for(1_000)
+        consumers = [
+            Consumer(self, cluster.name, text, name, SHARED, replicated=False, earliest=True)
+            for cluster, broker in self.living()
+            for text, topic in broker.topics.items()
+            for name in topic.subscriptions
+        ]
+        self.clock.run_for(10_000)
+        for consumer in consumers:
+            consumer.close()
