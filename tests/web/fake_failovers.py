@@ -77,6 +77,14 @@ class FakeFailovers:
         }
         self._change(subscription, steps[step], done)
 
+    def failover_unacknowledged(self, topic: str, subscription: str) -> list[tuple[str, int, int, int]]:
+        self._check(topic, subscription)
+        return [("us-west", 5, 0, 9)]
+
+    def failover_acknowledged_of(self, topic: str, subscription: str, runs: list[tuple[str, int, int, int]]) -> int:
+        self._check(topic, subscription)
+        return 0
+
     def failover_unfence(self, topic: str, subscription: str, done: Done) -> None:
         self._check(topic, subscription)
         self._change(subscription, lambda fence: fence.unfence(fence.next_token("us-west", NOW_MS), NOW_MS), done)
@@ -129,6 +137,14 @@ CASES: list[tuple[str, str, str | None, int]] = [
     *_step_cases("complete", ("written", "9@us-west"), ("moving", "9@us-west")),
     *_step_cases("put-back", ("moving", "9@us-west"), ("moving", "5@us-west")),
     *_step_cases("give-up", ("s", "5@us-east"), ("here", "9@us-east")),
+    ("GET", f"{FO}/t/s/unacknowledged", None, 200),
+    ("GET", f"{FO}/many/s/unacknowledged", None, 400),
+    ("GET", f"{FO}/t/no/unacknowledged", None, 404),
+    ("GET", f"{FO}/t/pulsar.dedup/unacknowledged", None, 412),
+    ("POST", f"{FO}/t/s/acknowledged", '{"runs": [["us-west", 5, 0, 9]]}', 200),
+    ("POST", f"{FO}/t/s/acknowledged", '{"runs": [["us-west", 5, 9, 0]]}', 400),
+    ("POST", f"{FO}/t/no/acknowledged", '{"runs": []}', 404),
+    ("POST", f"{FO}/t/pulsar.dedup/acknowledged", '{"runs": []}', 412),
     ("POST", f"{FO}/t/moving/unfence", None, 200),
     ("POST", f"{FO}/t/s/unfence", None, 200),
     ("POST", f"{FO}/missing/s/unfence", None, 404),

@@ -15,7 +15,9 @@ from magnetar.admin.call import Call, position_of
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
 from magnetar.broker.failovers import Done, Step
-from magnetar.broker.fences import GRACE_MS, WAIT_MS_MAX
+from magnetar.broker.fences import GRACE_MS
+from magnetar.broker.finals import RUNS_MAX
+from magnetar.broker.waiting import WAIT_MS_MAX
 from magnetar.core.names import check_cluster
 from magnetar.metadata.errors import BadRequest
 
@@ -160,6 +162,51 @@ _step("activate", "At the target, when it has merged the final state: go on with
 _step("complete", "At the source, when the target is active: send the consumers there.")
 _step("put-back", "At the source: call the failover off, everything is as before.")
 _step("give-up", "At the target: call the failover off; it can activate nothing here any more.")
+
+
+RUNS = '{"runs": [["us-west", 1763700000000, 17, 20]]}'
+
+
+class Runs(Struct):
+    """Messages by identity.
+
+    Attributes:
+        runs: (origin cluster, topic incarnation there, first index, last).
+    """
+
+    runs: list[tuple[str, int, int, int]]
+
+
+@failover.add(
+    "GET",
+    "/unacknowledged",
+    "What the subscription has not acknowledged here, by identity, in runs of [origin, incarnation, first, last] (one topic "
+    f"or partition; the lowest {RUNS_MAX} runs).",
+    errors=(400, 404, 412),
+    reply=RUNS,
+)
+async def unacknowledged(call: Call) -> Any:
+    """To be compared with another cluster's."""
+    (topic,), name = _one(call), call.subscription()
+    return {"runs": call.control.failover_unacknowledged(topic, name)}
+
+
+@failover.add(
+    "POST",
+    "/acknowledged",
+    "How many of these messages are here and acknowledged (one topic or partition).",
+    errors=(400, 404, 412),
+    body=Runs,
+    reply='{"messages": 0}',
+)
+async def acknowledged(call: Call) -> Any:
+    """What another cluster has not acknowledged, and this one has."""
+    (topic,), name = _one(call), call.subscription()
+    body: Runs = await call.body()
+    for origin, incarnation, first, last in body.runs:
+        if not (origin and 0 < incarnation < 2**63 and 0 <= first <= last < 2**63):
+            raise BadRequest(f"runs has {[origin, incarnation, first, last]}, which is no run of messages")
+    return {"messages": call.control.failover_acknowledged_of(topic, name, body.runs)}
 
 
 @failover.add(

@@ -6,6 +6,7 @@ Topics are single topics or partitions; whoever moves a partitioned topic's subs
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from magnetar.broker.finals import Run
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.geo.failover import NO_TOKEN, Token
@@ -72,6 +73,22 @@ class FailoverControl(Protocol):
 
         Raises or answers:
             BadRequest: no token. NotFound. Conflict: this failover is over, or not so far.
+        """
+        ...
+
+    def failover_unacknowledged(self, topic: str, subscription: str) -> list[Run]:
+        """What a subscription has not acknowledged here, by identity; at most `broker.finals.RUNS_MAX` runs, the lowest.
+
+        Raises:
+            NotFound.
+        """
+        ...
+
+    def failover_acknowledged_of(self, topic: str, subscription: str, runs: list[Run]) -> int:
+        """How many of some messages are here and acknowledged.
+
+        Raises:
+            NotFound.
         """
         ...
 
@@ -142,6 +159,14 @@ class FailoverController:
             "give-up": fences.give_up,
         }[step]
         self._enter(lambda: take(topic, subscription, named, done))
+
+    def failover_unacknowledged(self, topic: str, subscription: str) -> list[Run]:
+        """For a comparison."""
+        return self._broker.fences.unacknowledged(topic, subscription)
+
+    def failover_acknowledged_of(self, topic: str, subscription: str, runs: list[Run]) -> int:
+        """For a comparison."""
+        return self._broker.fences.acknowledged_of(topic, subscription, runs)
 
     def failover_unfence(self, topic: str, subscription: str, done: Done) -> None:
         """By hand."""

@@ -14,12 +14,14 @@ A change of one subscription waits for the one before it to be stored.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note, Store
+from magnetar.broker.finals import FinalStates, Run, acknowledged_of, unacknowledged
 from magnetar.broker.records import quote, unquote
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.waiting import Waits
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import Fence, Phase, Token
@@ -43,35 +45,10 @@ has to work off what its client holds. It ends earlier when everything sent is a
 GRACE_MS_MAX: Final = 60_000
 """A ceiling: so long nobody is served."""
 
-WAIT_MS_MAX: Final = 20_000
-"""A ceiling on long polls, below the patience of HTTP clients and proxies (30 s)."""
-
-WAITS_MAX: Final = 1_000
-"""A ceiling on long polls under way; each is a command that waits."""
-
 _TOPIC_MIGRATED: Final = 68
 
 Key = tuple[str, str]
 Done = Callable[[MagnetarError | None], None]
-
-
-class FinalWriter(Protocol):
-    """Writes the final state of a subscription into its topic."""
-
-    def refuses(self, topic: Topic, subscription: Subscription) -> str:
-        """Why its state cannot be moved exactly; "" when it can."""
-
-    def write(
-        self, topic: Topic, subscription: Subscription, token: Token, then: Callable[[Position, str], None]
-    ) -> None:
-        """Write; `then` is called once with the position when it is durable, or with NONE and what went wrong."""
-
-
-class _Wait(NamedTuple):
-    """A long poll: `ready` is asked after each event of the topic; `then` is called once."""
-
-    ready: Callable[[], bool]
-    then: Callable[[], None]
 
 
 class Fences:
@@ -88,10 +65,9 @@ class Fences:
         self._fences: dict[Key, Fence] = {}
         self._changes: dict[Key, deque[Callable[[], None]]] = {}
         self._versions: dict[Key, int] = {}
-        self._waits: dict[str, list[_Wait]] = {}
-        self._waiting = 0
         self._writing: set[Key] = set()
-        self.writer: FinalWriter | None = None
+        self._waits = Waits(broker.outbox)
+        self._finals = FinalStates(broker)
         for key, data in stored.items():
             if key.startswith(FENCE_PREFIX):
                 text, _, name = key.removeprefix(FENCE_PREFIX).rpartition("/")
@@ -161,6 +137,7 @@ class Fences:
             "cumulative": sum(consumer.cumulative for consumer in subscription.consumers),
             "in_flight": subscription.in_flight(),
             "backlog": subscription.cursor.backlog_messages(),
+            "unsent": self._finals.unsent(topic, name),
             "links": {
                 target: {
                     "lag_messages": state.lag_messages(),
@@ -174,6 +151,22 @@ class Fences:
                 if (state := source.topics.get(text)) is not None and state.wanted
             },
         }
+
+    def unacknowledged(self, text: str, name: str) -> list[Run]:
+        """What a subscription has not acknowledged, by identity, as far as it is told (`broker.finals`).
+
+        Raises:
+            NotFound.
+        """
+        return unacknowledged(*self._existing(text, name), self._broker.cluster)
+
+    def acknowledged_of(self, text: str, name: str, runs: Iterable[Run]) -> int:
+        """How many of some messages are here and acknowledged.
+
+        Raises:
+            NotFound.
+        """
+        return acknowledged_of(*self._existing(text, name), self._broker.cluster, runs)
 
     def held(self) -> list[dict[str, Any]]:
         """All subscriptions that are fenced or moved away, for the status."""
@@ -191,7 +184,7 @@ class Fences:
                 "it is not replicated; subscribe with replicate_subscription_state_enabled, or set "
                 "replicatedSubscriptionStatus of the topic"
             )
-        return self.writer.refuses(topic, subscription) if self.writer is not None else ""
+        return self._finals.refuses(topic)
 
     # ------------------------------------------------------------------------------------------------------- changing
 
@@ -250,7 +243,7 @@ class Fences:
         if after.phase is Phase.MOVED:
             subscription.disconnect_all(migrated_to=self.url_of(after.target))
         self._go_on(key)
-        self._wake(text)
+        self._waits.wake(text)
 
     def _go_on(self, key: Key) -> None:
         """Do what the phase asks for next."""
@@ -278,7 +271,7 @@ class Fences:
             self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._go_on(key))
 
     def _write(self, key: Key, fence: Fence, topic: Topic, subscription: Subscription) -> None:
-        if key in self._writing or self.writer is None:
+        if key in self._writing:
             return
         self._writing.add(key)
 
@@ -291,7 +284,7 @@ class Fences:
                     key, lambda now: now.written(fence.token, position), lambda problem: self._again(key, problem)
                 )
 
-        self.writer.write(topic, subscription, fence.token, written)
+        self._finals.write(topic, subscription, fence.token, fence.target, written)
 
     # ----------------------------------------------------------------------------------------------------- operations
 
@@ -395,53 +388,33 @@ class Fences:
         topic = self._broker.topics.get(text)
         watermark = topic.log.watermark(source) if topic is not None else NONE
         exists = topic is not None and name in topic.subscriptions
+        ready = topic is not None and topic.replicated is not None and topic.replicated.ready
         return {
             "topic": text,
-            "merged": exists and watermark >= position,
+            "merged": exists and ready and watermark >= position,
             "watermark": str(watermark),
             "exists": exists,
         }
 
     def wait(self, text: str, wait_ms: int, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` when `ready`, asked now and after each event of the topic, or after `wait_ms`."""
-        if ready() or wait_ms <= 0 or self._waiting >= WAITS_MAX:
-            then()
-            return
-        wait = _Wait(ready, then)
-        self._waits.setdefault(text, []).append(wait)
-        self._waiting += 1
-        deadline = self._outbox.now_ms + min(wait_ms, WAIT_MS_MAX)
-        self._broker.timer(deadline, lambda _now: self._answer(text, [wait]))
+        self._waits.wait(text, wait_ms, ready, then)
 
     def changed_since(self, text: str, name: str, version: int) -> bool:
         """Whether the fence changed since its `version` was told."""
         return self._versions.get((text, name), 0) > version
-
-    def _wake(self, text: str) -> None:
-        if text in self._waits:
-            self._answer(text, [wait for wait in self._waits[text] if wait.ready()])
-
-    def _answer(self, text: str, waits: Iterable[_Wait]) -> None:
-        for wait in waits:
-            pending = self._waits.get(text, [])
-            if wait in pending:
-                pending.remove(wait)
-                self._waiting -= 1
-                wait.then()
-        if not self._waits.get(text, True):
-            del self._waits[text]
 
     # -------------------------------------------------------------------------------------------- what the broker tells
 
     def confirmed(self, topic: Topic) -> None:
         """Entries of a topic became readable."""
         if self._waits:
-            self._wake(topic.text)
+            self._waits.wake(topic.text)
 
     def cursor_changed(self, subscription: Subscription) -> None:
         """Something was acknowledged, or a consumer left."""
         if self._waits:
-            self._wake(subscription.topic)
+            self._waits.wake(subscription.topic)
         if self._fences:
             fence = self._fences.get((subscription.topic, subscription.name))
             if fence is not None and fence.phase is Phase.FENCING:
@@ -450,19 +423,19 @@ class Fences:
     def made(self, subscription: Subscription) -> None:
         """A subscription exists from now on."""
         if self._waits:
-            self._wake(subscription.topic)
+            self._waits.wake(subscription.topic)
 
     def deleted(self, text: str, name: str) -> None:
         """A subscription is gone, and with it what is known of its failovers."""
         if self._fences.pop((text, name), None) is not None:
             self._outbox.put(Store({}, (fence_key(text, name),), None))
-            self._wake(text)
+            self._waits.wake(text)
 
     def removed(self, text: str) -> None:
         """A topic is gone; its keys went with it."""
         for key in [key for key in self._fences if key[0] == text]:
             del self._fences[key]
-        self._wake(text)
+        self._waits.wake(text)
 
     def deletion(self, text: str) -> tuple[str, ...]:
         """Keys that the transaction that deletes a topic has to delete."""
@@ -503,7 +476,7 @@ class Fences:
         for key, fence in self._fences.items():
             found = self._found(*key)
             assert found is None or found[1].held == fence.held, f"{key}: {fence}, held {found[1].held}"
-        assert self._waiting == sum(map(len, self._waits.values())), "long polls are miscounted"
+        self._waits.validate()
 
 
 def fence_key(text: str, name: str) -> str:

@@ -44,7 +44,8 @@ class Report(NamedTuple):
     Attributes:
         messages: not yet in the target when it began.
         redelivered: sent to consumers of the source and not acknowledged there: they come again.
-        skipped: acknowledged nowhere, and not delivered by the target.
+        skipped: not acknowledged in the source, and taken for acknowledged in the target: nobody would be given them, unless
+            the target's own consumers have had them.
         pause_ms: from the last message of the source to the target's being active.
     """
 
@@ -241,6 +242,7 @@ class Move:
             self._say(f"fenced in {self.source}: nothing is dispatched there any more")
             self._await_final()
             self._await_merged()
+            skipped = sum(map(self._skipped, self._rows))
             for row in self._rows:
                 self._activate(row)
             pause_ms = round((time.monotonic() - started) * 1000)
@@ -256,7 +258,7 @@ class Move:
             messages,
             consumers,
             redelivered=sum(row["left"] for row in done),
-            skipped=0,
+            skipped=skipped,
             pause_ms=pause_ms,
             tokens={row["topic"]: row["token"] for row in done},
         )
@@ -287,6 +289,14 @@ class Move:
                 if self._ask(self._b, self.target, partial(self._b.get, path, query))["merged"]:
                     break
         self._say(f"{self.target} has the final state")
+
+    def _skipped(self, row: Row) -> int:
+        """Compare by identity: what the source has not acknowledged, the target must not have either."""
+        if row["phase"] == "moved":
+            return 0
+        runs = self._ask(self._a, self.source, lambda: self._a.get(self._path(row["topic"], "unacknowledged")))
+        path = self._path(row["topic"], "acknowledged")
+        return int(self._ask(self._b, self.target, lambda: self._b.post(path, runs))["messages"])
 
     def _activate(self, row: Row) -> None:
         body = {"tokens": {row["topic"]: row["token"]}}

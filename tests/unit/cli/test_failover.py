@@ -44,7 +44,7 @@ class FenceBroker:
         self.other = ""
         self.final = True
         self.merged = True
-        self.left = 0
+        self.left = self.skipped = 0
         self.lose: dict[str, str] = {}
         self.dead = False
         self.steps: list[str] = []
@@ -76,6 +76,11 @@ class FenceBroker:
             return 200, {"merged": self.merged, "exists": True}
         if step == "wait":
             return 200, self.row(topic)
+        if step == "unacknowledged":
+            return 200, {"runs": [["a", 5, 0, 8]]}
+        if step == "acknowledged":
+            assert body == {"runs": [["a", 5, 0, 8]]}
+            return 200, {"messages": self.skipped}
         try:
             for one in topics:
                 self._take(one, step, body)
@@ -189,9 +194,9 @@ def test_there_and_back_again_and_again(two: Two) -> None:
 
 
 def test_json_says_the_same(two: Two) -> None:
-    two.a.left = 4
+    two.a.left, two.b.skipped = 4, 2
     told = two.move("a", "b", "--json").json
-    assert told["redelivered"] == 4 and told["skipped"] == 0 and told["messages"] == 3 and told["pause_ms"] >= 0
+    assert told["redelivered"] == 4 and told["skipped"] == 2 and told["messages"] == 3 and told["pause_ms"] >= 0
     assert told["tokens"] == {TOPIC: str(two.a.fences[TOPIC].token)}
 
 

@@ -1,0 +1,99 @@
+"""The final state of a subscription that moves: written where it was, compared where it goes.
+
+The state that moves is the acknowledged set of exact mode (`geo.ackedsets`): the union of what was acknowledged, by identity,
+so that the target knows exactly what the source knew. Snapshot mode cannot do that: its updates say up to which position
+everything is acknowledged, and what was acknowledged out of order would be delivered again. A subscription of a namespace in
+snapshot mode is therefore refused, with the command that switches the mode.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.ids import OriginKey, Position
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.translating import Translator
+from magnetar.geo.failover import Token
+from magnetar.wire.acksets import FenceToken
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+RUNS_MAX: Final = 10_000
+"""Runs of unacknowledged messages that are told for a comparison: about half a megabyte of JSON. A backlog in order is one run
+for each cluster; only the lowest runs of a more scattered one are compared."""
+
+STAGE: Final = "final"
+
+Run = tuple[str, int, int, int]
+"""(origin cluster, topic incarnation there, first origin index, last)."""
+
+
+class _Finishing(Protocol):
+    """What `geo.ackedsets.AckedSets` adds to a machine."""
+
+    def final(self, subscription: str, token: FenceToken, then: Callable[[Position, str], None]) -> None:
+        """Write the full state with the failover's token."""
+
+
+class FinalStates:
+    """Writes final states into topics.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def refuses(self, topic: Topic) -> str:
+        """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
+        if topic.replicated is None:
+            return "no link concerns its topic"
+        if self._broker.replication.mode_of(topic) != "exact":
+            return (
+                f"namespace {topic.name.namespace_name} replicates subscriptions in snapshot mode, which cannot move one without "
+                f"delivering messages twice: magnetar namespaces set-subscription-mode {topic.name.namespace_name} exact"
+            )
+        return ""
+
+    def unsent(self, topic: Topic, subscription: str) -> int:
+        """Acknowledged messages that no marker has told of yet."""
+        told = topic.replicated.exact.describe(subscription).get("unsent", 0) if topic.replicated is not None else 0
+        return told if isinstance(told, int) else 0
+
+    def write(
+        self, topic: Topic, subscription: Subscription, token: Token, target: str, then: Callable[[Position, str], None]
+    ) -> None:
+        """Write it; `then` is called once with its position when it is durable, or with NONE and what went wrong."""
+        replicated = topic.replicated
+        assert replicated is not None, "refused at the fence"
+
+        def write() -> None:
+            machine = cast("_Finishing", replicated.exact)
+            machine.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
+
+        replicated.when_ready(write)
+
+
+def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> list[Run]:
+    """The messages here that a subscription has not acknowledged, as runs by identity; at most RUNS_MAX, the lowest."""
+    translator, cursor = Translator(topic.log, cluster), subscription.cursor
+    found = translator.held(cursor.mark_delete)
+    found -= translator.of_cursor(cursor)
+    runs: list[Run] = []
+    for origin, first, last in found.runs():
+        if len(runs) == RUNS_MAX:
+            break
+        runs.append((origin.cluster, origin.incarnation, first, last))
+    return runs
+
+
+def acknowledged_of(topic: Topic, subscription: Subscription, cluster: str, runs: Iterable[Run]) -> int:
+    """How many of some messages are here and acknowledged."""
+    asked = IndexSet()
+    for origin, incarnation, first, last in runs:
+        asked.add_range(OriginKey(origin, incarnation), first, last + 1)
+    translator = Translator(topic.log, cluster)
+    return len(translator.held_of(asked) & translator.of_cursor(subscription.cursor))
