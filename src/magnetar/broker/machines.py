@@ -38,8 +38,9 @@ class _Absent:
 
 def _machine(module: str, name: str) -> Any:
     try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError:
+        found = getattr(importlib.import_module(module), name)
+        return found if hasattr(found, "started") else None
+    except (ImportError, AttributeError):
         return None
 
 
