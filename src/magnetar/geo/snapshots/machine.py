@@ -1,0 +1,478 @@
+"""Snapshot mode: PIP-33 made safe, one machine per topic.
+
+    a: REQUEST --link--> b: RESPONSE(position) --link--> a: SNAPSHOT(local position, positions, held)   stays in a
+    a: mark-delete passes the local position -> UPDATE(subscription, positions, claim) --link--> b: cursor moves forward
+
+    snapshot   taken when user messages came since the last one, or something was acknowledged here that no cached
+               snapshot can tell (taking.py, pending.py, cache.py)
+    held       every message that this log has held, by identity; what a snapshot says is as of its local position
+    claim      what an update says by identity: held at the snapshot, without what the subscription's starting point
+               took for consumed and what expired
+    news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
+               out of the writer's reach), so clusters never answer each other's updates
+
+PIP-33 as written loses messages (FINDINGS C1, C2): a position says "everything at or below", also what never reached the
+writer. Here the receiver acknowledges the messages of the claim, by identity, wherever they stand and also when they come
+later; positions are only for peers that know no claims (Apache Pulsar), which are treated as PIP-33 says. That leaves
+nothing to the order in which clusters exchange messages: one round, missing answers, wiped clusters, late joiners,
+restricted and filtered messages are all the same case (C3).
+
+A seek writes a marker (111). Updates name the latest seek in each cluster that their writer has heard of; one that was
+written before its writer heard of a seek here is ignored here (C5). No clocks are compared across clusters. A cluster
+that hears of a foreign seek forgets what it had not told yet: it would undo the seek. Its own cursor does not move back.
+
+A subscription created at Latest has acknowledged nothing: its base is not claimed, and bases of creations that happened
+at the same time in several clusters merge by intersection, as in exact mode (B2). What is received is in receiving.py.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.core.errors import ProtocolError, StorageError
+from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.geo.host import Acked, MarkerHost
+from magnetar.geo.snapshots import state as states
+from magnetar.geo.snapshots.cache import Cache, Taken
+from magnetar.geo.snapshots.held import Held, entries_of, held_by
+from magnetar.geo.snapshots.receiving import Receiver
+from magnetar.geo.snapshots.routes import audience, partners, sources
+from magnetar.geo.snapshots.state import State, Stored
+from magnetar.geo.snapshots.taking import ID_BYTES_MAX, Taker
+from magnetar.geo.snapshots.writer import Writer
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire import markers
+from magnetar.wire.acksets import Epoch, SoughtEpoch
+from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
+
+_MARKER: Final = int(EntryFlags.MARKER)
+
+
+class Snapshots:
+    """The machine of one topic; a `geo.host.Machine`.
+
+    Args:
+        host: the topic.
+        new_id: gives a fresh text per snapshot (a uuid: the machine has no chance of its own).
+        interval_ms: least time between the beginnings of two snapshots.
+        timeout_ms: how long answers are waited for.
+        cached_max: snapshots kept per subscription, at least 3.
+        writes: False in exact mode: follows what comes in and answers requests, takes no snapshots and writes no updates.
+    """
+
+    def __init__(
+        self,
+        host: MarkerHost,
+        *,
+        new_id: Callable[[], str],
+        interval_ms: int = 1000,
+        timeout_ms: int = 30_000,
+        cached_max: int = 30,
+        writes: bool = True,
+    ) -> None:
+        self._host = host
+        self._cached_max = cached_max
+        self.writes = writes
+        self._started = False
+        self._states: dict[str, State] = {}
+        self._deleted: set[str] = set()
+        self._held = held_by(host.log, host.cluster)
+        self._last_message = host.log.last_dispatchable()
+        self._writer = Writer(host)
+        self._taker = Taker(
+            host,
+            self._writer,
+            held=lambda: self._held,
+            wanted=self._wanted,
+            partners=lambda: partners(host.routes, host.cluster),
+            new_id=new_id,
+            interval_ms=interval_ms,
+            timeout_ms=timeout_ms,
+        )
+        self._receiver = Receiver(host, self._writer, self._adopt, self._new_state)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Clusters that let a snapshot time out, and since when (ms); nobody waits for them until they write again."""
+        return dict(self._taker.missing)
+
+    # ------------------------------------------------------------------------------------------------------- beginning
+
+    def load(self, subscription: str, state: bytes | None) -> Position:
+        """See `geo.host.Machine`. A state that is damaged is as good as none: what was acknowledged before is not claimed."""
+        stored = self._decode(subscription, state)
+        if stored is not None and stored.deleted:
+            self._deleted.add(subscription)
+            return self._host.log.last
+        cursor = self._host.cursor(subscription)
+        if cursor is None:
+            return self._host.log.last
+        found = self._states[subscription] = self._new_state()
+        if stored is None:
+            found.base = self._consumed(cursor.mark_delete)
+        else:
+            try:
+                states.restore(found, stored)
+                self._held.update(states.read_held(stored.held))
+                self._taker.taken(Position(*stored.newest))
+            except StorageError as error:
+                self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+                found = self._states[subscription] = self._new_state()
+                found.base = self._consumed(cursor.mark_delete)
+        # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
+        return cursor.mark_delete
+
+    def _decode(self, subscription: str, state: bytes | None) -> Stored | None:
+        if not state:
+            return None
+        try:
+            return states.decode(state)
+        except StorageError as error:
+            self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+            return None
+
+    def _adopt(self, subscription: str) -> State | None:
+        """A subscription that is here and that nobody told us of: the other mode created it."""
+        self.load(subscription, None)
+        return self._states.pop(subscription, None)
+
+    def _new_state(self) -> State:
+        return State(Cache(self._host.log, self._cached_max))
+
+    def _consumed(self, mark_delete: Position) -> Held:
+        """What this log has held up to a position."""
+        return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
+
+    def started(self) -> None:
+        """See `geo.host.Machine`."""
+        self._started = True
+        self._work()
+
+    def set_writes(self, writes: bool) -> None:
+        """The mode changed."""
+        self.writes = writes
+        if writes:
+            for subscription in self._host.subscriptions():
+                if subscription not in self._states:
+                    self.load(subscription, None)
+        self._work()
+
+    # ---------------------------------------------------------------------------------------------------------- events
+
+    def stored(self, entries: Sequence[StoredEntry]) -> None:
+        """See `geo.host.Machine`."""
+        self._writer.blocked = False
+        own = OriginKey(self._host.cluster, self._host.log.incarnation)
+        fresh = NONE
+        heard: set[str] = set()
+        for entry in entries:
+            if entry.origin:
+                heard.add(entry.origin)
+            if entry.flags & _MARKER:
+                self._marker(entry)
+            elif entry.first_index >= 0:
+                key = OriginKey(entry.origin, entry.incarnation) if entry.origin else own
+                self._held.add(key, entry.first_index, entry.first_index + entry.count)
+                fresh = entry.position
+        for cluster in heard:
+            self._taker.heard_of(cluster)
+        if not self._started:
+            return
+        if fresh != NONE:
+            self._last_message = max(self._last_message, fresh)
+            self._taker.moved()
+            self._claimed(entries[0], fresh)
+        self._work()
+
+    def _claimed(self, first: StoredEntry, last: Position) -> None:
+        """Messages came that other clusters said to be acknowledged before."""
+        after = Position(first.ledger, first.entry - 1)
+        for subscription, state in self._states.items():
+            if state.claims:
+                found = entries_of(self._host.log, self._host.cluster, state.claims, after, last)
+                if found:
+                    self._host.apply(subscription, found, {})
+                    self._writer.count("acknowledged_on_arrival", len(found))
+
+    def acknowledged(self, subscription: str, acked: Acked) -> None:
+        """See `geo.host.Machine`."""
+        state = self._states.get(subscription)
+        if state is None:
+            return
+        highest = max(acked.up_to, max(acked.entries, default=NONE), max(acked.partial, default=NONE))
+        if highest > state.news:
+            state.news = highest
+            self._host.dirty(subscription)
+        self._tell(subscription, state)
+        self._taker.tick()
+
+    def expired(self, subscription: str, after: Position, up_to: Position) -> None:
+        """Expiry moved the cursor over after < p <= up_to: nobody acknowledged that, it is not told (B11)."""
+        state = self._states.get(subscription)
+        if state is not None:
+            state.expired.update(held_by(self._host.log, self._host.cluster, after, up_to))
+            state.expired.widen()
+            self._host.dirty(subscription)
+
+    def created(self, subscription: str) -> None:
+        """See `geo.host.Machine`."""
+        self._deleted.discard(subscription)
+        cursor = self._host.cursor(subscription)
+        if subscription in self._states or cursor is None:
+            return
+        state = self._states[subscription] = self._new_state()
+        state.base = self._consumed(cursor.mark_delete).widen()
+        state.based = True
+        state.seeks = self._receiver.strangers.pop(subscription, {})
+        state.announce = True
+        self._host.dirty(subscription)
+        self._work()
+
+    def deleted(self, subscription: str) -> None:
+        """See `geo.host.Machine`."""
+        self._states.pop(subscription, None)
+        self._deleted.add(subscription)
+
+    def sought(self, subscription: str, then: Callable[[str], None]) -> None:
+        """See `geo.host.Machine`. Answered when the marker is durable: an update that comes before it is ignored from now on."""
+        state = self._states.get(subscription)
+        cursor = self._host.cursor(subscription)
+        if state is None or cursor is None:
+            then("")
+            return
+        state.restart()
+        state.retell = True
+        state.claims = Held()
+        state.expired = state.expired.minus(held_by(self._host.log, self._host.cluster, cursor.mark_delete))
+        here, incarnation = self._host.cluster, self._host.log.incarnation
+        last = state.seeks.get(here)
+        time_ms = self._host.now_ms
+        if last is not None and last.incarnation == incarnation:
+            time_ms = max(time_ms, last.time_ms + 1)
+        state.seeks[here] = Epoch(1, time_ms, here, incarnation)
+        self._host.dirty(subscription)
+        if not self._tell_seek(subscription, state, then):
+            then("" if not audience(self._host.routes, here) else "the storage takes no writes now; try again")
+        self._work()
+
+    def _tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
+        routes, here = self._host.routes, self._host.cluster
+        # In exact mode the epochs are that mode's, unless some peer writes snapshots.
+        if not audience(routes, here) or not (self.writes or self._taker.knowing):
+            return False
+        marker = SoughtEpoch(here, subscription, state.seeks[here])
+        return self._writer.write(marker, audience(routes, here), lambda _, error: then(error))
+
+    def trimmed(self) -> None:
+        """See `geo.host.Machine`. What was deleted is known only from the stored state now."""
+        for subscription in self._states:
+            self._host.dirty(subscription)
+
+    def rebased(self, cluster: str) -> None:
+        """See `geo.host.Machine`."""
+        self._taker.rebased(cluster)
+        self._retell()
+
+    def routes_changed(self) -> None:
+        """See `geo.host.Machine`."""
+        self._taker.routes_changed()
+        self._retell()
+
+    def _retell(self) -> None:
+        for subscription, state in self._states.items():
+            state.retell = state.announce = True
+            self._host.dirty(subscription)
+        self._work()
+
+    def healed(self) -> None:
+        """See `geo.host.Machine`."""
+        self._writer.healed()
+        self._taker.moved()
+        self._work()
+
+    # --------------------------------------------------------------------------------------------------------- markers
+
+    def _marker(self, entry: StoredEntry) -> None:
+        """A marker is in the log: our own, or another cluster's."""
+        try:
+            marker = markers.parse_marker(entry.data)
+        except ProtocolError as error:
+            whom = entry.origin or self._host.cluster
+            self._writer.warn("malformed", whom, f"a marker of {whom} at {entry.position} is ignored: {error}")
+            return
+        if not entry.origin:
+            self._own(entry, marker)
+        elif self._known(entry, marker):
+            self._foreign(entry, marker)
+
+    def _known(self, entry: StoredEntry, marker: Marker | None) -> bool:
+        """Whether a marker comes from where it says, over a link of this topic."""
+        match marker:
+            case SnapshotRequest():
+                said = marker.source_cluster
+            case SnapshotResponse():
+                said = marker.cluster
+            case SoughtEpoch():
+                said = marker.writer
+            case Update():
+                said = entry.origin
+            case _:
+                return True
+        if said == entry.origin and entry.origin in sources(self._host.routes, self._host.cluster):
+            return True
+        why = "no link of this topic comes from there" if said == entry.origin else f"it says it is {said}'s"
+        self._writer.warn(
+            "unknown_clusters", entry.origin, f"a marker of {entry.origin} at {entry.position} is ignored: {why}"
+        )
+        return False
+
+    def _own(self, entry: StoredEntry, marker: Marker | None) -> None:
+        match marker:
+            case Snapshot(_, local, clusters, held):
+                self._taker.taken(local)
+                taken = Taken(local, clusters, Held(held))
+                for each in self._states.values():
+                    if local > each.told:
+                        each.cache.add(taken)
+            case SnapshotResponse() if not self._started:
+                self._taker.answered_here(marker)
+            case SoughtEpoch(_, subscription, epoch) if not self._started:
+                state = self._states.get(subscription)
+                if state is not None and state.heard(epoch):
+                    state.cache.clear()
+
+    def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
+        match marker:
+            case SnapshotRequest():
+                if entry.origin not in audience(self._host.routes, self._host.cluster):
+                    text = f"{entry.origin} asks for a snapshot, but no link leads there"
+                    self._writer.warn("unanswerable", entry.origin, text)
+                elif len(marker.snapshot_id) <= ID_BYTES_MAX:
+                    self._taker.asked(marker)
+            case SnapshotResponse() if self._started:
+                self._taker.answered(marker, entry.position)
+            case Update():
+                self._receiver.update(entry, marker, self._states, self._deleted, started=self._started)
+            case SoughtEpoch():
+                self._receiver.sought(marker, self._states)
+
+    # --------------------------------------------------------------------------------------------------------- telling
+
+    def _work(self) -> None:
+        """Whatever is due now."""
+        if not self._started:
+            return
+        self._taker.answer()
+        for subscription, state in self._states.items():
+            if state.announce and self.writes:
+                self._announce(subscription, state)
+            self._tell(subscription, state)
+        for subscription in self._receiver.take_stale():
+            if subscription in self._states:
+                self._tell_seek(subscription, self._states[subscription], lambda _: None)
+        self._taker.tick()
+
+    def _wanted(self) -> bool:
+        if not self.writes or not self._started or not self._states:
+            return False
+        if self._last_message > self._taker.newest:
+            return True
+        return any(state.has_news and not state.cache and state.writing is None for state in self._states.values())
+
+    def _tell(self, subscription: str, state: State) -> None:
+        """Write an update if a snapshot was passed and there is something to tell."""
+        if not self.writes or not self._started or state.writing is not None or not state.cache.items:
+            return
+        cursor = self._host.cursor(subscription)
+        taken = state.cache.passed(cursor.mark_delete) if cursor is not None else None
+        if taken is None:
+            return
+        if not state.has_news:
+            state.cache.drop(taken.local)
+            return
+        acked = taken.held.minus(state.base, state.expired)
+        turn = state.turn
+
+        def done(_: Position, error: str) -> None:
+            if state.turn != turn:
+                return
+            state.writing = None
+            if error:
+                return
+            state.told = max(state.told, taken.local)
+            state.retell = False
+            state.cache.drop(taken.local)
+            self._host.dirty(subscription)
+            self._writer.count("updates_written")
+
+        if self._update(subscription, state, taken.clusters, Claim(acked.cut().origins, *self._beside(state)), done):
+            state.writing = taken
+
+    def _announce(self, subscription: str, state: State) -> None:
+        """Tell that the subscription exists, so that it is there before its first snapshot is passed."""
+        if state.announcing or not audience(self._host.routes, self._host.cluster):
+            return
+
+        def done(_: Position, error: str) -> None:
+            state.announcing = False
+            if not error:
+                state.announce = False
+                self._host.dirty(subscription)
+
+        positions = dict.fromkeys(partners(self._host.routes, self._host.cluster), NONE)
+        claim = Claim({}, *self._beside(state), created=True)
+        state.announcing = self._update(subscription, state, positions, claim, done)
+
+    @staticmethod
+    def _beside(state: State) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
+        """Base and seeks of a claim."""
+        told = state.based and state.base.count_runs() <= markers.RANGES_MAX // 2
+        return state.base.origins if told else None, tuple(state.seeks.values())
+
+    def _update(
+        self,
+        subscription: str,
+        state: State,
+        clusters: dict[str, Position],
+        claim: Claim,
+        done: Callable[[Position, str], None],
+    ) -> bool:
+        return self._writer.write(
+            Update(subscription, clusters, claim), audience(self._host.routes, self._host.cluster), done
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- shown
+
+    def encode(self, subscription: str) -> bytes:
+        """See `geo.host.Machine`."""
+        state = self._states.get(subscription)
+        if state is None:
+            return states.encode(Stored(deleted=True)) if subscription in self._deleted else b""
+        return states.store(state, self._held, self._taker.newest)
+
+    def describe(self, subscription: str) -> dict[str, object]:
+        """See `geo.host.Machine`."""
+        state = self._states.get(subscription)
+        if state is None:
+            return {}
+        return {
+            "mode": "snapshot",
+            "writes": self.writes,
+            "cachedSnapshots": len(state.cache),
+            "toldUpTo": str(state.told),
+            "acknowledgedHere": str(state.news),
+            "toTell": state.has_news,
+            "seeks": {cluster: seek.time_ms for cluster, seek in sorted(state.seeks.items())},
+            **self._taker.describe(),
+        }
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of the topic since start."""
+        return dict(self._writer.counters)
+
+    def validate(self) -> None:
+        """See `geo.host.Machine`."""
+        self._held.validate()
+        self._taker.validate()
+        for subscription, state in self._states.items():
+            state.validate()
+            assert subscription not in self._deleted, f"{subscription} is deleted and there"

@@ -1,0 +1,247 @@
+"""What another cluster's update does here.
+
+    update                                      | effect
+    of a subscription that is not here          | it is created at Earliest, replicated; what its starting point took for
+                                                | consumed in the writer counts here, too
+    of one that was deleted here                | none, until somebody subscribes again here
+    of one that is here and not replicated      | none: it is somebody else's of the same name
+    written before its writer heard of our seek | none; an announcement is answered by telling the seek again
+    with a claim                                | its messages are acknowledged, those that are here now and those to come
+    without (Apache Pulsar)                     | everything up to our position, if that is one of this log (C6)
+
+Only forward: nothing here moves a cursor back, but for one case. When a subscription was created in two clusters at about
+the same time, their bases merge by intersection: what one of them still wants delivered comes back in the other.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from pyroaring import BitMap
+
+from magnetar.core.errors import NameNotValid
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import check_subscription
+from magnetar.geo.host import MarkerHost
+from magnetar.geo.snapshots.held import Held, entries_of
+from magnetar.geo.snapshots.routes import audience
+from magnetar.geo.snapshots.state import Seeks, State, later
+from magnetar.geo.snapshots.writer import Writer
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
+from magnetar.wire.acksets import SoughtEpoch
+from magnetar.wire.markers import Claim, Update
+
+STRANGERS_MAX: Final = 1000
+"""Subscriptions that are not here whose seeks elsewhere are remembered: a ceiling, more than a topic has."""
+
+
+class Receiver:
+    """Updates and seeks of other clusters.
+
+    Args:
+        host: the topic.
+        writer: counts and notes.
+        adopt: makes the state of a subscription that is here.
+        create: makes the state of a subscription that an update brings.
+
+    Attributes:
+        strangers: seeks of subscriptions that are not here.
+    """
+
+    def __init__(
+        self, host: MarkerHost, writer: Writer, adopt: Callable[[str], State | None], create: Callable[[], State]
+    ) -> None:
+        self._host = host
+        self._writer = writer
+        self._adopt = adopt
+        self._create = create
+        self.strangers: dict[str, Seeks] = {}
+        self._stale: set[str] = set()
+
+    def take_stale(self) -> set[str]:
+        """Subscriptions whose seek here has to be told again; once."""
+        stale, self._stale = self._stale, set()
+        return stale
+
+    def update(
+        self, entry: StoredEntry, update: Update, states: dict[str, State], deleted: Collection[str], *, started: bool
+    ) -> None:
+        """An UPDATE of another cluster is stored here.
+
+        Args:
+            entry: the marker's.
+            update: what it says.
+            states: of the subscriptions here; one may be added.
+            deleted: subscriptions that were deleted here.
+            started: False at start, when markers are read again; then nothing is created.
+        """
+        name = update.subscription
+        state = states.get(name)
+        if state is None:
+            state = self._unknown(entry, name, deleted, started=started)
+            if state is None:
+                return
+            states[name] = state
+            if update.claim is not None and self._host.cursor(name) is not None and state.fresh:
+                state.base = Held(update.claim.base)
+                state.based = update.claim.base is not None
+        if update.claim is None:
+            self._plain(entry, update, name)
+            return
+        if self._written_before_our_seek(update.claim, state):
+            self._writer.count("before_a_seek")
+            if update.claim.created:
+                self._stale.add(name)
+        else:
+            self._claim(entry.origin, name, state, update.claim)
+        state.fresh = False
+        for seek in update.claim.seeks:
+            state.heard(seek)
+        self._host.dirty(name)
+
+    def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str], *, started: bool) -> State | None:
+        try:
+            check_subscription(name)
+        except NameNotValid as error:
+            self._writer.warn("bad_names", entry.origin, f"an update of {entry.origin} is ignored: {error}")
+            return None
+        if name in deleted:
+            self._writer.count("deleted_here")
+            return None
+        if self._host.cursor(name) is not None:
+            if name in self._host.subscriptions():
+                return self._adopt(name)
+            text = (
+                f"{entry.origin} tells of {name}, which is not replicated here: nothing changes; replicate or rename it"
+            )
+            self._writer.warn("not_replicated", name, text)
+            return None
+        if not started:
+            return None
+        self._host.create(name)
+        if self._host.cursor(name) is None:
+            return None
+        self._writer.count("created")
+        state = self._create()
+        state.fresh = True
+        state.seeks = self.strangers.pop(name, {})
+        return state
+
+    def _written_before_our_seek(self, claim: Claim, state: State) -> bool:
+        ours = state.seeks.get(self._host.cluster)
+        if ours is None:
+            return False
+        known = next((seek for seek in claim.seeks if seek.cluster == self._host.cluster), None)
+        return known is None or later(known, ours)
+
+    # --------------------------------------------------------------------------------------------------------- claims
+
+    def _claim(self, writer: str, name: str, state: State, claim: Claim) -> None:
+        cursor = self._host.cursor(name)
+        if cursor is None:
+            return
+        acked = Held(claim.acked)
+        if state.fresh:
+            acked.update(state.base)
+        elif claim.base is not None and state.base:
+            self._merge_base(name, state, cursor, Held(claim.base), acked)
+        state.claims.update(acked)
+        state.claims.cut()
+        found = entries_of(self._host.log, self._host.cluster, acked, cursor.mark_delete)
+        self._apply(writer, name, state, cursor, found)
+
+    def _apply(self, writer: str, name: str, state: State, cursor: Cursor, found: PositionSet) -> None:
+        new = PositionSet()
+        for ledger, entries in found.ledgers.items():
+            known = cursor.acked.ledgers.get(ledger)
+            left = entries if known is None else entries - known
+            if left:
+                new.ledgers[ledger] = left
+                new.size += len(left)
+        if not new:
+            return
+        highest = Position(max(new.ledgers), new.ledgers[max(new.ledgers)].max())
+        self._host.apply(name, new, {})
+        self._writer.count("updates_applied")
+        routes, here = self._host.routes, self._host.cluster
+        if any(peer != writer and (writer, peer) not in routes for peer in audience(routes, here)):
+            state.news = max(state.news, highest)
+
+    def _merge_base(self, name: str, state: State, cursor: Cursor, base: Held, acked: Held) -> None:
+        """Bases merge by intersection: what is only in ours is wanted there, so nobody has consumed it."""
+        wanted = state.base.minus(base)
+        state.base = state.base.common(base)
+        back = entries_of(self._host.log, self._host.cluster, wanted.minus(acked, state.claims))
+        kept = PositionSet()
+        lost = 0
+        for ledger, entries in self._acked(cursor):
+            returning = back.ledgers.get(ledger, BitMap()) & entries
+            lost += len(returning)
+            if left := entries - returning:
+                kept.ledgers[ledger] = left
+                kept.size += len(left)
+        if not lost:
+            return
+        self._writer.count("came_back", lost)
+        partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
+        self._host.rebuild(name, kept, partial)
+        state.told = NONE
+        state.retell = True
+
+    def _acked(self, cursor: Cursor) -> Iterator[tuple[int, BitMap]]:
+        """Acknowledged entries that are retained, by ledger, without markers."""
+        for ledger in self._host.log.ledger_ids():
+            entries = self._host.log.message_ids(ledger)
+            if ledger < cursor.mark_delete.ledger:
+                yield ledger, entries
+                continue
+            acked = cursor.acked.ledgers.get(ledger, BitMap())
+            if ledger == cursor.mark_delete.ledger:
+                acked = acked | BitMap(range(cursor.mark_delete.entry + 1))
+            if found := entries & acked:
+                yield ledger, found
+
+    # ----------------------------------------------------------------------------------------------------- positions
+
+    def _plain(self, entry: StoredEntry, update: Update, name: str) -> None:
+        """As PIP-33 says: cumulative, whoever wrote it knows no better."""
+        position = update.clusters.get(self._host.cluster)
+        cursor = self._host.cursor(name)
+        if position is None or cursor is None:
+            self._writer.count("not_for_here")
+            return
+        if not self._host.log.valid(position):
+            self._writer.count("unknown_positions")
+            return
+        found = PositionSet()
+        for ledger in self._host.log.ledger_ids():
+            if not cursor.mark_delete.ledger <= ledger <= position.ledger:
+                continue
+            entries = self._host.log.message_ids(ledger)
+            if ledger == cursor.mark_delete.ledger and cursor.mark_delete.entry >= 0:
+                entries.remove_range(0, cursor.mark_delete.entry + 1)
+            if ledger == position.ledger:
+                entries &= BitMap(range(position.entry + 1))
+            if entries:
+                found.ledgers[ledger] = entries
+                found.size += len(entries)
+        if found:
+            self._host.apply(name, found, {})
+            self._writer.count("updates_applied")
+
+    # --------------------------------------------------------------------------------------------------------- seeks
+
+    def sought(self, marker: SoughtEpoch, states: dict[str, State]) -> None:
+        """A seek in another cluster: what was not told yet must not undo it."""
+        state = states.get(marker.subscription)
+        if state is None:
+            if len(self.strangers) < STRANGERS_MAX or marker.subscription in self.strangers:
+                seeks = self.strangers.setdefault(marker.subscription, {})
+                if later(seeks.get(marker.writer), marker.epoch):
+                    seeks[marker.writer] = marker.epoch
+            return
+        if marker.epoch.kind and marker.epoch.cluster == marker.writer and state.heard(marker.epoch):
+            state.restart()
+            self._writer.count("seeks_heard")
+            self._host.dirty(marker.subscription)
