@@ -49,6 +49,12 @@ class Mesh:
         finally:
             reader.close()
 
+    def close_client(self, cluster: str) -> None:
+        """Forget the client of a cluster that will be another one."""
+        client = self._clients.pop(cluster, None)
+        if client is not None:
+            client.close()
+
     def close(self) -> None:
         """End everything."""
         for client in self._clients.values():

@@ -186,6 +186,7 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
         MagnetarError: no Java, a cluster that stays away.
     """
     from magnetar.spark import session
+    from magnetar.spark.restore import TASK_FAILURES_MAX, once_repeated
     from magnetar.spark.restore import restore as run
 
     session.find_java()
@@ -193,9 +194,9 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
         log = Path(folder) / "spark.log"
         spark = session.build(
             app="magnetar restore",
-            master=master or config.replication.master,
+            master=once_repeated(master or config.replication.master),
             log=log,
-            settings=SETTINGS | config.replication.spark,
+            settings=SETTINGS | {"spark.task.maxFailures": str(TASK_FAILURES_MAX)} | config.replication.spark,
         )
         try:
             return run(

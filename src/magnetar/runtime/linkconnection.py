@@ -34,6 +34,7 @@ _ANSWERS: Final[dict[int, str]] = {
     1007: "geo_commit_response",
     1009: "geo_watermarks_response",
     1011: "geo_status_response",
+    1013: "geo_restore_response",
 }
 _CODES: Final = frozenset(int(code) for code in ErrorCode)
 

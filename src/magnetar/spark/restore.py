@@ -8,6 +8,7 @@ The sink is stateless: the cluster decides by identity what is new (`geo.restori
 Spark, or run beside a second job. Every row names the entry before it at the peer, whether or not that one was left out.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,12 @@ SEND_BYTES: Final = 1 << 20
 
 SEND_ENTRIES: Final = 4096
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 30.0
 """How long a broker may be away or busy before its task fails, and with it the job: one restart of a broker fits in."""
+
+TASK_FAILURES_MAX: Final = 2
+"""A lost Python worker or executor is repeated once; tasks have their own patience with brokers, and four times that (Spark's
+default) would keep an operator waiting for one line."""
 
 PAUSE_S: Final = 0.5
 """Between two attempts."""
@@ -331,6 +336,11 @@ class Persistent:
 
 
 # ------------------------------------------------------------------------------------------------------------------- job
+
+
+def once_repeated(master: str) -> str:
+    """A local master with `TASK_FAILURES_MAX`, which it takes from its URL alone; others as they are."""
+    return re.sub(r"^local\[(\d+|\*)(,\d+)?\]$", rf"local[\1,{TASK_FAILURES_MAX}]", master)
 
 
 def restore(
