@@ -433,6 +433,7 @@ class Catalog:
             priority=command.priority_level,
             epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
             protocol_version=session.handshake.protocol_version,
+            remembers=session.remembers_migration,
             address=session.address,
             connected_ms=self._outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},

@@ -93,6 +93,7 @@ class Consumer:
             Shared and Key_Shared only, in order of sending.
         unacked: messages in `pending`.
         cumulative: it acknowledged cumulatively at least once.
+        remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
     """
 
     connection: int
@@ -118,6 +119,7 @@ class Consumer:
     last_consumed_ms: int = 0
     last_acked_ms: int = 0
     cumulative: bool = False
+    remembers: bool = False
     rates: Rates = field(default_factory=Rates)
     owner: "Subscription | None" = None
 

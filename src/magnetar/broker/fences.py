@@ -459,7 +459,7 @@ class Fences:
             return False
         url = self.url_of(fence.target)
         if may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
-            session.send(commands.success(command.request_id), *commands.consumer_migrated(command.consumer_id, url))
+            session.send(commands.success(command.request_id), *commands.consumer_migrated(command.consumer_id, url, named=session.remembers_migration))
             done(None)
         else:
             done(

@@ -52,6 +52,7 @@ class Session:
         self.outbox = broker.outbox
         self.number = number
         self.address = address
+        self.client_version = ""
         self.handshake = ServerHandshake(broker.link_token)
         self.producers: dict[int, Producer] = {}
         self.producer_topics: dict[int, Topic] = {}
@@ -138,7 +139,19 @@ class Session:
                 raise ProtocolError(f"command type {kind} is not served by this broker")
             handler(frame.command)
 
+    @property
+    def remembers_migration(self) -> bool:
+        """Whether the client can be sent TOPIC_MIGRATED, so that it remembers the other cluster's address.
+
+        Clients over the C++ client 4.2 and older end their process when they log at debug level that it came, and the
+        Python client does so with every logger of Python's. They are moved by CLOSE_CONSUMER alone unless the operator
+        says otherwise (`topic_migrated_to_cpp`).
+        """
+        cpp = self.client_version.startswith("Pulsar-CPP")
+        return self.broker.config.topic_migrated_to_cpp or not cpp
+
     def _connect(self, frame: Frame) -> None:
+        self.client_version = frame.command.connect.client_version
         try:
             accepted = self.handshake.connect(frame.command)
         except BrokerError as error:

@@ -203,7 +203,7 @@ class Subscription:
         for consumer in gone:
             self._gone += Counters.of(consumer)
             if migrated_to and may_push(_TOPIC_MIGRATED, consumer.protocol_version):
-                told: tuple[bytes, ...] = commands.consumer_migrated(consumer.consumer_id, migrated_to)
+                told = commands.consumer_migrated(consumer.consumer_id, migrated_to, named=consumer.remembers)
             else:
                 told = (commands.close_consumer(consumer.consumer_id),)
             self._outbox.put(Send(consumer.connection, told))

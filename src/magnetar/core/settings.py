@@ -207,6 +207,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A silent connection is pinged after, and closed after twice, this time; Pulsar's default."""
     handshake_ms_max: Milliseconds = 10_000
     """A connection that has not sent CONNECT by then is closed: open sockets must not pile up."""
+    topic_migrated_to_cpp: bool = False
+    """Whether consumers that a failover moves are sent TOPIC_MIGRATED also when they use the C++ client (as Python and Node do).
+    With it they go on trying the new cluster when their connection breaks, without it they ask their own first. But up to
+    version 4.2 that client ends its process if it has a debug logger, or any `logging.Logger` of Python's."""
     connections_max: Count = 10_000
     """A ceiling per broker: each costs a socket and buffers. Keep the process's file limit above it."""
     pending_publish_bytes_max: Bytes = 64 * MIB

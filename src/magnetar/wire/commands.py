@@ -282,13 +282,19 @@ def close_consumer(consumer_id: int, url: str | None = None) -> bytes:
     )
 
 
-def consumer_migrated(consumer_id: int, url: str) -> tuple[bytes, bytes]:
-    """What sends one consumer to another cluster: where to, and that it has to go now.
+def consumer_migrated(consumer_id: int, url: str, *, named: bool) -> tuple[bytes, ...]:
+    """What sends one consumer to another cluster.
 
-    The C++ client only notes TOPIC_MIGRATED; it is CLOSE_CONSUMER that makes it connect, and with an assigned address it
-    does so without its backoff of 100 ms and more.
+    It is CLOSE_CONSUMER that makes a client go, and to the assigned address at once, without a backoff. TOPIC_MIGRATED makes
+    it remember the address for its later connections.
+
+    Args:
+        consumer_id: whom.
+        url: where to.
+        named: whether the client can be sent TOPIC_MIGRATED.
     """
-    return topic_migrated(consumer_id, 1, url), close_consumer(consumer_id, url)
+    close = close_consumer(consumer_id, url)
+    return (topic_migrated(consumer_id, 1, url), close) if named else (close,)
 
 
 def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = None, message: str = "") -> bytes:
