@@ -25,7 +25,7 @@ A subscription created at Latest has acknowledged nothing: its base is not claim
 at the same time in several clusters merge by intersection, as in exact mode (B2). What is received is in receiving.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from magnetar.core.errors import ProtocolError, StorageError
@@ -77,6 +77,7 @@ class Snapshots:
         self._deleted: set[str] = set()
         self._held = held_by(host.log, host.cluster)
         self._last_message = host.log.last_dispatchable()
+        self._audience = audience(host.routes, host.cluster)
         self._writer = Writer(host)
         self._taker = Taker(
             host,
@@ -240,7 +241,7 @@ class Snapshots:
             then("")
             return
         state.restart()
-        state.retell = True
+        state.news = cursor.mark_delete  # a seek forward passes messages: that is for the others, too
         state.claims = Held()
         state.expired = state.expired.minus(held_by(self._host.log, self._host.cluster, cursor.mark_delete))
         here, incarnation = self._host.cluster, self._host.log.incarnation
@@ -250,17 +251,16 @@ class Snapshots:
             time_ms = max(time_ms, last.time_ms + 1)
         state.seeks[here] = Epoch(1, time_ms, here, incarnation)
         self._host.dirty(subscription)
-        if not self._tell_seek(subscription, state, then):
-            then("" if not audience(self._host.routes, here) else "the storage takes no writes now; try again")
+        # In exact mode the epochs are that mode's, unless some peer writes snapshots.
+        if not self._audience or not (self.writes or self._taker.knowing):
+            then("")
+        elif not self._tell_seek(subscription, state, then):
+            then("the storage takes no writes now; try again")
         self._work()
 
     def _tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
-        routes, here = self._host.routes, self._host.cluster
-        # In exact mode the epochs are that mode's, unless some peer writes snapshots.
-        if not audience(routes, here) or not (self.writes or self._taker.knowing):
-            return False
-        marker = SoughtEpoch(here, subscription, state.seeks[here])
-        return self._writer.write(marker, audience(routes, here), lambda _, error: then(error))
+        marker = SoughtEpoch(self._host.cluster, subscription, state.seeks[self._host.cluster])
+        return self._writer.write(marker, (), lambda _, error: then(error))
 
     def trimmed(self) -> None:
         """See `geo.host.Machine`. What was deleted is known only from the stored state now."""
@@ -270,16 +270,19 @@ class Snapshots:
     def rebased(self, cluster: str) -> None:
         """See `geo.host.Machine`."""
         self._taker.rebased(cluster)
-        self._retell()
+        self._retell({cluster})
 
     def routes_changed(self) -> None:
         """See `geo.host.Machine`."""
         self._taker.routes_changed()
-        self._retell()
+        now = audience(self._host.routes, self._host.cluster)
+        new, self._audience = now - self._audience, now
+        self._retell(new)
 
-    def _retell(self) -> None:
+    def _retell(self, clusters: Collection[str]) -> None:
         for subscription, state in self._states.items():
-            state.retell = state.announce = True
+            state.retell = (state.retell | set(clusters)) & self._audience
+            state.announce = state.announce or bool(clusters)
             self._host.dirty(subscription)
         self._work()
 
@@ -343,7 +346,7 @@ class Snapshots:
     def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
             case SnapshotRequest():
-                if entry.origin not in audience(self._host.routes, self._host.cluster):
+                if entry.origin not in self._audience:
                     text = f"{entry.origin} asks for a snapshot, but no link leads there"
                     self._writer.warn("unanswerable", entry.origin, text)
                 elif len(marker.snapshot_id) <= ID_BYTES_MAX:
@@ -376,7 +379,10 @@ class Snapshots:
             return False
         if self._last_message > self._taker.newest:
             return True
-        return any(state.has_news and not state.cache and state.writing is None for state in self._states.values())
+        return any(
+            (state.has_news or state.retell) and not state.cache and state.writing is None
+            for state in self._states.values()
+        )
 
     def _tell(self, subscription: str, state: State) -> None:
         """Write an update if a snapshot was passed and there is something to tell."""
@@ -386,8 +392,11 @@ class Snapshots:
         taken = state.cache.passed(cursor.mark_delete) if cursor is not None else None
         if taken is None:
             return
-        if not state.has_news:
+        if not state.has_news and not state.retell:
             state.cache.drop(taken.local)
+            return
+        to = self._audience if state.has_news else self._audience & state.retell
+        if not to:
             return
         acked = taken.held.minus(state.base, state.expired)
         turn = state.turn
@@ -398,18 +407,20 @@ class Snapshots:
             state.writing = None
             if error:
                 return
-            state.told = max(state.told, taken.local)
-            state.retell = False
+            if to == self._audience:
+                state.told = max(state.told, taken.local)
+            state.retell -= to
             state.cache.drop(taken.local)
             self._host.dirty(subscription)
             self._writer.count("updates_written")
 
-        if self._update(subscription, state, taken.clusters, Claim(acked.cut().origins, *self._beside(state)), done):
+        claim = Claim(acked.cut().origins, *self._beside(state))
+        if self._writer.write(Update(subscription, taken.clusters, claim), () if to == self._audience else to, done):
             state.writing = taken
 
     def _announce(self, subscription: str, state: State) -> None:
         """Tell that the subscription exists, so that it is there before its first snapshot is passed."""
-        if state.announcing or not audience(self._host.routes, self._host.cluster):
+        if state.announcing or not self._audience:
             return
 
         def done(_: Position, error: str) -> None:
@@ -420,25 +431,13 @@ class Snapshots:
 
         positions = dict.fromkeys(partners(self._host.routes, self._host.cluster), NONE)
         claim = Claim({}, *self._beside(state), created=True)
-        state.announcing = self._update(subscription, state, positions, claim, done)
+        state.announcing = self._writer.write(Update(subscription, positions, claim), (), done)
 
     @staticmethod
     def _beside(state: State) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
         """Base and seeks of a claim."""
         told = state.based and state.base.count_runs() <= markers.RANGES_MAX // 2
         return state.base.origins if told else None, tuple(state.seeks.values())
-
-    def _update(
-        self,
-        subscription: str,
-        state: State,
-        clusters: dict[str, Position],
-        claim: Claim,
-        done: Callable[[Position, str], None],
-    ) -> bool:
-        return self._writer.write(
-            Update(subscription, clusters, claim), audience(self._host.routes, self._host.cluster), done
-        )
 
     # ---------------------------------------------------------------------------------------------------------- shown
 

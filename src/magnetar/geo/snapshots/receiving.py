@@ -187,7 +187,6 @@ class Receiver:
         partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
         self._host.rebuild(name, kept, partial)
         state.told = NONE
-        state.retell = True
 
     def _acked(self, cursor: Cursor) -> Iterator[tuple[int, BitMap]]:
         """Acknowledged entries that are retained, by ledger, without markers."""

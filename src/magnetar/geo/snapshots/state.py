@@ -36,7 +36,8 @@ class State:
         cache: snapshots that it may still pass.
         told: the local position of the last snapshot that the others were told it passed.
         news: the highest position acknowledged here, by a consumer or an operator, since the last seek.
-        retell: everything has to be told again: a peer is new, or forgot.
+        retell: clusters that have to be told everything again: they are new, or forgot. Only they are: what was told
+            before may undo a seek that others made since.
         announce: the subscription's existence has to be told.
         base: what its starting point took for consumed although nobody acknowledged it; never told as acknowledged.
         based: whether `base` is known to be that, and can be told to others.
@@ -53,7 +54,7 @@ class State:
         self.cache = cache
         self.told = NONE
         self.news = NONE
-        self.retell = False
+        self.retell: set[str] = set()
         self.announce = False
         self.base = Held()
         self.based = False
@@ -76,14 +77,14 @@ class State:
         """The cursor was, or is to be taken as, moved by a seek: nothing from before is told any more."""
         self.cache.clear()
         self.told = self.news = NONE
-        self.retell = False
+        self.retell.clear()
         self.writing = None
         self.turn += 1
 
     @property
     def has_news(self) -> bool:
         """Whether the others have something to learn."""
-        return self.retell or self.news > self.told
+        return self.news > self.told
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -105,7 +106,7 @@ class Stored(msgspec.Struct, kw_only=True, array_like=False):
     deleted: bool = False
     told: tuple[int, int] = NONE
     news: tuple[int, int] = NONE
-    retell: bool = False
+    retell: list[str] = []
     announce: bool = False
     base: _Stored = []
     based: bool = False
@@ -167,7 +168,7 @@ def store(state: State, held: Held, newest: Position) -> bytes:
         Stored(
             told=state.told,
             news=state.news,
-            retell=state.retell,
+            retell=sorted(state.retell),
             announce=state.announce,
             base=flat(state.base),
             based=state.based,
@@ -187,7 +188,7 @@ def restore(state: State, stored: Stored) -> None:
         StorageError: damaged.
     """
     state.told, state.news = Position(*stored.told), Position(*stored.news)
-    state.retell, state.announce, state.based = stored.retell, stored.announce, stored.based
+    state.retell, state.announce, state.based = set(stored.retell), stored.announce, stored.based
     state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))
     for cluster, incarnation, time_ms in stored.seeks:
         state.seeks[cluster] = Epoch(1, time_ms, cluster, incarnation)
