@@ -8,6 +8,7 @@
 Read-only: draining changes nothing, and a cluster that is safe now is so until somebody publishes or acknowledges.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from magnetar.broker.control import LinkState, LinkTopicState
@@ -160,16 +161,29 @@ def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopi
 
 
 def unwritten(broker: "Broker") -> list[dict[str, str]]:
-    """Replicated subscriptions with acknowledgements that their topic does not hold as a marker yet."""
+    """Replicated subscriptions that their topic does not hold yet as they are, in topics that some link takes anywhere."""
     found: list[dict[str, str]] = []
     for topic in broker.topics.values():
-        machines: Any = getattr(topic, "replicated", None)
-        waiting = getattr(machines, "unwritten", None)
-        if waiting is not None:
-            found += [
-                {"topic": topic.text, "subscription": name, "reason": reason} for name, reason in waiting().items()
-            ]
+        if topic.replicated is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
+            continue
+        for name in topic.replicated.subscriptions():
+            reason = _to_tell(topic.replicated.describe(name))
+            if reason:
+                found.append({"topic": topic.text, "subscription": name, "reason": reason})
     return found
+
+
+def _to_tell(state: Mapping[str, Any]) -> str:
+    """What of a subscription's state (`geo.host.Machine.describe`) the other clusters cannot have yet; "": nothing."""
+    if not state["ready"]:
+        return "its state is being read back"
+    if state.get("inFlight"):
+        return "its state is on its way to the disk"
+    if state.get("fullStateDue"):
+        return "its whole state is about to be written"
+    if state.get("unsent"):
+        return f"{state['unsent']:,} acknowledgements are not written yet"
+    return "acknowledgements wait for the next snapshot" if state.get("toTell") else ""
 
 
 def _only_here(broker: "Broker") -> tuple[int, int]:
