@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from magnetar.broker.effects import Note, Timer
+from magnetar.broker.progress import Progress
 from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.broker.replay import Replay
 from magnetar.broker.subscription import Subscription
@@ -106,8 +107,10 @@ class ReplicatedTopic:
         self.dirty_names: set[str] = set()
         self.storing = 0
         self.last_marker = NONE
+        self.last_marker_ms = 0
         self.markers_written = self.markers_failed = 0
         self.updated_ms: dict[str, int] = {}
+        self.progress = Progress(topic.log)
         self._names: tuple[str, ...] | None = None
         self._routes: frozenset[tuple[str, str]] | None = None
         self._wants_cover = False
@@ -223,6 +226,7 @@ class ReplicatedTopic:
     def _acknowledged(self, subscription: Subscription, acked: Acked) -> None:
         name = subscription.name
         if self.ready:
+            self.progress.acknowledged(name, acked)
             for machine in self._machines:
                 machine.acknowledged(name, acked)
             if self._later or self._touched:
@@ -278,6 +282,8 @@ class ReplicatedTopic:
         self._names = None
         self._connect(subscription)
 
+        self.progress.forget(subscription.name)
+
         def tell() -> None:
             self._event(lambda machine: machine.deleted(subscription.name))
             self.dirty(subscription.name)
@@ -329,7 +335,7 @@ class ReplicatedTopic:
 
     def interval_ms(self) -> int:
         """How long acknowledgements are collected now."""
-        return self._around.interval_ms(self._topic.text, self.last_marker)
+        return self._around.interval_ms(self._topic.text, self.last_marker, self.last_marker_ms)
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
@@ -346,7 +352,7 @@ class ReplicatedTopic:
                 self.markers_written += 1
                 position = append.entries[0].position
                 if goes:
-                    self.last_marker = position
+                    self.last_marker, self.last_marker_ms = position, self.now_ms
             if then is not None and not self.closed:
                 then(position, error)
                 self._settle()
@@ -494,14 +500,17 @@ class ReplicatedTopic:
         """Plain values: the mode's machine, and what is common to both."""
         mode = self._around.mode_of(self._topic)
         machine = self.exact if mode == "exact" else self.snapshot
-        told: dict[str, Any] = {
-            "mode": mode,
-            "ready": self.ready,
-            "lastUpdateReceivedMs": self.updated_ms.get(subscription, 0),
-        }
-        if subscription in self.subscriptions() and self.ready:
+        told: dict[str, Any] = {"mode": mode, "ready": self.ready}
+        told["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
+        if self.ready and subscription in self.subscriptions():
             told |= machine.describe(subscription)
         return told
+
+    def metrics(self) -> dict[str, int]:
+        """Both machines' counters, and the host's."""
+        told = {f"exact_{name}": value for name, value in self.exact.metrics().items()}
+        told |= {f"snapshot_{name}": value for name, value in self.snapshot.metrics().items()}
+        return told | {"markers_written": self.markers_written, "markers_failed": self.markers_failed}
 
     def validate(self) -> None:
         """Check what must hold after every event."""

@@ -27,6 +27,7 @@ from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
 from magnetar.geo.host import MarkerHost
+from magnetar.geo.snapshots.routes import refuses
 from magnetar.metadata.change import Change
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
@@ -109,6 +110,9 @@ class Replication:
     def attach(self, topic: Topic, states: dict[str, bytes] | None = None) -> ReplicatedTopic:
         """Give a topic its machines."""
         states = dict(states or {})
+        if topic.log.last != NONE:
+            # A link that leads here without this cluster's policy naming its source is known by what it brought.
+            self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         covered = decode_cover(states.pop("", b""))
         made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
         topic.durable = True  # an acknowledgement must not outlive its message (A6)
@@ -218,6 +222,9 @@ class Replication:
         namespaces = {NamespaceName.parse(text) for text in change.namespaces}
         for topic in self.broker.topics.values():
             if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
+                # A source that the policy no longer names counts again when its link is heard again.
+                others = set(self.broker.resources.replication_clusters(topic.name.namespace_name))
+                self._heard[topic.text] = self._heard.get(topic.text, set()) & others
                 self.routes_changed(topic)
                 self._follow_policy(topic)
 
@@ -369,8 +376,14 @@ class Replication:
 
     # --------------------------------------------------------------------------------------------------------- watching
 
-    def interval_ms(self, text: str, last_marker: Position) -> int:
-        """How long acknowledgements of a topic are collected now: longer while no link reads what was written before."""
+    def interval_ms(self, text: str, last_marker: Position, written_ms: int) -> int:
+        """How long acknowledgements of a topic are collected now: longer while no link reads what was written before.
+
+        Args:
+            text: the topic.
+            last_marker, written_ms: the newest marker that goes out, and when it was written. A link that had nothing to
+                read for an hour is not a slow one: what counts is for how long this marker has been waiting.
+        """
         now_ms, shortest = self.broker.outbox.now_ms, self.settings.ack_sync_interval_ms
         waits = []
         for source in self.broker.links.sources.values():
@@ -378,8 +391,81 @@ class Replication:
             if state is not None and state.wanted:
                 if state.cursor.c >= last_marker:
                     return shortest
-                waits.append(now_ms - state.read_ms)
+                waits.append(now_ms - max(state.read_ms, written_ms))
         return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
+
+    def carried(self, text: str) -> Position:
+        """Up to where every link is done with a topic's entries; its last position when there is none."""
+        states = [source.topics.get(text) for source in self.broker.links.sources.values()]
+        topic = self.broker.topics[text]
+        return min((state.cursor.c for state in states if state is not None and state.wanted), default=topic.log.last)
+
+    def states(self, topic: Topic) -> list[dict[str, Any]]:
+        """Every replicated subscription of a topic, for `/geo/v1/subscriptions`: what it is here, and how far others are."""
+        host = topic.replicated
+        if host is None:
+            return []
+        found = []
+        for name in host.subscriptions():
+            subscription = topic.subscriptions[name]
+            found.append(
+                {
+                    "topic": topic.text,
+                    "subscription": name,
+                    "markDeletePosition": str(subscription.mark_delete),
+                    "backlog": subscription.backlog_entries(),
+                    "backlogMessages": subscription.cursor.backlog_messages(),
+                    "consumers": len(subscription.consumers),
+                    **host.describe(name),
+                    "stalled": self._stalled(topic, host),
+                    "towards": self._towards(topic, host, name),
+                }
+            )
+        return found
+
+    def _stalled(self, topic: Topic, host: ReplicatedTopic) -> str:
+        """Why nothing is written here; "" when nothing is in the way."""
+        if not host.ready:
+            return "its markers are being read again after a start"
+        if topic.fenced:
+            return "the log cannot be written"
+        if self.mode_of(topic) == "snapshot":
+            return refuses(host.routes)
+        return ""
+
+    def _towards(self, topic: Topic, host: ReplicatedTopic, name: str) -> dict[str, dict[str, Any]]:
+        """By cluster linked from here: what it lacks, and why."""
+        now_ms = self.broker.outbox.now_ms
+        told: dict[str, dict[str, Any]] = {}
+        for target in sorted(target for source, target in host.routes if source == self.broker.cluster):
+            source = self.broker.links.sources.get(target)
+            state = source.topics.get(topic.text) if source is not None else None
+            if source is None or state is None:
+                told[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
+                continue
+            lag = host.progress.lag(name, state.cursor.c)
+            told[target] = {
+                "lagMessages": lag.messages,
+                "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
+                "stalled": self.broker.links.why_not(source, state) if lag.since_ms else "",
+            }
+        return told
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of all topics together."""
+        total: dict[str, int] = {}
+        for found in self.topics.values():
+            for name, value in found.metrics().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def refuses_mode(self, namespace: NamespaceName, mode: str) -> str:
+        """Why a namespace cannot have a mode; "" when it can."""
+        if mode != "snapshot":
+            return ""
+        here = self.broker.cluster
+        named = {here, *self.broker.resources.replication_clusters(namespace)}
+        return refuses({(a, b) for a, b in self._routes if a in named and b in named})
 
     def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
         """A replicated subscription's part of statistics; empty for others."""

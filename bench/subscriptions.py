@@ -1,0 +1,371 @@
+"""Figures of replicated subscriptions: how far behind the other clusters are, what a move costs, what the state weighs.
+
+    python -m bench.subscriptions [--quick]
+
+Three real brokers, the real pipeline, official clients, all on this machine's processors. "Staleness" is from the moment at
+which a subscription's cursor in A shows an acknowledgement to the moment at which its cursor in B does; both are read from
+the brokers' statistics by the same loop, so that it can tell no less than the time between two of its looks (given beside).
+"""
+
+import argparse
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pulsar
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.pipelines import Pipeline
+
+from bench.links import batch_ms, busy, client_of, full_name
+from bench.results import Figure, store
+
+ACKS_PER_S = 1_000
+SUBSCRIPTIONS = 10
+LOOK_S = 0.02
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that covers a share of all; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def backlogs(broker: BrokerProcess, topic: str) -> dict[str, int]:
+    """Unacknowledged messages of each subscription."""
+    stats = broker.rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")
+    return {name: int(one["msgBacklog"]) for name, one in stats["subscriptions"].items()}
+
+
+@contextmanager
+def worlds(extra: str = "") -> Iterator[tuple[World, Pipeline]]:
+    """Three brokers and the pipeline between them."""
+    with tempfile.TemporaryDirectory() as name:
+        world = World(Path(name), ["a", "b", "c"], extra)
+        pipeline = Pipeline(world.config)
+        try:
+            world.start()
+            pipeline.start()
+            yield world, pipeline
+        finally:
+            pipeline.kill()
+            world.close()
+
+
+class Consumers:
+    """Consumers of several replicated subscriptions in one cluster that acknowledge at a steady rate."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, subscriptions: int) -> None:
+        self.client = client_of(broker)
+        self.consumers = [
+            self.client.subscribe(
+                topic,
+                f"s{number}",
+                consumer_type=pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=1000,
+                replicate_subscription_state_enabled=True,
+            )
+            for number in range(subscriptions)
+        ]
+
+    def acknowledge(self, count: int, per_s: float) -> None:
+        """Acknowledge so many messages in all, each subscription in turn."""
+        begin = time.perf_counter()
+        for number, consumer in zip(range(count), itertools.cycle(self.consumers), strict=False):
+            ahead = begin + number / per_s - time.perf_counter()
+            if ahead > 0.002:
+                time.sleep(ahead)
+            consumer.acknowledge(consumer.receive(30_000))
+
+
+def publish(broker: BrokerProcess, topic: str, count: int, size: int = 100) -> None:
+    """Publish so many messages, one entry each."""
+    client = client_of(broker)
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    for number in range(count):
+        producer.send_async(b"%0*d" % (size, number), lambda _result, _id: None)
+    producer.flush()
+    client.close()
+
+
+def staleness(world: World, topic: str, acks: int, seen_in: str = "b") -> dict[str, Any]:
+    """Acknowledge at a steady rate in A and look at both cursors."""
+    consumers = Consumers(world["a"], topic, SUBSCRIPTIONS)
+    each = acks // SUBSCRIPTIONS
+    publish(world["a"], topic, each)
+    names = {f"s{number}" for number in range(SUBSCRIPTIONS)}
+    eventually(
+        lambda: all(backlogs(world[seen_in], topic).get(name) == each for name in names),
+        within_s=120,
+        what=f"{topic} and its subscriptions in {seen_in}",
+    )
+    worker = threading.Thread(target=consumers.acknowledge, args=(acks, ACKS_PER_S))
+    done_in_a: dict[str, list[float]] = {name: [] for name in names}
+    samples: list[float] = []
+    seen = dict.fromkeys(names, 0)
+    looks = 0
+    worker.start()
+    started = time.perf_counter()
+    deadline = time.monotonic() + 120 + acks / ACKS_PER_S
+    while any(count < each for count in seen.values()):
+        assert time.monotonic() < deadline, f"after {deadline} s {seen_in} shows {seen} of {each}"
+        here = backlogs(world["a"], topic)
+        now = time.perf_counter()
+        for name, times in done_in_a.items():
+            times.extend([now] * (each - here[name] - len(times)))
+        there = backlogs(world[seen_in], topic)
+        now = time.perf_counter()
+        for name in names:
+            # What B shows before A's statistics were read has no time of its own yet: it is seen at the next look.
+            shown = min(each - there[name], len(done_in_a[name]))
+            samples.extend((now - done_in_a[name][number]) * 1000 for number in range(seen[name], shown))
+            seen[name] = max(seen[name], shown)
+        looks += 1
+        time.sleep(LOOK_S)
+    seconds = time.perf_counter() - started
+    worker.join()
+    consumers.client.close()
+    return {
+        "acks": acks,
+        "acks_per_s": acks / seconds,
+        "subscriptions": SUBSCRIPTIONS,
+        "p50_ms": percentile(samples, 0.5),
+        "p99_ms": percentile(samples, 0.99),
+        "max_ms": max(samples),
+        "look_ms": seconds / looks * 1000,
+        "batch_ms": batch_ms(world, seconds),
+    }
+
+
+def dead_cluster(world: World, acks: int) -> dict[str, Any]:
+    """Staleness between A and B before and while C answers nothing."""
+    before = staleness(world, "c-lives", acks)
+    process = world["c"].process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(
+            lambda: any(
+                link["target"] == "c" and link["state"] == "down" for link in world["a"].rest("GET", "/geo/v1/links")
+            ),
+            within_s=60,
+        )
+        after = staleness(world, "c-is-dead", acks)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    return {"before": before, "after": after, "ratio": after["p50_ms"] / before["p50_ms"]}
+
+
+def cpu_per_message(world: World, count: int) -> dict[str, Any]:
+    """CPU of A's broker per message published and consumed, with a replicated and with an ordinary subscription, in turns."""
+    process = world["a"].process
+    assert process is not None
+    broker = psutil.Process(process.pid)
+    client = client_of(world["a"])
+    payload = b"x" * 1024
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(6):
+        replicated = bool(turn % 2)
+        topic = f"cpu-{turn}"
+        consumer = client.subscribe(topic, "s", replicate_subscription_state_enabled=replicated)
+        producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+        before = busy(broker)
+        for _ in range(count):
+            producer.send_async(payload, lambda _result, _id: None)
+        for _ in range(count):
+            consumer.acknowledge(consumer.receive(30_000))
+        producer.flush()
+        eventually(lambda topic=topic: backlogs(world["b"], topic).get("s", 0) == 0, within_s=60)
+        eventually(
+            lambda: all(link["lag_messages"] == 0 for link in world["a"].rest("GET", "/geo/v1/links")), within_s=60
+        )
+        spent[replicated].append((busy(broker) - before) / count * 1e6)
+        consumer.close()
+        producer.close()
+    client.close()
+    ordinary, with_state = (sorted(spent[kind])[1] for kind in (False, True))
+    return {
+        "ordinary_us": ordinary,
+        "replicated_us": with_state,
+        "ratio": with_state / ordinary,
+        "all_us": spent[False] + spent[True],
+    }
+
+
+def idle_subscriptions(world: World, count: int, seconds: float) -> float:
+    """Share of a core that A's broker uses with so many replicated subscriptions and nothing to do."""
+    process = world["a"].process
+    assert process is not None
+    broker = psutil.Process(process.pid)
+    per_topic = 100
+    for number in range(count):
+        world["a"].rest(
+            "PUT",
+            f"/admin/v2/persistent/public/default/idle-{number // per_topic}/subscription/s{number}?replicated=true",
+            "earliest",
+        )
+    eventually(lambda: all(link["lag_messages"] == 0 for link in world["a"].rest("GET", "/geo/v1/links")), within_s=120)
+    time.sleep(5)  # what creating them left to do is not idling
+    before = busy(broker)
+    time.sleep(seconds)  # the measurement is of a span of time in which nothing happens
+    return (busy(broker) - before) / seconds
+
+
+def failovers(world: World, rounds: int) -> dict[str, Any]:
+    """Planned moves there and back under load: what the consumer saw, and for how long it saw nothing."""
+    topic = "moving"
+    client = client_of(world["a"])
+    consumer = client.subscribe(
+        topic, "s", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+    )
+    producer_client = client_of(world["c"])
+    producer = producer_client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    over = threading.Event()
+    sent = itertools.count()
+    got: dict[bytes, int] = {}
+    arrivals: list[float] = []
+    total = [0]
+
+    def produce() -> None:
+        while not over.wait(0.01):
+            producer.send_async(b"%d" % next(sent), lambda _result, _id: None)
+            total[0] += 1
+        producer.flush()
+
+    def consume() -> None:
+        while not (over.is_set() and len(got) >= total[0]):
+            try:
+                message = consumer.receive(500)
+            except pulsar.Timeout:
+                continue
+            got[message.data()] = got.get(message.data(), 0) + 1
+            arrivals.append(time.perf_counter())
+            consumer.acknowledge(message)
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (produce, consume)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(got) > 50, within_s=60)
+    pauses, reported, redelivered = [], [], 0
+    for number in range(rounds):
+        there, back = ("a", "b") if number % 2 == 0 else ("b", "a")
+        since = time.perf_counter()
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "magnetar",
+                "failover",
+                full_name(topic),
+                "s",
+                "--from",
+                there,
+                "--to",
+                back,
+                "-c",
+                str(world.config),
+                "--json",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        report = json.loads(done.stdout)
+        reported.append(report["pause_ms"])
+        redelivered += int(report["redelivered"])
+        before = len(got)
+        eventually(lambda before=before: len(got) > before + 20, within_s=60)
+        window = [at for at in arrivals if at >= since - 1]
+        pauses.append(max(b - a for a, b in itertools.pairwise(window)) * 1000)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    lost = total[0] - len(got)
+    twice = sum(times - 1 for times in got.values())
+    client.close()
+    producer_client.close()
+    return {
+        "rounds": rounds,
+        "messages": total[0],
+        "lost": lost,
+        "twice": twice,
+        "reported_redelivered": redelivered,
+        "pause_p50_ms": percentile(pauses, 0.5),
+        "pause_p99_ms": percentile(pauses, 0.99),
+        "reported_pause_ms": reported,
+    }
+
+
+def weight() -> dict[str, Any]:
+    """Bytes of a state of 1 M messages of which 1 % are not acknowledged, at random; and of the delta of one interval."""
+    from magnetar.core.ids import OriginKey
+    from magnetar.geo.ackedsets import storing
+    from magnetar.geo.ackedsets.indexset import IndexSet
+    from magnetar.geo.ackedsets.state import SubscriptionState
+
+    rng = random.Random(1)
+    origin = OriginKey("a", 1_700_000_000_000)
+    messages = IndexSet()
+    messages.add_range(origin, 0, 1_000_000)
+    holes = IndexSet()
+    for index in rng.sample(range(1_000_000), 10_000):
+        holes.add_range(origin, index, index + 1)
+    messages -= holes
+    delta = IndexSet()
+    for index in rng.sample(range(999_000, 1_000_000), 100):  # 100 ms at 1,000/s, out of order
+        delta.add_range(origin, index, index + 1)
+    state = SubscriptionState(acks=messages)
+    from magnetar.core.ids import NONE
+
+    stored = storing.encode("s", storing.Stored(state, NONE, (), {}, {}, 0))
+    return {"state_bytes": len(stored), "delta_bytes": delta.bytes()}
+
+
+def main() -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the messages")
+    options = parser.parse_args()
+    scale = 4 if options.quick else 1
+    figures: list[Figure] = []
+    of_state = weight()
+    figures.append(
+        Figure("state of 1 M messages, 1 % unacknowledged at random", of_state["state_bytes"] / 1000, "KB", "< 200")
+    )
+    figures.append(Figure("delta of 100 acknowledgements out of order", of_state["delta_bytes"] / 1000, "KB", "< 2"))
+    with worlds() as (world, _):
+        staleness(world, "warm", 1000)
+        exact = staleness(world, "exact", 40_000 // scale)
+        figures.append(Figure("exact mode: staleness p50", exact["p50_ms"], "ms", "< 400", exact))
+        figures.append(Figure("exact mode: staleness p99", exact["p99_ms"], "ms", "< 900"))
+        dead = dead_cluster(world, 20_000 // scale)
+        figures.append(Figure("exact mode: p50 with one of three dead / before", dead["ratio"], "ratio", "< 1.1", dead))
+        moves = failovers(world, 40 // scale)
+        figures.append(Figure("planned failover: lost", moves["lost"], "messages", "0", moves))
+        figures.append(Figure("planned failover: delivered twice", moves["twice"], "messages", "0"))
+        figures.append(Figure("planned failover: pause p99", moves["pause_p99_ms"], "ms", "< 2000"))
+        cost = cpu_per_message(world, 20_000 // scale)
+        figures.append(Figure("broker CPU per message, replicated / ordinary", cost["ratio"], "ratio", "<= 1.05", cost))
+        idling = idle_subscriptions(world, 1000, 20)
+        figures.append(Figure("1,000 idle replicated subscriptions", idling * 100, "% of a core", "< 2"))
+    with worlds('[subscriptions]\nmode = "snapshot"\n') as (world, _):
+        staleness(world, "warm", 1000)
+        snapshot = staleness(world, "snapshot", 40_000 // scale)
+        figures.append(Figure("snapshot mode: staleness p50", snapshot["p50_ms"], "ms", "", snapshot))
+        figures.append(Figure("snapshot mode: staleness p99", snapshot["p99_ms"], "ms", "< 2500"))
+    store("subscriptions", figures, sys.argv)
+
+
+if __name__ == "__main__":
+    main()
