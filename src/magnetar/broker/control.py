@@ -162,6 +162,34 @@ class BrokerControl(FailoverControl, Protocol):
         """
         ...
 
+    def replicated_topics(self) -> list[str]:
+        """Full names of the topics that have replicated subscriptions here, sorted."""
+        ...
+
+    def replicated_subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """Every replicated subscription of one topic or partition, as plain values (`docs/replicated-subscriptions.md`).
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def replication_metrics(self) -> dict[str, Any]:
+        """`mode`: the broker's default; `counters`: of the machines of all topics together, since the start."""
+        ...
+
+    def refuses_mode(self, namespace: str, mode: str) -> str:
+        """Why a namespace's replicated subscriptions cannot follow in a mode; "" when they can."""
+        ...
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
+        """Let a subscription of one topic or partition follow to other clusters, or no longer.
+
+        Raises:
+            NotFound. PreconditionFailed: a policy says that all are replicated, or it is not durable.
+        """
+        ...
+
     def broker_stats(self) -> dict[str, Any]:
         """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
         `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start),

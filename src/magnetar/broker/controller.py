@@ -19,7 +19,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import LATEST, Position
-from magnetar.core.names import PARTITIONS_MAX, TopicName
+from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import (
     Conflict,
@@ -109,6 +109,41 @@ class Controller(FailoverController):
     def last_message_id(self, topic: str) -> Position:
         """Position of the last message, or NONE."""
         return self._topic(topic).last_message_position()
+
+    def replicated_topics(self) -> list[str]:
+        """Topics that have replicated subscriptions."""
+        found = self._broker.replication.topics
+        return sorted(text for text, host in found.items() if host.subscriptions())
+
+    def replicated_subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """The replicated subscriptions of a topic."""
+        return self._broker.replication.states(self._topic(topic))
+
+    def replication_metrics(self) -> dict[str, Any]:
+        """The default mode, and counters."""
+        replication = self._broker.replication
+        return {"mode": replication.settings.mode, "counters": replication.metrics()}
+
+    def refuses_mode(self, namespace: str, mode: str) -> str:
+        """Why a mode is not possible."""
+        return self._broker.replication.refuses_mode(NamespaceName.parse(namespace), mode)
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
+        """Let a subscription follow, or no longer."""
+        found_topic, found = self._subscription(topic, subscription)
+        replication = self._broker.replication
+        if not found.durable:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} is not durable: it cannot be replicated")
+        if not replicated and replication.all_of(found_topic):
+            raise PreconditionFailed(
+                f"all subscriptions of {topic} are replicated by policy; take replicateSubscriptionState back first"
+            )
+
+        def switch() -> None:
+            replication.set_replicated(found_topic, found, replicated)
+            self._when_durable(found, done)
+
+        self._enter_ready(found_topic, found, switch)
 
     def broker_stats(self) -> dict[str, Any]:
         """Whole-broker figures."""

@@ -419,6 +419,16 @@ class Links:
             told["lag_bytes"] = told["lag_ms"] = 0
         return told
 
+    def why_not(self, source: LinkSource, state: LinkTopic) -> str:
+        """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
+        if source.record.paused or state.paused:
+            return "the link is paused" if source.record.paused else "the topic is paused on the link"
+        if state.blocked is not None:
+            return f"blocked ({state.blocked.kind}): {state.blocked.reason}"
+        if not source.lease.holder:
+            return LEASE_SILENT
+        return source.trouble_reason if source.trouble else ""
+
     def status(self) -> dict[str, Any]:
         """The destination's side, and what was lost."""
         return {

@@ -106,8 +106,6 @@ class ReplicatedTopic:
         self.known: set[str] = set()
         self.dirty_names: set[str] = set()
         self.storing = 0
-        self.last_marker = NONE
-        self.last_marker_ms = 0
         self.markers_written = self.markers_failed = 0
         self.updated_ms: dict[str, int] = {}
         self.progress = Progress(topic.log)
@@ -335,7 +333,7 @@ class ReplicatedTopic:
 
     def interval_ms(self) -> int:
         """How long acknowledgements are collected now."""
-        return self._around.interval_ms(self._topic.text, self.last_marker, self.last_marker_ms)
+        return self._around.interval_ms(self._topic.text, self.progress)
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
@@ -352,7 +350,8 @@ class ReplicatedTopic:
                 self.markers_written += 1
                 position = append.entries[0].position
                 if goes:
-                    self.last_marker, self.last_marker_ms = position, self.now_ms
+                    self.progress.written(position, self.now_ms)
+                    self.progress.carried(self._around.carried(self._topic.text))
             if then is not None and not self.closed:
                 then(position, error)
                 self._settle()

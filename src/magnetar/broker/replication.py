@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.broker.effects import Note
 from magnetar.broker.keeper import Beside
+from magnetar.broker.progress import Progress
 from magnetar.broker.records import (
     CURSOR_PREFIX,
     REPLICATED_PREFIX,
@@ -376,22 +377,21 @@ class Replication:
 
     # --------------------------------------------------------------------------------------------------------- watching
 
-    def interval_ms(self, text: str, last_marker: Position, written_ms: int) -> int:
+    def interval_ms(self, text: str, progress: Progress) -> int:
         """How long acknowledgements of a topic are collected now: longer while no link reads what was written before.
 
-        Args:
-            text: the topic.
-            last_marker, written_ms: the newest marker that goes out, and when it was written. A link that had nothing to
-                read for an hour is not a slow one: what counts is for how long this marker has been waiting.
+        A link that had nothing to read for an hour is not a slow one: what counts is for how long the oldest marker that it
+        has not carried has been waiting. The fastest link decides, so that a dead cluster slows nobody down.
         """
         now_ms, shortest = self.broker.outbox.now_ms, self.settings.ack_sync_interval_ms
         waits = []
         for source in self.broker.links.sources.values():
             state = source.topics.get(text)
             if state is not None and state.wanted:
-                if state.cursor.c >= last_marker:
+                since_ms = progress.waiting_since(state.cursor.c)
+                if not since_ms:
                     return shortest
-                waits.append(now_ms - max(state.read_ms, written_ms))
+                waits.append(now_ms - max(state.read_ms, since_ms))
         return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
 
     def carried(self, text: str) -> Position:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     """Pulsar's stats of one topic or partition."""
     subscriptions = {name: subscription.stats() for name, subscription in topic.subscriptions.items()}
+    for name in topic.replicated.subscriptions() if topic.replicated is not None else ():
+        subscriptions[name]["replicatedMode"] = broker.replication.mode_of(topic)
     return {
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
@@ -37,6 +39,8 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     log = topic.log
     ledgers = log.ledger_infos()
     cursors = {name: subscription.internal_stats() for name, subscription in topic.subscriptions.items()}
+    for state in broker.replication.states(topic):
+        cursors[state["subscription"]]["replicatedState"] = state
     cursors |= broker.links.cursor_stats(topic)
     if topic.deduplication is not None:
         cursors[CURSOR_NAME] = topic.deduplication.internal_stats()
