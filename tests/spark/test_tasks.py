@@ -5,6 +5,7 @@ a task runs, the destination holds the wanted entries once and in order, and the
 """
 
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
+from magnetar.spark import rows as rows_module
 from magnetar.spark.listing import list_topic
 from magnetar.spark.reading import read_task
 from magnetar.spark.rows import ENTRY, arrow_schema, decoded_columns, keep
@@ -57,9 +59,13 @@ def carry(
     piece_bytes_max: int = 1 << 20,
     progress_ms: int = 5000,
 ) -> dict[str, m.RangeReport]:
-    """Run one task as Spark would: read, filter, cut into batches of another size, write."""
+    """Run one task as Spark would: read, filter, cut into batches of another size, write.
+
+    Without a filter entries travel in blocks.
+    """
     courier = Courier(TOKEN, connect=fresh, piece_bytes_max=piece_bytes_max, progress_ms=progress_ms)
-    for whole in read_task(work, TOKEN, connect=fresh, progress_ms=progress_ms):
+    filtered = frozenset[int]() if wanted is None else None
+    for whole in read_task(work, TOKEN, filtered=filtered, connect=fresh, progress_ms=progress_ms):
         batch = whole
         assert batch.schema.equals(arrow_schema())
         if wanted is not None:
@@ -196,6 +202,46 @@ def test_any_filter_in_any_pieces_delivers_like_its_dumb_twin(
         b.stop()
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 400), max_size=40),
+    block=st.integers(1, 2000),
+    block_entries=st.integers(1, 8),
+    rows_max=st.integers(1, 6),
+    piece=st.integers(1, 1500),
+    range_bytes=st.integers(1, 4000),
+)
+def test_blocks_deliver_what_single_rows_deliver(
+    sizes: list[int], block: int, block_entries: int, rows_max: int, piece: int, range_bytes: int
+) -> None:
+    a, b = FakeCluster("a").start(), FakeCluster("b").start()
+    try:
+        a.create(TOPIC, links=("b",))
+        b.create(TOPIC)
+        for number, size in enumerate(sizes):
+            a.publish(TOPIC, entry_bytes(size, sequence=number), only_for=("c",) if size % 7 == 0 else ())
+        last = a.topics[TOPIC].last
+        sent = 0
+        with patch.multiple(rows_module, BLOCK_BYTES_MAX=block, BLOCK_ENTRIES_MAX=block_entries):
+            while a.topics[TOPIC].cursors["b"].c < last:
+                work = task(a, b, bytes_max=range_bytes)
+                singles = carry(work, lambda row: True, rows_max=rows_max, piece_bytes_max=piece)[TOPIC]
+                blocks = carry(work, rows_max=rows_max, piece_bytes_max=piece)[TOPIC]
+                assert (blocks.c, blocks.s, blocks.messages, blocks.bytes) == (
+                    singles.c, singles.s, singles.messages, singles.bytes
+                )  # fmt: skip
+                assert blocks.oldest_publish_ms == singles.oldest_publish_ms
+                assert (singles.duplicates, blocks.duplicates) == (0, blocks.entries)
+                sent += blocks.entries
+                settle(a, {TOPIC: blocks})
+        assert b.identities(TOPIC, "a") == [number for number, size in enumerate(sizes) if size % 7]
+        assert sent == len(b.identities(TOPIC, "a"))
+        assert not b.violations
+    finally:
+        a.stop()
+        b.stop()
+
+
 def test_many_topics_in_one_task_and_one_of_them_blocked(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, b = pair
     names = tuple(f"{TOPIC}-{number}" for number in range(40))
@@ -214,7 +260,7 @@ def test_many_topics_in_one_task_and_one_of_them_blocked(pair: tuple[FakeCluster
 def test_a_failed_append_is_tried_again_from_what_was_confirmed(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, b = filled(pair, 10)
     b.append_hook = lambda asked: setattr(b, "fail_appends", int(b.appends == 2))
-    reports = carry(task(a, b), piece_bytes_max=250)
+    reports = carry(task(a, b), lambda row: True, piece_bytes_max=250)
     assert reports[TOPIC].trouble == m.RETRY
     held = b.identities(TOPIC, "a")
     assert reports[TOPIC].c == reports[TOPIC].s == m.pair(a.topics[TOPIC].log[len(held) - 1].position)
@@ -308,7 +354,7 @@ def test_a_dropped_control_row_is_our_own_mistake(pair: tuple[FakeCluster, FakeC
 def test_filters_of_several_links_become_one_condition() -> None:
     assert keep({0: ""}) == ""
     assert keep({1: "message_count = 1", 0: ""}) == (
-        "kind <> 0 or coalesce(case when link = 1 then (message_count = 1) else true end, false)"
+        "kind <> 0 or first_index < 0 or coalesce(case when link = 1 then (message_count = 1) else true end, false)"
     )
     assert decoded_columns(["message_count = 1 and KEY is not null", "topic like '%x'"]) == ("topic", "key")
 

@@ -5,8 +5,8 @@ conductor's, moving bytes is `reading`'s and `writing`'s. Batch read lists a top
 `verify`.
 
 Options of the streaming ends: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that
-filters name). Options of batch read: `token_file`, `topics` (JSON: a list of `[cluster, address, topic]`), `data` ("true":
-with the entries' bytes).
+filters name) and `filtered` (numbers of the links with a filter; entries of the others travel in blocks). Options of batch
+read: `token_file`, `topics` (JSON: a list of `[cluster, address, topic]`), `data` ("true": with the entries' bytes).
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -32,6 +32,7 @@ from magnetar.spark.listing import LISTED_SCHEMA, list_topic
 from magnetar.spark.reading import read_task
 from magnetar.spark.rows import spark_schema
 from magnetar.spark.states import ALL
+from magnetar.spark.worker import settle
 from magnetar.spark.writing import write_task
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class PulsarEntries(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        settle()
         self._columns = tuple(name for name in options.get("columns", "").split(",") if name)
+        self._filtered = frozenset(int(number) for number in options.get("filtered", "").split(",") if number)
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +88,7 @@ class PulsarEntries(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""
-        return EntriesReader(self._conductor(), self.options.get("lane", ALL), self._columns)
+        return EntriesReader(self._conductor(), self.options.get("lane", ALL), self._columns, self._filtered)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The sink of the replication query."""
@@ -108,8 +111,8 @@ class EntriesReader(DataSourceStreamReader):
     The token goes to the tasks within this object, which Spark pickles: not in options, arguments or settings.
     """
 
-    def __init__(self, conductor: str, lane: str, columns: Sequence[str]) -> None:
-        self._conductor, self._lane, self._columns = conductor, lane, tuple(columns)
+    def __init__(self, conductor: str, lane: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
+        self._conductor, self._lane, self._columns, self._filtered = conductor, lane, tuple(columns), filtered
         self._token: str = rpc.request(conductor, "token")
 
     def initialOffset(self) -> offsets.Offset:  # noqa: N802
@@ -130,7 +133,8 @@ class EntriesReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        return read_task(m.decode_task(partition.value), self._token, self._columns)
+        settle()
+        return read_task(m.decode_task(partition.value), self._token, self._columns, filtered=self._filtered)
 
 
 class EntriesWriter(DataSourceStreamArrowWriter):
@@ -142,10 +146,12 @@ class EntriesWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
+        settle()
         return Committed(m.encode(write_task(iterator, self._token)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Hand over what the tasks reported; the conductor tells the sources."""
+        settle()
         self._tell(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

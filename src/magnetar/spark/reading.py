@@ -7,7 +7,7 @@ here raises for what a broker does: an exception would fail the task, and with i
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -174,10 +174,19 @@ def read_task(
     token: str,
     decoded: Sequence[str] = (),
     *,
+    filtered: Container[int] | None = None,
     connect: Connect = wire.take,
     progress_ms: int = PROGRESS_MS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of one task.
+
+    Args:
+        task: which.
+        token: of the links.
+        decoded: further columns, see `rows.DECODED`.
+        filtered: links whose entries have to be rows of their own (see `rows`); None: all.
+        connect: opens or takes a kept connection to an address.
+        progress_ms: without a byte for so long, a source is given up.
 
     Yields:
         Batches of rows: each range opens and closes with a control row, whatever happens.
@@ -188,7 +197,7 @@ def read_task(
         route = routes[part.link]
         progress = Progress(part, route, m.position(part.after), part.bytes_max)
         by_address.setdefault(route.source_address, []).append(progress)
-    assembler = Assembler(decoded)
+    assembler = Assembler(decoded, filtered)
     sources = [Source(address, token, ranges, connect) for address, ranges in by_address.items()]
     for source in sources:
         _close_ranges(source, assembler)

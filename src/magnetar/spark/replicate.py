@@ -142,7 +142,8 @@ def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
     filters = {link.number: link.filter for link in conductor.pipeline.links if link.filter}
     ends = {"conductor": conductor.socket_path, "lane": lane}
     columns = ",".join(decoded_columns(list(filters.values())))
-    frame = spark.readStream.format(ENTRIES).options(**ends, columns=columns).load()
+    filtered = ",".join(map(str, sorted(filters)))
+    frame = spark.readStream.format(ENTRIES).options(**ends, columns=columns, filtered=filtered).load()
     condition = keep(filters)
     if condition:
         frame = frame.where(condition)

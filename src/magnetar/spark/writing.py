@@ -22,7 +22,7 @@ from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
 from magnetar.spark.reading import PROGRESS_MS, Connect
-from magnetar.spark.rows import CLOSE, ENTRY, OPEN, Slices
+from magnetar.spark.rows import BLOCK, CLOSE, ENTRY, OPEN, Slices
 from magnetar.wire import pulsar_pb2 as pb
 
 WINDOW_BYTES: Final = 8 << 20
@@ -179,7 +179,7 @@ class Courier:
                 raise ValueError(f"rows of range {number} came without their opening row: a control row was dropped")
             if kind == CLOSE:
                 sending.closing = m.decode_closing(rows.data(begin, end))
-            elif kind == ENTRY:
+            elif kind in (ENTRY, BLOCK):
                 self._enqueue(sending, rows, begin, end)
         self._pump(0)
         while any(line.busy and line.queued_bytes > BUFFER_BYTES_MAX for line in self._lines.values()):
@@ -205,12 +205,11 @@ class Courier:
             return
         for first, past in rows.pieces(begin, end, self._piece_max, PIECE_ENTRIES_MAX):
             last = Position(int(rows.ledger[past - 1]), int(rows.entry[past - 1]))
+            ledgers, entries, indexes, counts, published, sizes = rows.lists(first, past)
             piece = Piece(
                 sending, sending.sent, last,
-                rows.ledger[first:past].tolist(), rows.entry[first:past].tolist(),
-                rows.first_index[first:past].tolist(), rows.message_count[first:past].tolist(),
-                rows.sizes(first, past), rows.data(first, past),
-                int(rows.message_count[first:past].sum()), int(rows.publish_time[first:past].min()),
+                ledgers.tolist(), entries.tolist(), indexes.tolist(), counts.tolist(), sizes.tolist(),
+                rows.data(first, past), int(counts.sum()), int(published.min()),
             )  # fmt: skip
             sending.sent = last
             sending.under_way += 1
@@ -347,6 +346,6 @@ def write_task(batches: Iterable[pa.RecordBatch], token: str) -> m.TaskReport:
 
 
 SENT_COLUMNS: Sequence[str] = (
-    "kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time", "data"
+    "kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time", "lists", "data"
 )  # fmt: skip
 """What the sink needs of a row."""

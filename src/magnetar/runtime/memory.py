@@ -1,0 +1,33 @@
+"""How the C library treats memory that was freed.
+
+By default glibc gives large blocks back to the system as soon as they are free, and takes them anew, page by page and
+zeroed, for the next message. Measured here: a fresh buffer costs 0.56 s of processor per GB, a copy into one that was
+used before 0.08, a CRC32C 0.04. Passing bytes on is mostly page faults.
+"""
+
+import ctypes
+import sys
+from typing import Final
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""Parameters of `mallopt` (malloc.h)."""
+
+MMAP_BYTES_MIN: Final = 32 << 20
+"""Blocks below this come from the heap; the most that glibc accepts."""
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Free memory at the heap's end that is kept: a few of the largest reads and the group commit under way. What a burst took
+beyond it goes back to the system."""
+
+
+def keep_freed_memory(kept_bytes_max: int = KEPT_BYTES_MAX) -> bool:
+    """Let this process reuse its memory instead of giving it back; whether the C library knows how (glibc does)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False  # musl has no mallopt, and needs none: it is only slower
+    mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
+    return bool(mallopt(_MMAP_THRESHOLD, MMAP_BYTES_MIN)) and bool(mallopt(_TRIM_THRESHOLD, kept_bytes_max))
