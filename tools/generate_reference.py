@@ -111,6 +111,8 @@ def config_page() -> str:
             CONFIG_HEAD,
             BROKER_HEAD,
             struct_table(config.BrokerConfig),
+            "## `[replication.limits]`\n\nOf the pipeline; other constants of the link protocol are none of an operator's.\n",
+            struct_table(config.ReplicationLimits),
             "## `[subscriptions]`\n\nReplicated subscriptions; read and checked, acted on by a later version.\n",
             struct_table(config.SubscriptionsConfig),
             "## `[deduplication]`\n",

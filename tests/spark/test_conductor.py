@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import conductor as module
 from magnetar.spark import messages as m
 from magnetar.spark import rpc
@@ -33,10 +34,11 @@ def conduct(pair: tuple[FakeCluster, FakeCluster]) -> Iterator[Callable[[], tupl
     started: list[Conductor] = []
     ended = threading.Event()
 
-    def start(token: str = TOKEN) -> tuple[Conductor, list[str]]:
+    def start(token: str = TOKEN, limits: ReplicationLimits = m.DEFAULTS) -> tuple[Conductor, list[str]]:
         lines: list[str] = []
         addresses = {cluster.name: cluster.address for cluster in pair}
-        conductor = Conductor(Pipeline((Link(0, "a", "b"),), addresses, token, 2, "test"), lines.append).start()
+        pipeline = Pipeline((Link(0, "a", "b"),), addresses, token, 2, "test", limits)
+        conductor = Conductor(pipeline, lines.append).start()
         started.append(conductor)
 
         def work() -> None:
@@ -76,14 +78,13 @@ def test_everything_is_told_to_the_source(
 
 def test_a_lost_long_poll_is_no_alarm(
     pair: tuple[FakeCluster, FakeCluster],
-    conduct: Callable[[], tuple[Conductor, list[str]]],
+    conduct: Callable[..., tuple[Conductor, list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = pair
     monkeypatch.setattr(module, "POLL_MS", 100)
-    monkeypatch.setattr(module, "CALL_MS", 400)
     a.lost_polls = 2
-    _, lines = conduct()
+    _, lines = conduct(limits=ReplicationLimits(answer_ms=400))
     eventually(lambda: a.lost_polls == 0)
     a.publish(T, entry_bytes(10))
     eventually(lambda: b.identities(T, "a") == [0])

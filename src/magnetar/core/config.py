@@ -26,6 +26,7 @@ from magnetar.core.settings import (
     LinkConfig,
     NamespaceConfig,
     ReplicationConfig,
+    ReplicationLimits,
     SubscriptionsConfig,
 )
 
@@ -149,6 +150,7 @@ class _ReplicationTable(Struct, kw_only=True):
     token_file: str = ""
     checkpoint_dir: str = ""
     spark: dict[str, str | bool | int | float] = {}
+    limits: dict[str, Any] = {}
 
 
 class _MagnetarTable(Struct, kw_only=True):
@@ -443,6 +445,7 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
         token_file=_path(table.token_file, here) if table.token_file else data_dir / "link.token",
         checkpoint_dir=_path(table.checkpoint_dir, here) if table.checkpoint_dir else data_dir / "checkpoints",
         spark={key: _spark_value(setting) for key, setting in table.spark.items()},
+        limits=_table(ReplicationLimits, table.limits, "replication.limits"),
     )
 
 

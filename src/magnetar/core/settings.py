@@ -119,6 +119,33 @@ class NamespaceConfig(Struct, frozen=True, kw_only=True):
     replication_start: Literal["earliest", "latest"] = "earliest"
 
 
+class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[replication.limits]` table: what networks, memory and patience differ in. Sizes in bytes, times in ms."""
+
+    progress_ms: Milliseconds = 500
+    """A cluster that sends or takes no byte for so long is given up for this batch. Everything that shares the batch waits for
+    it: raise it only where the network itself pauses for longer."""
+    answer_ms: Milliseconds = 2_000
+    """For one answer outside batches: a handshake of 1,000 topics, a durable commit of as many cursors."""
+    window_bytes: Bytes = 8 * MIB
+    """Sent to a cluster and not yet answered, per task: bandwidth times round trip, as 8 MiB for 40 MB/s over 200 ms."""
+    buffer_bytes_max: Bytes = 32 * MIB
+    """Held for one cluster beyond the window before a task waits for it: memory of each executor process."""
+    tail_batch_bytes_max: Bytes = 16 * MIB
+    """Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
+    bulk_batch_bytes_max: Bytes = 64 * MIB
+    """Of a batch that catches up: long enough that Spark's own 160 ms are a small part of it."""
+    handshake_idle_ms: Milliseconds = 5_000
+    """How often an idle link shakes hands. Keep it below the brokers' `identity_silence_ms`: a living cluster has to be
+    heard of before its name may be given away."""
+    blocked_retry_ms_max: Milliseconds = 60_000
+    """A blocked topic is tried again after pauses of 1 s up to this: its cause is gone only when somebody acts."""
+    lease_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 10_000
+    """A pipeline that is silent for so long makes room for its stand-by; brokers grant 60 s at most."""
+    patience_ms: Milliseconds = 15_000
+    """How long `--once` waits for a cluster that does not answer, or for another pipeline's lease, before it gives up."""
+
+
 class ReplicationConfig(Struct, frozen=True, kw_only=True):
     """The pipeline between the clusters.
 
@@ -127,12 +154,14 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
         token_file: shared secret of the links, mode 0600.
         checkpoint_dir: Spark's offsets and commits. Losing it costs nothing: the brokers' cursors are the truth.
         spark: further Spark settings, as Spark names them.
+        limits: of the pipeline.
     """
 
     master: str
     token_file: Path
     checkpoint_dir: Path
     spark: dict[str, str]
+    limits: ReplicationLimits = ReplicationLimits()
 
 
 class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,15 +21,13 @@ from itertools import islice
 from typing import Final
 
 from magnetar.core.ids import NONE, LinkCursor
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import messages as m
 from magnetar.spark.breaker import Breaker, backoff_ms
 from magnetar.spark.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
 from magnetar.spark.states import (
     ALL,
-    BULK_BATCH_BYTES_MAX,
-    HANDSHAKE_IDLE_MS,
     NOWHERE,
-    TAIL_BATCH_BYTES_MAX,
     Destination,
     Handshake,
     Link,
@@ -48,8 +46,7 @@ HANDSHAKE_TOPICS_MAX: Final = 1000
 """Topics in one GEO_WATERMARKS: about 150 bytes each, far below any frame limit."""
 
 BLOCKED_MS_MIN: Final = 1000
-BLOCKED_MS_MAX: Final = 60_000
-"""A blocked topic is tried again after pauses between these: its cause is gone only when an operator acts."""
+"""First pause of a blocked topic; the longest is `ReplicationLimits.blocked_retry_ms_max`."""
 
 RETRY_MS_MIN: Final = 100
 RETRY_MS_MAX: Final = 5_000
@@ -69,12 +66,16 @@ class Book:
         links: numbered 0, 1, 2, ….
         rng: for the jitter of pauses.
         cores: tasks that can run at once.
+        limits: of the pipeline.
     """
 
-    def __init__(self, links: Sequence[Link], rng: random.Random, cores: int) -> None:
+    def __init__(
+        self, links: Sequence[Link], rng: random.Random, cores: int, limits: ReplicationLimits | None = None
+    ) -> None:
+        self._limits = limits or ReplicationLimits()
         self.links = {link.number: LinkState(link) for link in links}
         self.breakers = {name: Breaker() for link in links for name in (link.source, link.target)}
-        self.destinations = {link.target: Destination() for link in links}
+        self.destinations = {link.target: Destination(self._limits.bulk_batch_bytes_max) for link in links}
         self._rng = rng
         self._cores = max(1, cores)
 
@@ -156,7 +157,7 @@ class Book:
             )
         # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
         # new source is, and it can judge that only by positions.
-        if not names and (not state.target_uuid or now_ms < state.checked_ms + HANDSHAKE_IDLE_MS):
+        if not names and (not state.target_uuid or now_ms < state.checked_ms + self._limits.handshake_idle_ms):
             return None
         if not names:
             state.checked_ms = now_ms
@@ -179,7 +180,9 @@ class Book:
         state.blocked, state.reason = response.blocked, response.reason
         if response.blocked:
             state.failures += 1
-            state.retry_at_ms = now_ms + backoff_ms(state.failures, self._rng, BLOCKED_MS_MIN, BLOCKED_MS_MAX)
+            state.retry_at_ms = now_ms + backoff_ms(
+                state.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
+            )
             state.unready.update(state.topics)
             self._foreign_learned(state, response)
             return
@@ -307,7 +310,11 @@ class Book:
 
     def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
         state = self.links[number]
-        return m.Route(number, state.link.source, state.link.target, *addresses, state.uuid)
+        limits = self._limits
+        return m.Route(
+            number, state.link.source, state.link.target, *addresses, state.uuid,
+            limits.progress_ms, limits.window_bytes, limits.buffer_bytes_max,
+        )  # fmt: skip
 
     def _bounds(self, works: Sequence[Work], now_ms: int) -> dict[int, int]:
         """Bytes that links may send in this batch, where somebody throttles."""
@@ -324,12 +331,14 @@ class Book:
         tails = [work for work in works if lane_of(work.pending_bytes) == TAIL]
         bulks = [work for work in works if lane_of(work.pending_bytes) == BULK]
         if lane != ALL or not tails or not bulks:
-            budget = TAIL_BATCH_BYTES_MAX if tails else BULK_BATCH_BYTES_MAX
+            limits = self._limits
+            budget = limits.tail_batch_bytes_max if tails else limits.bulk_batch_bytes_max
             # The bulk lane leaves a core to the tail, where there are two.
             cores = max(1, self._cores - 1) if lane == BULK else self._cores
             planned = plan(works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
         else:
-            planned = plan(tails, cores=self._cores, batch_bytes_max=TAIL_BATCH_BYTES_MAX, link_bytes_max=bounds)
+            most = self._limits.tail_batch_bytes_max
+            planned = plan(tails, cores=self._cores, batch_bytes_max=most, link_bytes_max=bounds)
             room = RANGES_MAX - sum(map(len, planned))
             beside = plan(
                 bulks, cores=1, batch_bytes_max=BESIDE_TAIL_BYTES_MAX, link_bytes_max=bounds, ranges_max=max(1, room)
@@ -353,7 +362,7 @@ class Book:
                 if one.throttle_ms:
                     troubled.add(state.link.target)
                     destination = self.destinations[state.link.target]
-                    destination.throttled(now_ms, one.throttle_ms, TAIL_BATCH_BYTES_MAX)
+                    destination.throttled(now_ms, one.throttle_ms, self._limits.tail_batch_bytes_max)
                 self._range_reported(state, one, now_ms)
                 if one.done and one.entries:
                     self.breakers[state.link.source].confirmed()
@@ -412,7 +421,9 @@ class Book:
     def _blocked(self, state: LinkState, topic: TopicState, kind: str, reason: str, now_ms: int) -> None:
         self._set_blocked(state, topic, kind, reason)
         topic.failures += 1
-        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, BLOCKED_MS_MIN, BLOCKED_MS_MAX)
+        topic.retry_at_ms = now_ms + backoff_ms(
+            topic.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
+        )
 
     def _again(self, topic: TopicState, now_ms: int) -> None:
         topic.failures += 1

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
 from magnetar.spark.book import Book
@@ -35,15 +36,6 @@ POLL_PAUSE_MS: Final = 25
 TICK_MS: Final = 250
 """How often a sleeping thread looks at its breaker."""
 
-CALL_MS: Final = 2_000
-"""For one answer outside batches: a handshake of 1,000 topics, a durable commit of as many cursors."""
-
-PROBE_MS: Final = 500
-"""For the answer to a probe of a broken cluster."""
-
-LEASE_MS: Final = 10_000
-"""Of the advisory lease: a pipeline that is silent for so long makes room for its stand-by."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -55,6 +47,7 @@ class Pipeline:
         token: of the links.
         cores: tasks that can run at once.
         name: tells this pipeline from others in leases.
+        limits: `[replication.limits]`.
     """
 
     links: tuple[Link, ...]
@@ -62,6 +55,7 @@ class Pipeline:
     token: str = field(repr=False)
     cores: int
     name: str
+    limits: ReplicationLimits = m.DEFAULTS
 
 
 @dataclass(slots=True)
@@ -99,7 +93,8 @@ class Conductor:
         self.pipeline = pipeline
         self._rng = rng or random.Random()  # noqa: S311 - for jitter
         self._clock = clock_ms
-        self.book = Book(pipeline.links, self._rng, pipeline.cores)
+        self._limits = pipeline.limits
+        self.book = Book(pipeline.links, self._rng, pipeline.cores, pipeline.limits)
         self._say = on_line
         self._changed = threading.Condition()
         self._stopping = self._draining = False
@@ -137,12 +132,12 @@ class Conductor:
 
     def stop(self) -> None:
         """End the threads; what is owed is told first, if its source answers."""
-        self.settle(CALL_MS)
+        self.settle(self._limits.answer_ms)
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(CALL_MS / 1000 + 1)
+            thread.join(self._limits.answer_ms / 1000 + 1)
         if self._server is not None:
             self._server.close()
 
@@ -324,7 +319,7 @@ class Conductor:
                     request += 1
                     channel.send(self._topics(request, poll))
                     poll.request, asked[request] = request, poll
-                    poll.until = now + (poll.patience_ms + CALL_MS) / 1000
+                    poll.until = now + (poll.patience_ms + self._limits.answer_ms) / 1000
             waits = [poll.due - now for poll in polls.values() if not poll.request]
             ready = wire.wait([channel], max(0.0, min([TICK_MS / 1000, *waits])))
             _, readable, writable = ready[0] if ready else (channel, False, False)
@@ -354,7 +349,8 @@ class Conductor:
         command = pb.BaseCommand(type=wire.GEO_TOPICS)
         topics = command.geo_topics
         topics.request_id, topics.to, topics.counter, topics.boot = request, poll.link.target, poll.counter, poll.boot
-        topics.wait_ms, topics.pipeline, topics.lease_ms = poll.patience_ms, self.pipeline.name, LEASE_MS
+        topics.wait_ms, topics.pipeline = poll.patience_ms, self.pipeline.name
+        topics.lease_ms = self._limits.lease_ms
         return command
 
     def _topics_answered(self, source: str, poll: "Poll", response: pb.CommandGeoTopicsResponse) -> None:
@@ -413,7 +409,7 @@ class Conductor:
                     commit.learned.extend(learned)
                     if trouble is not None:
                         commit.trouble, commit.reason, commit.throttled = trouble
-                    answer = wire.call(channel, command, CALL_MS / 1000).command.geo_commit_response
+                    answer = wire.call(channel, command, self._limits.answer_ms / 1000).command.geo_commit_response
                     if answer.HasField("error"):
                         raise wire.LinkDown(answer.message)
                     with self._changed:
@@ -454,7 +450,7 @@ class Conductor:
                 for handshake in asked:
                     request += 1
                     command = self._watermarks(request, handshake)
-                    patience = PROBE_MS if broken else CALL_MS
+                    patience = self._limits.progress_ms if broken else self._limits.answer_ms
                     answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
                     self._handshaken(handshake, answer)
                     broken = False
@@ -469,14 +465,13 @@ class Conductor:
                 if not stale:
                     self._failed(target, str(down))
 
-    @staticmethod
-    def _reach(channel: wire.Channel) -> None:
+    def _reach(self, channel: wire.Channel) -> None:
         """Wait for CONNECTED."""
-        until = time.monotonic() + PROBE_MS / 1000
+        until = time.monotonic() + self._limits.progress_ms / 1000
         while channel.hello is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise wire.LinkDown(f"{channel.address}: no answer within {PROBE_MS} ms")
+                raise wire.LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
             for _, readable, writable in wire.wait([channel], left):
                 channel.pump(readable, writable)
 

@@ -9,6 +9,9 @@ from typing import Final
 import msgspec
 
 from magnetar.core.ids import Position
+from magnetar.core.settings import ReplicationLimits
+
+DEFAULTS: Final = ReplicationLimits()
 
 Pair = tuple[int, int]
 """A position on its way through MessagePack."""
@@ -24,6 +27,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
         source_address: `host:port` that tasks connect to.
         target_address: likewise.
         uuid: of the source cluster, as its broker told it.
+        progress_ms, window_bytes, buffer_bytes_max: see `core.settings.ReplicationLimits`.
     """
 
     link: int
@@ -32,6 +36,9 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     source_address: str
     target_address: str
     uuid: str
+    progress_ms: int = DEFAULTS.progress_ms
+    window_bytes: int = DEFAULTS.window_bytes
+    buffer_bytes_max: int = DEFAULTS.buffer_bytes_max
 
 
 class Range(msgspec.Struct, frozen=True, array_like=True):

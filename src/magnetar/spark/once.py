@@ -2,14 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from magnetar.core.ids import Position
 from magnetar.spark.conductor import Conductor
 from magnetar.spark.states import LinkState, TopicState
-
-PATIENCE_MS: Final = 15_000
-"""How long to wait for a cluster that does not answer, or for another pipeline's lease, before giving up."""
 
 Key = tuple[int, str]
 
@@ -23,13 +19,14 @@ class Once:
     Args:
         conductor: started.
         clock: seconds, monotonic.
-        patience_ms: see `PATIENCE_MS`.
+        patience_ms: None: as `[replication.limits]` says.
     """
 
     def __init__(
-        self, conductor: Conductor, *, clock: Callable[[], float] = time.monotonic, patience_ms: int = PATIENCE_MS
+        self, conductor: Conductor, *, clock: Callable[[], float] = time.monotonic, patience_ms: int | None = None
     ) -> None:
-        self._conductor, self._clock, self._patience_ms = conductor, clock, patience_ms
+        self._conductor, self._clock = conductor, clock
+        self._patience_ms = conductor.pipeline.limits.patience_ms if patience_ms is None else patience_ms
         self._targets: dict[Key, Position] = {}
         self._known: set[int] = set()
         self._moved = clock()

@@ -19,9 +19,6 @@ from magnetar.spark import messages as m
 from magnetar.spark.rows import CLOSE, OPEN, Assembler
 from magnetar.wire import pulsar_pb2 as pb
 
-PROGRESS_MS: Final = 500
-"""Without a byte for so long, a cluster is given up for this task (spark.md)."""
-
 READ_BYTES_MAX: Final = 4 << 20
 """One GEO_READ: large enough to hide the round trip, small enough to overlap reading and sending."""
 
@@ -176,7 +173,7 @@ def read_task(
     *,
     filtered: Container[int] | None = None,
     connect: Connect = wire.take,
-    progress_ms: int = PROGRESS_MS,
+    progress_ms: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of one task.
 
@@ -197,6 +194,8 @@ def read_task(
         route = routes[part.link]
         progress = Progress(part, route, m.position(part.after), part.bytes_max)
         by_address.setdefault(route.source_address, []).append(progress)
+    if progress_ms is None:
+        progress_ms = max((route.progress_ms for route in task.routes), default=0)
     assembler = Assembler(decoded, filtered)
     sources = [Source(address, token, ranges, connect) for address, ranges in by_address.items()]
     for source in sources:

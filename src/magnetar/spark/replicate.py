@@ -105,7 +105,8 @@ def pipeline_of(options: ReplicateOptions) -> Pipeline:
     addresses = {name: config.cluster(name).advertised for name in names}
     master = options.master or config.replication.master
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"
-    return Pipeline(links, addresses, read_token(config.replication.token_file), session.cores_of(master), name)
+    token = read_token(config.replication.token_file)
+    return Pipeline(links, addresses, token, session.cores_of(master), name, config.replication.limits)
 
 
 def prepare_checkpoint(folder: Path) -> None:

@@ -8,16 +8,8 @@ from magnetar.spark.breaker import TokenBucket
 from magnetar.spark.planner import RANGE_BYTES_MIN
 from magnetar.wire import pulsar_pb2 as pb
 
-HANDSHAKE_IDLE_MS: Final = 5_000
-"""How often a link that has nothing to do compares counters with its destination. The design asks for 30 s; a destination
-believes a new uuid under a known name after 10 s of silence of the old one (`identity_silence_ms`), so a living cluster has to
-be heard of more often than that."""
-
-TAIL_BATCH_BYTES_MAX: Final = 16 << 20
-"""Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
-
-BULK_BATCH_BYTES_MAX: Final = 64 << 20
-"""Of a batch of the bulk lane: long enough that Spark's own 160 ms are a small part of it."""
+LONG_AGO_MS: Final = -(1 << 40)
+"""Before any clock: what was never done is due."""
 
 PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
 """What a throttling destination still gets in one batch."""
@@ -101,7 +93,7 @@ class LinkState:
     retry_at_ms: int = 0
     counter: int = 0
     target_uuid: str = ""
-    checked_ms: int = -HANDSHAKE_IDLE_MS
+    checked_ms: int = LONG_AGO_MS
     checks: int = 0
     reported: bool = False
     doubtful: bool = False
@@ -146,8 +138,15 @@ class LinkState:
 
 @dataclass(slots=True)
 class Destination:
-    """How a destination cluster wants to be treated."""
+    """How a destination cluster wants to be treated.
 
+    Attributes:
+        batch_bytes_max: of the largest batches: a pace of so much is none.
+        quiet_until_ms: nothing is sent before.
+        pace_bytes: what it gets in one batch; 0: no bound.
+    """
+
+    batch_bytes_max: int
     quiet_until_ms: int = 0
     pace_bytes: int = 0
 
@@ -159,7 +158,7 @@ class Destination:
     def accepted(self) -> None:
         """A batch went through without complaint: the next may be a quarter larger."""
         if self.pace_bytes:
-            self.pace_bytes = 0 if self.pace_bytes >= BULK_BATCH_BYTES_MAX else self.pace_bytes * 5 // 4
+            self.pace_bytes = 0 if self.pace_bytes >= self.batch_bytes_max else self.pace_bytes * 5 // 4
 
 
 def geo(position: Position) -> pb.GeoPosition:

@@ -21,20 +21,14 @@ import pyarrow as pa
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
-from magnetar.spark.reading import PROGRESS_MS, Connect
+from magnetar.spark.reading import Connect
 from magnetar.spark.rows import BLOCK, CLOSE, ENTRY, OPEN, Slices
 from magnetar.wire import pulsar_pb2 as pb
-
-WINDOW_BYTES: Final = 8 << 20
-"""Under way to one destination: twice what a disk writes between two group commits, far below what it may buffer."""
 
 PIECE_BYTES_MAX: Final = 1 << 20
 """One GEO_APPEND: below the brokers' frame limit, large enough that its fixed cost vanishes."""
 
 PIECE_ENTRIES_MAX: Final = 4096
-
-BUFFER_BYTES_MAX: Final = 32 << 20
-"""Held for one destination beyond its window before the task waits for it; a batch is not much larger."""
 
 
 @dataclass(slots=True)
@@ -117,10 +111,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Line:
-    """The way to one destination."""
+    """The way to one destination; its limits are those of the route that opened it."""
 
-    address: str
-    name: str
+    route: m.Route
     channel: wire.LinkChannel | None = None
     queue: deque[Piece] = field(default_factory=deque)
     under_way: dict[int, Piece] = field(default_factory=dict)
@@ -134,6 +127,11 @@ class Line:
         """Whether something is to be sent or an answer is awaited."""
         return not self.down and bool(self.queue or self.under_way)
 
+    @property
+    def full(self) -> bool:
+        """Whether too much is held back for it."""
+        return self.busy and self.queued_bytes > self.route.buffer_bytes_max
+
 
 class Courier:
     """Sends the rows of one task.
@@ -142,6 +140,7 @@ class Courier:
         token: of the links.
         connect: opens or takes a kept connection to an address.
         clock_ms: wall clock, for the report.
+        progress_ms: without a byte for so long, a destination is given up; None: as its route says.
     """
 
     def __init__(
@@ -150,12 +149,11 @@ class Courier:
         *,
         connect: Connect = wire.take,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        progress_ms: int = PROGRESS_MS,
-        window_bytes: int = WINDOW_BYTES,
+        progress_ms: int | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
     ) -> None:
         self._token, self._connect, self._clock_ms = token, connect, clock_ms
-        self._progress_ms, self._window, self._piece_max = progress_ms, window_bytes, piece_bytes_max
+        self._progress_ms, self._piece_max = progress_ms, piece_bytes_max
         self._lines: dict[str, Line] = {}
         self._ranges: dict[int, Sending] = {}
         self._request = 0
@@ -182,13 +180,13 @@ class Courier:
             elif kind in (ENTRY, BLOCK):
                 self._enqueue(sending, rows, begin, end)
         self._pump(0)
-        while any(line.busy and line.queued_bytes > BUFFER_BYTES_MAX for line in self._lines.values()):
-            self._pump(self._progress_ms / 1000)
+        while any(line.full for line in self._lines.values()):
+            self._pump(self._patience_s())
 
     def finish(self) -> m.TaskReport:
         """Wait until everything is confirmed or given up, and report."""
         while any(line.busy for line in self._lines.values()):
-            self._pump(self._progress_ms / 1000)
+            self._pump(self._patience_s())
         for line in self._lines.values():
             if isinstance(line.channel, wire.Channel):
                 wire.keep(line.channel, self._token)
@@ -196,6 +194,12 @@ class Courier:
         return m.TaskReport(tuple(sending.report() for sending in self._ranges.values()), ms)
 
     # ------------------------------------------------------------------------------------------------------- internals
+
+    def _patience_ms(self, line: Line) -> int:
+        return line.route.progress_ms if self._progress_ms is None else self._progress_ms
+
+    def _patience_s(self) -> float:
+        return min(self._patience_ms(line) for line in self._lines.values() if line.busy) / 1000
 
     def _enqueue(self, sending: Sending, rows: Slices, begin: int, end: int) -> None:
         line = self._line(sending.route)
@@ -219,7 +223,7 @@ class Courier:
     def _line(self, route: m.Route) -> Line:
         line = self._lines.get(route.target_address)
         if line is None:
-            line = self._lines[route.target_address] = Line(route.target_address, route.target)
+            line = self._lines[route.target_address] = Line(route)
             try:
                 line.channel = self._connect(route.target_address, self._token)
             except wire.LinkDown as down:
@@ -243,12 +247,12 @@ class Courier:
         waited = time.monotonic() - began
         for channel, line in lines.items():
             line.silent_s = 0.0 if channel.progress_at >= began else line.silent_s + waited
-            if line.busy and line.silent_s * 1000 >= self._progress_ms:
-                self._give_up(line, f"no progress within {self._progress_ms} ms")
+            if line.busy and line.silent_s * 1000 >= self._patience_ms(line):
+                self._give_up(line, f"no progress within {self._patience_ms(line)} ms")
 
     def _fill_window(self, line: Line) -> None:
         assert line.channel is not None
-        while line.queue and (line.window_bytes < self._window or not line.under_way):
+        while line.queue and (line.window_bytes < line.route.window_bytes or not line.under_way):
             piece = line.queue.popleft()
             line.queued_bytes -= len(piece.data)
             if piece.sending.trouble:
@@ -318,7 +322,7 @@ class Courier:
             return False
         line.channel.close()
         try:
-            line.channel = wire.Channel(line.address, self._token)
+            line.channel = wire.Channel(line.route.target_address, self._token)
         except wire.LinkDown:
             return False
         for request, piece in line.under_way.items():
@@ -326,7 +330,7 @@ class Courier:
         return True
 
     def _give_up(self, line: Line, reason: str) -> None:
-        line.down = f"{line.name}: {reason}"
+        line.down = f"{line.route.target}: {reason}"
         for piece in [*line.under_way.values(), *line.queue]:
             piece.sending.fail(m.TARGET_DOWN, line.down)
         line.queue.clear()

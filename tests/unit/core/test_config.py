@@ -294,11 +294,25 @@ def test_every_key_of_a_broker_is_read_somewhere() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    assert [key for key in config._keys(config.BrokerConfig) if key not in read] == []
+    for struct in (config.BrokerConfig, config.ReplicationLimits):
+        assert [key for key in config._keys(struct) if key not in read] == []
+
+
+def test_limits_of_the_pipeline() -> None:
+    found = parse(TWO + "[replication.limits]\nwindow_bytes = 1000\nprogress_ms = 3_000\n").replication.limits
+    assert (found.window_bytes, found.progress_ms, found.lease_ms) == (1000, 3000, 10_000)
+    assert parse(TWO).replication.limits == config.ReplicationLimits()
+    assert "replication.limits" in line_of(TWO + "[replication.limits]\nwindow_byte = 1\n")
+    assert "lease_ms" in line_of(TWO + "[replication.limits]\nlease_ms = 60_001\n")
 
 
 def test_every_limit_has_its_reason() -> None:
-    for struct in (config.BrokerConfig, config.SubscriptionsConfig, config.DeduplicationConfig):
+    for struct in (
+        config.BrokerConfig,
+        config.ReplicationLimits,
+        config.SubscriptionsConfig,
+        config.DeduplicationConfig,
+    ):
         body = ast.parse(inspect.getsource(struct)).body[0]
         assert isinstance(body, ast.ClassDef)
         fields = [node for node in body.body if isinstance(node, ast.AnnAssign)]

@@ -1,17 +1,21 @@
 """What may be planned when, and what is told to whom."""
 
+import random
+
 import pytest
 
 from magnetar.core.ids import LinkCursor
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import messages as m
-from magnetar.spark.book import BLOCKED_MS_MAX
+from magnetar.spark.book import Book
 from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.states import ALL, HANDSHAKE_IDLE_MS
+from magnetar.spark.states import ALL
 from magnetar.wire import pulsar_pb2 as pb
 
 from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told
 
 MB = 1 << 20
+IDLE_MS = ReplicationLimits().handshake_idle_ms
 
 
 def test_nothing_is_planned_before_the_handshake() -> None:
@@ -148,20 +152,20 @@ def test_a_topic_in_flight_is_not_compared() -> None:
 
 def test_a_changed_counter_makes_all_topics_be_compared() -> None:
     of = ready(states=(state("t"), state("u", c=9)))
-    [asked] = shake(of, counter=4, now=HANDSHAKE_IDLE_MS)
+    [asked] = shake(of, counter=4, now=IDLE_MS)
     assert not asked.topics, "idle: only the counters"
     assert asked.counter == 3
-    assert not ranges(of, now=HANDSHAKE_IDLE_MS)
-    [asked] = shake(of, counter=4, now=HANDSHAKE_IDLE_MS)
+    assert not ranges(of, now=IDLE_MS)
+    [asked] = shake(of, counter=4, now=IDLE_MS)
     assert {query.topic for query in asked.topics} == {"t", "u"}
     assert asked.counter == 4
-    assert ranges(of, now=HANDSHAKE_IDLE_MS)
+    assert ranges(of, now=IDLE_MS)
 
 
 def test_an_equal_counter_compares_nothing() -> None:
     of = ready()
-    shake(of, now=HANDSHAKE_IDLE_MS)
-    assert ranges(of, now=HANDSHAKE_IDLE_MS)
+    shake(of, now=IDLE_MS)
+    assert ranges(of, now=IDLE_MS)
     assert not of.links[0].unready
 
 
@@ -178,7 +182,7 @@ def test_a_blocked_topic_is_told_to_the_source_and_tried_again_ever_more_rarely(
         now = topic.retry_at_ms
     assert pauses[0] < 2000
     assert pauses[-1] > 20_000
-    assert max(pauses) <= BLOCKED_MS_MAX * 1.25
+    assert max(pauses) <= ReplicationLimits().blocked_retry_ms_max * 1.25
     parts = {part.topic: part for part in ranges(of, now=now)}
     told(of, ALL, outcome(parts["t"], c=3, s=3), now=now)
     owed = of.links[0].owed["t"]
@@ -334,3 +338,18 @@ def test_new_partitions_are_told_to_the_destination() -> None:
     report(of, pb.GeoTopicState.FromString(state().SerializeToString().replace(b"\x18\x00", b"\x18\x04")))
     [asked] = of.handshakes("b", 0)
     assert [query.partitions for query in asked.topics] == [4]
+
+
+def test_limits_reach_tasks_and_batches() -> None:
+    limits = ReplicationLimits(progress_ms=7, window_bytes=8, buffer_bytes_max=9, tail_batch_bytes_max=MB)
+    of = Book(LINKS[:1], random.Random(7), 2, limits)
+    report(of, state(size=MB))
+    shake(of)
+    [task] = of.plan(ALL, ROUTES, 0)
+    [route] = task.routes
+    assert (route.progress_ms, route.window_bytes, route.buffer_bytes_max) == (7, 8, 9)
+    assert sum(part.bytes_max for part in task.ranges) == MB
+    of = Book(LINKS[:1], random.Random(7), 2)
+    report(of, state(size=MB))
+    shake(of)
+    assert sum(part.bytes_max for part in of.plan(ALL, ROUTES, 0)[0].ranges) > MB
