@@ -19,7 +19,8 @@ def interval(*links: tuple[Position, int], written_ms: int) -> int:
     sources = {str(number): SimpleNamespace(topics={"t": state}) for number, state in enumerate(topics)}
     broker = SimpleNamespace(outbox=SimpleNamespace(now_ms=NOW), links=SimpleNamespace(sources=sources))
     around = SimpleNamespace(broker=broker, settings=SimpleNamespace(ack_sync_interval_ms=SHORTEST))
-    return Replication.interval_ms(cast("Any", around), "t", MARKER, written_ms)
+    progress = SimpleNamespace(waiting_since=lambda carried: 0 if carried >= MARKER else written_ms)
+    return Replication.interval_ms(cast("Any", around), "t", cast("Any", progress))
 
 
 @pytest.mark.parametrize(
