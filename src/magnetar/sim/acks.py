@@ -1,30 +1,42 @@
 """What was acknowledged, by the frames that reached a broker: nothing else is true.
 
-For each subscription in each cluster: `may`, the messages that it may count as acknowledged. They come from
+A subscription that is not replicated has one truth in each cluster: `Acked.may`, the messages that it may count.
 
     base       what the cursor covered when the subscription was made there (its starting point)
     acks       frames of consumers that the broker knew when they came; a cumulative one covers everything held below
     skips      an operator's
     seeks      take back what is at or behind their target
-    expiry     local
+    expiry     local, always
+
+A replicated one has a truth of all clusters together (`Shared`), as the model has it (../shared/model/exact.py): per epoch
+what may be known, and what each cluster must know in the end. Who has to know what follows from what is durable: an
+acknowledgement that was answered, or stands in a marker that is on a disk, or whose broker did not die since.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar.core.ids import Position
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.state import SubscriptionState
 from magnetar.sim.clients import Client, Consumer
 from magnetar.storage.cursor import Cursor, bits_of
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire.acksets import AckedSetsMarker
 from magnetar.wire.frames import Frame
+from magnetar.wire.markers import Update, parse_marker
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription import Subscription
     from magnetar.sim.cluster import Cluster
-    from magnetar.sim.truth import Copy
     from magnetar.sim.world import World
 
 Name = tuple[str, str, str]
 """Cluster, topic, subscription."""
+
+CREATION = "creation"
+"""All creations share one epoch."""
 
 
 @dataclass(slots=True)
@@ -32,40 +44,66 @@ class Acked:
     """The truth of one subscription in one cluster.
 
     Attributes:
-        may: messages that may count as acknowledged there.
+        may: messages that may count as acknowledged there (of a replicated one in exact mode: see `Shared.may`).
         machine: the broker's object, to notice a new one.
         delivered: messages that were sent to a consumer there, since the calm.
-        late: messages that were about to be deleted when the subscription was made.
+        late: messages that were about to be deleted when the subscription was made or moved.
+        expired: messages that the operator's expiry passed.
+        told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
+        unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
+        unread: markers that are durable, and that the broker has not been told of yet.
     """
 
     may: set[int] = field(default_factory=set)
     machine: "Subscription | None" = None
     delivered: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
+    expired: set[int] = field(default_factory=set)
+    told: dict[Any, set[int]] = field(default_factory=dict)
+    unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
+    unread: list[tuple[Position, Any, set[int]]] = field(default_factory=list)
 
 
-def messages(cursor: Cursor, copy: "Copy", counts: "Truthful") -> set[int]:
-    """Uids of retained messages that a cursor counts as acknowledged."""
-    found: set[int] = set()
-    for position, uid in copy.at.items():
-        count = counts(uid)
-        if cursor.is_acked(position):
-            found.update(range(uid, uid + count))
-        elif position in cursor.partial:
-            bits = cursor.partial[position].bits
-            found.update(uid + number for number in range(count) if not bits >> number & 1)
-    return found
+@dataclass(slots=True)
+class Creation:
+    """Somebody made the subscription.
+
+    Attributes:
+        cluster, uuid, incarnation: where.
+        base: messages held in front of its start.
+        scope: origins that it states something about.
+        durable: a marker that tells of it is on a disk.
+    """
+
+    cluster: str
+    uuid: str
+    incarnation: int
+    base: set[int]
+    scope: frozenset[str]
+    durable: bool = False
 
 
-class Truthful:
-    """How many messages an entry has."""
+@dataclass(slots=True)
+class Shared:
+    """The truth of one replicated subscription in all clusters.
 
-    def __init__(self, world: "World") -> None:
-        self._published = world.truth.published
+    Attributes:
+        may: per epoch what may be known.
+        must: per epoch and cluster what must be known in the end.
+        created: all creations.
+        acked: acknowledged by a consumer, anywhere, ever.
+        again: deliveries of messages that were acknowledged somewhere.
+        given_up: it was deleted in some cluster: what that one still hears is not promised.
+        sought: it was moved back, or ahead, by somebody.
+    """
 
-    def __call__(self, uid: int) -> int:
-        """Of an entry by its uid."""
-        return self._published[uid].count
+    may: dict[Any, set[int]] = field(default_factory=dict)
+    must: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
+    created: list[Creation] = field(default_factory=list)
+    acked: set[int] = field(default_factory=set)
+    again: int = 0
+    given_up: bool = False
+    sought: bool = False
 
 
 class Acks:
@@ -77,25 +115,86 @@ class Acks:
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.counts = Truthful(world)
         self.of: dict[Name, Acked] = {}
-        self._seeking: tuple[Consumer, Subscription] | None = None
+        self.shared: dict[tuple[str, str], Shared] = {}
+        self._heard: set[Name] = set()
+        self._written: dict[tuple[str, str, Position], int] = {}
+        self._seeking: tuple[Consumer, Subscription, set[int]] | None = None
+
+    # ------------------------------------------------------------------------------------------------------- questions
 
     def get(self, name: Name) -> Acked:
-        """The truth of a subscription."""
+        """The truth of a subscription in a cluster."""
         return self.of.setdefault(name, Acked())
 
-    def now(self, cluster: "Cluster", topic: str, cursor: Cursor) -> set[int]:
-        """What a cursor counts as acknowledged of what is retained."""
-        copy = self.world.truth.copy(cluster, topic)
-        return messages(cursor, copy, self.counts) if copy is not None else set()
+    def all(self, topic: str, subscription: str) -> Shared:
+        """The truth of a replicated subscription."""
+        return self.shared.setdefault((topic, subscription), Shared())
+
+    def count(self, uid: int) -> int:
+        """Messages in an entry."""
+        return self.world.truth.published[uid].count
 
     def retained(self, cluster: "Cluster", topic: str) -> set[int]:
         """All messages that a cluster has."""
         copy = self.world.truth.copy(cluster, topic)
         if copy is None:
             return set()
-        return {uid + number for uid in copy.at.values() for number in range(self.counts(uid))}
+        return {uid + number for uid in copy.at.values() for number in range(self.count(uid))}
+
+    def now(self, cluster: "Cluster", topic: str, cursor: Cursor) -> set[int]:
+        """What a cursor counts as acknowledged, of what is retained."""
+        copy = self.world.truth.copy(cluster, topic)
+        found: set[int] = set()
+        for position, uid in copy.at.items() if copy is not None else ():
+            count = self.count(uid)
+            if cursor.is_acked(position):
+                found.update(range(uid, uid + count))
+            elif position in cursor.partial:
+                bits = cursor.partial[position].bits
+                found.update(uid + number for number in range(count) if not bits >> number & 1)
+        return found
+
+    def state(self, cluster: "Cluster", topic: str, subscription: str) -> SubscriptionState | None:
+        """What exact mode's machine has of a subscription; None also while it is loading."""
+        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        host = found.replicated if found is not None else None
+        if host is None or not host.ready:
+            return None
+        states: dict[str, SubscriptionState] = host.exact.states  # type: ignore[attr-defined]
+        return states.get(subscription)
+
+    @staticmethod
+    def key(state: SubscriptionState) -> Any:
+        """The epoch of a state, all creations being the same."""
+        return state.epoch if state.epoch.kind else CREATION
+
+    def uids(self, topic: str, bits: IndexSet) -> set[int]:
+        """Messages by their identities."""
+        known = self.world.truth.messages
+        return {
+            known[name]
+            for key, bitmap in bits.origins.items()
+            for index in bitmap
+            if (name := (topic, key.cluster, key.incarnation, index)) in known
+        }
+
+    def exact(self, machine: "Subscription | None") -> bool:
+        """Whether exact mode's promises hold for a subscription."""
+        return machine is not None and machine.durable and machine.replicated and self.world.mode == "exact"
+
+    def allowed(self, cluster: "Cluster", topic: str, machine: "Subscription") -> set[int]:
+        """Everything that a cluster may count as acknowledged now."""
+        truth = self.get((cluster.name, topic, machine.name))
+        if not self.exact(machine):
+            return truth.may | truth.expired
+        shared = self.all(topic, machine.name)
+        state = self.state(cluster, topic, machine.name)
+        keys = list(shared.may) if state is None else [self.key(state)]
+        found = truth.expired.union(*(shared.may.get(key, ()) for key in keys))
+        if CREATION in keys or state is None:
+            found = found.union(*(one.base for one in shared.created))
+        return found
 
     # --------------------------------------------------------------------------------------------- what brokers are told
 
@@ -104,13 +203,14 @@ class Acks:
         if not isinstance(client, Consumer):
             return
         cluster = self.world.clusters[client.cluster]
-        consumer = self._open(cluster, client)
-        if consumer is None:
+        machine = self._open(cluster, client)
+        if machine is None:
             return
         if frame.command.type == 10:
-            self._acknowledge(cluster, client, frame)
+            self._acknowledge(cluster, client, machine, frame)
         elif frame.command.type == 28:
-            self._seeking = (client, consumer)
+            state = self.state(cluster, client.topic, machine.name)
+            self._seeking = (client, machine, self.uids(client.topic, state.consumed()) if state is not None else set())
 
     def _open(self, cluster: "Cluster", client: Consumer) -> "Subscription | None":
         assert cluster.broker is not None
@@ -119,7 +219,7 @@ class Acks:
         consumer = session.consumers.get(1) if session is not None else None
         return consumer.subscription if consumer is not None else None
 
-    def _acknowledge(self, cluster: "Cluster", client: Consumer, frame: Frame) -> None:
+    def _acknowledge(self, cluster: "Cluster", client: Consumer, machine: "Subscription", frame: Frame) -> None:
         copy = self.world.truth.copy(cluster, client.topic)
         if copy is None:
             return
@@ -130,49 +230,203 @@ class Acks:
             if ack.ack_type == 1:
                 for held, uid in copy.at.items():
                     if held <= position:
-                        fresh.update(range(uid, uid + self.counts(uid)))
+                        fresh.update(range(uid, uid + self.count(uid)))
             elif position in copy.at:
                 uid = copy.at[position]
                 keep = bits_of(item.ack_set)
-                fresh.update(uid + number for number in range(self.counts(uid)) if not keep >> number & 1)
-        self.add(cluster, client.topic, client.subscription, fresh)
+                fresh.update(uid + number for number in range(self.count(uid)) if not keep >> number & 1)
+        key = self.add(cluster, client.topic, machine, fresh)
+        if ack.HasField("request_id"):
+            client.asked[ack.request_id] = (key, fresh)
 
-    def add(self, cluster: "Cluster", topic: str, subscription: str, fresh: set[int]) -> None:
-        """These are acknowledged in a cluster from now on."""
-        self.get((cluster.name, topic, subscription)).may |= fresh
+    def add(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> Any:
+        """These are acknowledged in a cluster from now on; in which epoch."""
+        truth = self.get((cluster.name, topic, machine.name))
+        truth.may |= fresh
+        if not machine.replicated:
+            return None
+        shared = self.all(topic, machine.name)
+        shared.acked |= fresh
+        if self.world.mode == "snapshot":
+            for name in self.world.names:
+                self.get((name, topic, machine.name)).may |= fresh
+            return None
+        state = self.state(cluster, topic, machine.name)
+        key = self.key(state) if state is not None else CREATION
+        shared.may.setdefault(key, set()).update(fresh)
+        truth.unsafe.append((key, fresh))
+        truth.told.setdefault(key, set()).update(fresh)
+        return key
+
+    def answered(self, client: Consumer, key: Any, fresh: set[int]) -> None:
+        """A consumer was told that its acknowledgement is durable."""
+        if key is not None:
+            self.owe(client.cluster, client.topic, client.subscription, key, fresh)
+
+    def owe(self, cluster: str, topic: str, subscription: str, key: Any, fresh: set[int]) -> None:
+        """Something durable in a cluster knows these: so must everybody who hears it."""
+        must = self.all(topic, subscription).must.setdefault(key, {})
+        for name in self.world.hearers(cluster):
+            must.setdefault(name, set()).update(fresh)
 
     def behind(self, client: Client, frame: Frame) -> None:
         """The broker handled a frame."""
         if self._seeking is None:
             return
-        consumer, machine = self._seeking
+        consumer, machine, before = self._seeking
         self._seeking = None
         cluster = self.world.clusters[consumer.cluster]
         if cluster.broker is not None:
-            self.moved(cluster, consumer.topic, machine)
+            self.moved(cluster, consumer.topic, machine, before)
 
-    def moved(self, cluster: "Cluster", topic: str, machine: "Subscription") -> None:
-        """A cursor was put somewhere else: what it no longer covers is to come again."""
+    def moved(self, cluster: "Cluster", topic: str, machine: "Subscription", before: set[int]) -> None:
+        """A cursor was put somewhere else: what it no longer covers is to come again.
+
+        Args:
+            cluster, topic, machine: which.
+            before: what was consumed, held or not (exact mode).
+        """
+        assert cluster.broker is not None
         truth = self.get((cluster.name, topic, machine.name))
-        truth.may = (truth.may - self.retained(cluster, topic)) | self.now(cluster, topic, machine.cursor)
+        held, covers = self.retained(cluster, topic), self.now(cluster, topic, machine.cursor)
+        truth.may = (truth.may - held) | covers
+        truth.expired -= held - covers
+        if topic in cluster.broker.upkeep._trimming:
+            truth.late |= held
+        if not machine.replicated:
+            return
+        shared = self.all(topic, machine.name)
+        shared.sought = True
+        state = self.state(cluster, topic, machine.name)
+        if self.world.mode == "exact" and state is not None:
+            true = (before - held) | covers
+            shared.may.setdefault(self.key(state), set()).update(true)
 
     # ----------------------------------------------------------------------------------------------------- observation
 
+    def heard_of(self, cluster: str, topic: str, subscription: str) -> None:
+        """A broker says that it made a subscription because another cluster has it."""
+        self._heard.add((cluster, topic, subscription))
+
     def after_event(self, cluster: "Cluster", *, loaded: bool = False) -> None:
-        """Notice subscriptions that were made; what their cursor covers is their starting point."""
+        """Notice subscriptions that were made or deleted, and markers that were read."""
         broker = cluster.broker
         assert broker is not None
         for text, topic in broker.topics.items():
             for name, machine in topic.subscriptions.items():
                 truth = self.get((cluster.name, text, name))
                 if truth.machine is not machine:
-                    truth.machine = machine
-                    if not loaded:
-                        truth.may = self.now(cluster, text, machine.cursor)
-                        truth.delivered = set()
-                        deleting = text in broker.upkeep._trimming
-                        truth.late = self.retained(cluster, text) if deleting else set()
+                    self._made(cluster, text, machine, truth, loaded=loaded)
+                if truth.unread:
+                    self._read(truth, topic.log.last)
+        for (at, text, name), truth in self.of.items():
+            if at == cluster.name and truth.machine is not None:
+                found = broker.topics.get(text)
+                if found is not None and name not in found.subscriptions:
+                    truth.machine = None
+                    self.all(text, name).given_up = True
+
+    def _made(self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, *, loaded: bool) -> None:
+        assert cluster.broker is not None
+        truth.machine = machine
+        name = (cluster.name, topic, machine.name)
+        if loaded:
+            return
+        shared = self.all(topic, machine.name)
+        covers = self.now(cluster, topic, machine.cursor)
+        truth.delivered, truth.expired = set(), set()
+        truth.late = self.retained(cluster, topic) if topic in cluster.broker.upkeep._trimming else set()
+        if name in self._heard:
+            self._heard.discard(name)
+            truth.may = set(shared.acked)
+            return
+        truth.may = covers
+        if self.exact(machine):
+            found = cluster.broker.topics[topic].replicated
+            scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
+            incarnation = cluster.broker.topics[topic].log.incarnation
+            shared.created.append(Creation(cluster.name, cluster.uuid, incarnation, covers, scope))
+
+    @staticmethod
+    def _read(truth: Acked, last: Position) -> None:
+        while truth.unread and truth.unread[0][0] <= last:
+            _, key, fresh = truth.unread.pop(0)
+            truth.told.setdefault(key, set()).update(fresh)
+
+    def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry) -> None:
+        """A marker is on a disk."""
+        marker = parse_marker(entry.data)
+        if isinstance(marker, Update) and self.world.mode == "snapshot":
+            self._update(cluster, topic, entry, marker.subscription)
+        if not isinstance(marker, AckedSetsMarker) or self.world.mode != "exact":
+            return
+        for one in marker.sets:
+            key = one.epoch if one.epoch.kind else CREATION
+            fresh = self.uids(topic, IndexSet(one.acks))
+            truth = self.get((cluster.name, topic, one.subscription))
+            truth.unread.append((entry.position, key, fresh))
+            if entry.origin:
+                continue
+            base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
+            self.owe(cluster.name, topic, one.subscription, key, fresh | base)
+            for creation in self.all(topic, one.subscription).created:
+                if (creation.cluster, creation.uuid) == (cluster.name, cluster.uuid) and one.base is not None:
+                    creation.durable = True
+
+    def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, subscription: str) -> None:
+        """An update moves cursors to where its writer's is: also over what was sought back before it was written."""
+        if not entry.origin:
+            self._written[cluster.name, topic, entry.position] = len(self._written)
+        else:
+            writer = self.of.get((entry.origin, topic, subscription))
+            if writer is not None:
+                self.get((cluster.name, topic, subscription)).may |= writer.may
 
     def delivered(self, consumer: Consumer, uids: set[int]) -> None:
         """A consumer was given messages."""
         self.get((consumer.cluster, consumer.topic, consumer.subscription)).delivered |= uids
+        shared = self.shared.get((consumer.topic, consumer.subscription))
+        if shared is not None:
+            shared.again += len(uids & shared.acked)
+
+    # ---------------------------------------------------------------------------------------------------------- faults
+
+    def died(self, cluster: str) -> None:
+        """A broker forgot what nothing durable had."""
+        for (at, _, _), truth in self.of.items():
+            if at == cluster:
+                for key, fresh in truth.unsafe:
+                    truth.told.get(key, set()).difference_update(fresh)
+                truth.unsafe.clear()
+
+    def lost(self, cluster: str, topic: str) -> None:
+        """A topic's log is gone: what only it knew may come again."""
+        for name in [name for name in self.of if name[:2] == (cluster, topic)]:
+            del self.of[name]
+        for (text, subscription), shared in self.shared.items():
+            if text != topic:
+                continue
+            for key, owed in shared.must.items():
+                known = {
+                    name: self._known(name, topic, subscription, key) if name != cluster else set()
+                    for name in self.world.names
+                }
+                for hearer in owed:
+                    owed[hearer] &= set().union(*(known[source] for source in self.world.sources(hearer)))
+
+    def _known(self, cluster: str, topic: str, subscription: str, key: Any) -> set[int]:
+        state = self.state(self.world.clusters[cluster], topic, subscription)
+        if state is None or self.key(state) != key:
+            return set()
+        return self.uids(topic, state.consumed() if state.epoch.kind else state.acks)
+
+    def settle(self) -> None:
+        """Nobody dies any more: what brokers know, all must know."""
+        for (cluster, topic, subscription), truth in self.of.items():
+            for key, fresh in truth.unsafe:
+                self.owe(cluster, topic, subscription, key, fresh)
+            truth.unsafe.clear()
+
+    def copies(self, uids: Iterable[int]) -> list[int]:
+        """For messages to people: the first few."""
+        return sorted(uids)[:10]

@@ -1,7 +1,7 @@
 """Producers and consumers that speak the protocol as the official clients do, and misbehave as users do."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.ids import Position
 from magnetar.sim.net import Connection
@@ -160,6 +160,7 @@ class Consumer(Client):
         self.topic, self.subscription, self.kind = topic, subscription, kind
         self.ready = False
         self.received: list[Received] = []
+        self.asked: dict[int, tuple[Any, set[int]]] = {}
         self._subscribe = pb.CommandSubscribe(
             topic=topic, subscription=subscription, subType=kind, consumer_id=1, request_id=0,
             initialPosition=int(earliest), replicate_subscription_state=replicated,
@@ -175,8 +176,15 @@ class Consumer(Client):
         elif command.type == 13 and not self.ready:
             self.ready = True
             self.flow(1000)
+        elif command.type == 38:
+            self._ack_answered(command.ackResponse)
         elif command.type in (14, 16):
             self.close()
+
+    def _ack_answered(self, response: pb.CommandAckResponse) -> None:
+        asked = self.asked.pop(response.request_id, None)
+        if asked is not None and not response.HasField("error"):
+            self.world.acks.answered(self, *asked)
 
     def closed(self) -> None:
         """What was not acknowledged comes again, to somebody."""

@@ -50,7 +50,7 @@ class Connection:
         self._decoder = FrameDecoder(CLIENT_FRAME_BYTES_MAX)
         self._server_decoder = FrameDecoder(CLIENT_FRAME_BYTES_MAX)
         self._to_server: deque[bytes] = deque()
-        self._to_client: deque[bytes] = deque()
+        self._to_client: deque[Frame] = deque()
         self._server_at = self._client_at = 0
         self._closing = False
 
@@ -84,7 +84,10 @@ class Connection:
         """From the broker to the client."""
         if not self.open:
             return
-        self._to_client.append(b"".join(buffers))
+        frames = self._decoder.feed(b"".join(buffers))
+        self._to_client.extend(frames)
+        if self.client is not None:
+            self.cluster.world.sent(self.client, frames)
         if not self.stalled:
             self._client_at = max(self._client_at, self.net.clock.now_ms + self.net.delay_ms())
             self.net.clock.after(self._client_at - self.net.clock.now_ms, self._arrive_client)
@@ -93,9 +96,9 @@ class Connection:
         if self.stalled or not self.open:
             return
         if self._to_client:
-            data = b"".join(self._to_client)
+            frames = list(self._to_client)
             self._to_client.clear()
-            self._on_frames(self._decoder.feed(data))
+            self._on_frames(frames)
         if self._closing and not self._to_client:
             self._end()
 

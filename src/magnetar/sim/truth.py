@@ -103,6 +103,7 @@ class Truth:
         self.published: dict[int, Published] = {}
         self.copies: dict[tuple[str, str], Copy] = {}
         self.identities: dict[tuple[str, str, int, int], int] = {}
+        self.messages: dict[tuple[str, str, int, int], int] = {}
         self.next_uid = 0
 
     # ------------------------------------------------------------------------------------------------------ publishing
@@ -165,6 +166,8 @@ class Truth:
         if self.identities.setdefault(name, uid) != uid:
             raise Violation(f"identity {name} names messages {self.identities[name]} and {uid}")
         published = self.published[uid]
+        for number in range(published.count):
+            self.messages[topic, origin, incarnation, entry.first_index + number] = uid + number
         if not entry.origin:
             published.incarnation, published.index = incarnation, entry.first_index
 
@@ -183,6 +186,7 @@ class Truth:
 
     def died(self, cluster: "Cluster") -> None:
         """A broker is gone."""
+        self.world.acks.died(cluster.name)
         for checker in self.world.checkers:
             checker.died(cluster)
 
@@ -206,6 +210,7 @@ class Truth:
             fresh = [entry for entry in found if entry.position not in copy.at and entry.position not in copy.markers]
             self.stored(cluster, topic, fresh)
             self.dropped_below(cluster, topic, copy, first)
+        self.world.acks.after_event(cluster, loaded=True)
         for checker in self.world.checkers:
             checker.started(cluster)
 

@@ -168,6 +168,7 @@ class Workload:
         if machine is None:
             return
         entries = rng.choice((1, 2, 5, 0))
+        before = world.acks.now(cluster, topic, machine.cursor)
         world.say(f"{cluster.name}: an operator skips {entries or 'all'} of {name}")
         try:
             if entries:
@@ -177,7 +178,7 @@ class Workload:
         except MagnetarError:
             return
         if cluster.broker is not None:
-            world.acks.add(cluster, topic, name, world.acks.now(cluster, topic, machine.cursor))
+            world.acks.add(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
 
     def kinds_of_entries(self) -> tuple[int, ...]:
         """What this world publishes."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note
-from magnetar.core.config import Config, parse
+from magnetar.core.config import Config, SubscriptionsConfig, parse
 from magnetar.sim.acks import Acks
 from magnetar.sim.checkers import CHECKERS, Checker
-from magnetar.sim.clients import SHARED, Consumer
+from magnetar.sim.clients import SHARED, Client, Consumer
 from magnetar.sim.clock import Clock
 from magnetar.sim.cluster import Cluster, small_limits
 from magnetar.sim.faults import Faults
@@ -19,6 +19,7 @@ from magnetar.sim.pipeline import Link
 from magnetar.sim.truth import Copy, Published, Truth, Violation
 from magnetar.sim.workload import Workload
 from magnetar.storage.entries import StoredEntry
+from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -83,13 +84,23 @@ class World:
         self.names = ["a", "b", "c", "d"][: rng.choice((2, 2, 3, 3, 3, 4))]
         self.topics = [TOPIC]
         self.skipped: set[int] = set()
-        self.replicated = False
+        self.replicated = rng.random() < 0.9
         self.storm = True
         self.truth = Truth(self)
         self.acks = Acks(self)
         self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
-        kind, pairs = topology(rng, self.names)
-        self.kind = kind
+        self.kind, self.pairs = kind, pairs = topology(rng, self.names)
+        self._sources = {name: {name} | {one for one, other in pairs if other == name} for name in self.names}
+        for _ in self.names:
+            for name in self.names:
+                self._sources[name] |= set().union(*(self._sources[one] for one in self._sources[name]))
+        self.settings = SubscriptionsConfig(
+            mode=mode,  # type: ignore[arg-type]  # one of the two
+            snapshot_interval_ms=rng.choice((100, 1_000)),
+            snapshot_timeout_s=rng.choice((1, 5)),
+            max_cached_snapshots=rng.choice((2, 5, 30)),
+            ack_sync_interval_ms=rng.choice((5, 100, 1_000)),
+        )
         limits = small_limits(
             segment_bytes=rng.choice((1_000, 4_000, 100_000)),
             ledger_entries_max=rng.choice((1, 2, 5, 50)),
@@ -131,7 +142,23 @@ class World:
 
     def broker_extras(self, _cluster: Cluster) -> dict[str, Any]:
         """Further arguments of a broker."""
-        return {}
+        return {"routes": frozenset(self.pairs), "subscriptions": self.settings}
+
+    def sources(self, cluster: str) -> set[str]:
+        """A cluster and everything from which links lead to it, by any way."""
+        return self._sources[cluster]
+
+    def hearers(self, cluster: str) -> list[str]:
+        """Everybody who hears of a cluster, itself included."""
+        return [name for name in self.names if cluster in self._sources[name]]
+
+    def sent(self, client: Client, frames: list[Frame]) -> None:
+        """A broker sends something to a client."""
+        if isinstance(client, Consumer):
+            for frame in frames:
+                if frame.command.type == 9:
+                    for checker in self.checkers:
+                        checker.sent(client, frame)
 
     def link(self, source: str, target: str) -> Link:
         """The pipeline of one link."""
@@ -141,6 +168,9 @@ class World:
         """A broker's log has a line."""
         if note.level in ("warning", "error"):
             self.say(f"{cluster.name} {note.level}: {note.text}")
+        elif note.text.endswith("was made because another cluster has it"):
+            topic, _, rest = note.text.partition(": subscription ")
+            self.acks.heard_of(cluster.name, topic, rest.split()[0])
 
     def after_event(self, cluster: Cluster) -> None:
         """A broker handled an event."""
@@ -156,9 +186,11 @@ class World:
 
     def marker_stored(self, cluster: Cluster, topic: str, entry: StoredEntry) -> None:
         """A marker is durable."""
+        self.acks.marker(cluster, topic, entry)
 
     def forgets(self, cluster: str, topic: str, copy: Copy) -> None:
         """A life of a topic is over."""
+        self.acks.lost(cluster, topic)
         for checker in self.checkers:
             checker.forgot(cluster, topic, copy)
 
@@ -172,8 +204,6 @@ class World:
         """A disk is gone."""
         for topic in self.topics:
             self.forgotten(cluster.name, topic)
-        for name in [name for name in self.acks.of if name[0] == cluster.name]:
-            del self.acks.of[name]
 
     def revive_later(self, cluster: Cluster) -> None:
         """Whoever looks after the cluster starts it again, some time."""
@@ -208,6 +238,7 @@ class World:
         self.storm = False
         self.heal()
         self.calm()
+        self.acks.settle()
         for checker in self.checkers:
             checker.verdict()
 

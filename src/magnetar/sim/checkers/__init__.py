@@ -1,10 +1,21 @@
 """One promise a file. A checker is told what happens, and looks at the brokers when asked to."""
 
 from magnetar.sim.checkers.base import Checker
+from magnetar.sim.checkers.convergence import Convergence
+from magnetar.sim.checkers.duplicates import BoundedDuplicates
 from magnetar.sim.checkers.links import OnceAndInOrder
+from magnetar.sim.checkers.monotony import Monotony
 from magnetar.sim.checkers.no_invention import NoInvention
 from magnetar.sim.checkers.no_loss import NoLoss
 
-__all__ = ["CHECKERS", "Checker", "NoInvention", "NoLoss", "OnceAndInOrder"]
+CHECKERS: tuple[type[Checker], ...] = (
+    OnceAndInOrder,
+    NoInvention,
+    BoundedDuplicates,
+    Monotony,
+    Convergence,
+    NoLoss,
+)
+"""In this order they give their verdicts: the last one makes consumers come."""
 
-CHECKERS = (OnceAndInOrder, NoInvention, NoLoss)
+__all__ = ["CHECKERS", "Checker"]

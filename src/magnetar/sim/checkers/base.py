@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
+from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from magnetar.sim.clients import Consumer
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.truth import Copy, Published
     from magnetar.sim.world import World
@@ -35,6 +37,9 @@ class Checker:
 
     def started(self, cluster: "Cluster") -> None:
         """A broker came back."""
+
+    def sent(self, client: "Consumer", frame: Frame) -> None:
+        """A broker sends a message to a consumer."""
 
     def after_event(self, cluster: "Cluster") -> None:
         """A broker handled an event."""
