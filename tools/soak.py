@@ -16,6 +16,9 @@ SEEDS = 20_000
 KILLS = 50
 """Kills of a process that writes, in the same way; `make test` does 6."""
 
+KILL_ROUNDS = 50
+"""SIGKILLs of brokers, drivers, Python workers and executors, of each kind, in the same way; `make test` does 10."""
+
 
 def main() -> None:
     """Run until the deadline; the exit code is that of the first run that failed."""
@@ -33,6 +36,8 @@ def main() -> None:
             "HYPOTHESIS_PROFILE": "soak",
             "MAGNETAR_SEEDS": str(SEEDS * number),
             "MAGNETAR_KILLS": str(KILLS * number),
+            "MAGNETAR_KILL_ROUNDS": str(KILL_ROUNDS * number),
+            "MAGNETAR_KILL_SEED": str(seed),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", f"--hypothesis-seed={seed}", *folders]
         code = subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=False).returncode

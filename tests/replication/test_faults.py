@@ -1,14 +1,13 @@
-"""Processes die, disks are lost, clusters are born again: every acknowledged message is there once, in order."""
+"""Clusters are down for a while, lose their disks, are born again. (SIGKILL again and again: test_kills.)"""
 
-import random
 import shutil
-import threading
 from collections.abc import Callable
 
 import pulsar
 import pytest
 
 from tests.replication.conftest import Mesh
+from tests.support import traffic
 from tests.support.brokers import eventually
 from tests.support.pipelines import Pipeline
 
@@ -17,82 +16,9 @@ pytestmark = pytest.mark.spark
 MakeMesh = Callable[..., Mesh]
 
 
-class Publisher:
-    """Publishes numbers until told to stop; remembers what was acknowledged."""
-
-    def __init__(self, client: pulsar.Client, topic: str, prefix: str) -> None:
-        self.acknowledged: list[bytes] = []
-        self._stop = threading.Event()
-        self._producer = client.create_producer(topic, batching_enabled=False, max_pending_messages=200)
-        self._prefix = prefix
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            data = f"{self._prefix}{number}".encode()
-            try:
-                # One at a time: the client re-sends after a broken connection, so without deduplication a message may
-                # be stored twice *by the client*; those have the same number and are told apart from doubles of a link
-                # by comparing clusters.
-                self._producer.send(data)
-            except pulsar.PulsarException:
-                continue
-            self.acknowledged.append(data)
-            number += 1
-
-    def stop(self) -> list[bytes]:
-        """Stop; what was acknowledged."""
-        self._stop.set()
-        self._thread.join()
-        return self.acknowledged
-
-
 def contents(mesh: Mesh, cluster: str, topic: str) -> list[bytes]:
     """All messages of a topic in one cluster, in its order."""
-    reader = mesh.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(20_000).data())
-    reader.close()
-    return found
-
-
-def assert_same(mesh: Mesh, topic: str, origin: str, acknowledged: list[bytes], others: list[str]) -> None:
-    """The others hold exactly what the origin holds, in its order, and the origin all that was acknowledged."""
-    held = contents(mesh, origin, topic)
-    first = list(dict.fromkeys(held))
-    assert set(acknowledged) <= set(held), "an acknowledged message is missing at its origin"
-    assert first == sorted(first, key=lambda data: int(data[1:]))
-    for other in others:
-        eventually(
-            lambda other=other: len(contents(mesh, other, topic)) >= len(held),
-            within_s=90,
-            every_s=0.5,
-            what=other,
-        )
-        assert contents(mesh, other, topic) == held
-
-
-@pytest.mark.timeout(400)
-def test_ten_kills_of_brokers_and_drivers(make_mesh: MakeMesh, topic: str) -> None:
-    mesh = make_mesh(["a", "b"])
-    mesh.pipeline.start()
-    random_source = random.Random(7)
-    publisher = Publisher(mesh.client("a"), topic, "n")
-    for round_number in range(10):
-        eventually(lambda: len(publisher.acknowledged) % 97 >= 1 or True)
-        target = random_source.choice(["a", "b", "driver"]) if round_number else "driver"
-        before = len(publisher.acknowledged)
-        if target == "driver":
-            mesh.pipeline.kill()
-            mesh.pipeline.start(wait=False)
-        else:
-            mesh[target].kill()
-            mesh[target].start()
-        eventually(lambda before=before: len(publisher.acknowledged) > before + 50, within_s=60)
-    assert_same(mesh, topic, "a", publisher.stop(), ["b"])
+    return traffic.contents(mesh.client(cluster), topic)
 
 
 @pytest.mark.timeout(300)
