@@ -58,6 +58,7 @@ class FakeControl(FakeFailovers):
         self.resources = resources
         self.existing: dict[str, FakeTopic] = {}
         self.calls: list[tuple[Any, ...]] = []
+        self.one_way = False
         self.fail: MagnetarError | None = None
         self.hang = False
         self.bug = False
@@ -98,6 +99,7 @@ class FakeControl(FakeFailovers):
                 "bytesOutCounter": 5,
                 "consumers": [{"consumerName": "c"}] * one["consumers"],
                 "isDurable": True,
+                "isReplicated": bool(one.get("replicated")),
                 "lastAckedTimestamp": len(name),
             }
             for name, one in found.subscriptions.items()
@@ -147,6 +149,44 @@ class FakeControl(FakeFailovers):
 
     def geo_status(self) -> dict[str, Any]:
         return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
+
+    def replicated_topics(self) -> list[str]:
+        return sorted(
+            name for name, one in self.existing.items() if any(s.get("replicated") for s in one.subscriptions.values())
+        )
+
+    def replicated_subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": topic,
+                "subscription": name,
+                "mode": "exact",
+                "markDeletePosition": "7:0",
+                "backlog": 1,
+                "backlogMessages": 1,
+                "consumers": one["consumers"],
+                "stalled": "",
+                "setBytes": 20,
+                "runs": 1,
+                "pending": 0,
+                "unsent": 2,
+                "towards": {"us-east": {"lagMessages": 3, "lagMs": 1500, "stalled": ""}},
+            }
+            for name, one in sorted(self._topic(topic).subscriptions.items())
+            if one.get("replicated")
+        ]
+
+    def replication_metrics(self) -> dict[str, Any]:
+        return {"mode": "exact", "counters": {"markers_written": 4}}
+
+    def refuses_mode(self, namespace: str, mode: str) -> str:
+        return "snapshot mode needs links in both directions" if mode == "snapshot" and self.one_way else ""
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
+        found = self._subscription(topic, subscription)
+        if self.resources.replicate_subscription_state(TopicName.parse(topic)) and not replicated:
+            raise PreconditionFailed("all are replicated by policy")
+        self._soon(done, lambda: found.__setitem__("replicated", replicated))
 
     def held(self, origin: str) -> list[dict[str, Any]]:
         return []

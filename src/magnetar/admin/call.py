@@ -179,6 +179,10 @@ class Call:
 
     # -------------------------------------------------------------------------------------------------------- waiting
 
+    async def others(self) -> None:
+        """Let other tasks of the loop have their turn: a long answer must not hold up a publish."""
+        await asyncio.sleep(0)
+
     async def done(self, start: Callable[[Done], None]) -> None:
         """Start a change and wait until it is durable.
 

@@ -1,10 +1,11 @@
 """What Pulsar has no path for: links, and what is replicated."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from magnetar.admin.call import Call, position_of
+from magnetar.admin.replicated import collect
 from magnetar.admin.routing import Routes
 from magnetar.broker.control import LinkState, SkipPreview
 from magnetar.core.ids import LATEST, Position
@@ -13,6 +14,9 @@ from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 from magnetar.metadata.policies import Int64, ReplicationStart
 
 geo = Routes("Links", "/geo/v1", own=True)
+
+STATUS_SUBSCRIPTIONS_MAX: Final = 200
+"""A ceiling: a status is looked at by people; `/geo/v1/subscriptions` has all."""
 
 TOPIC_QUERY = {"topic": "one topic or partition of the link, by its full name; default all."}
 
@@ -163,7 +167,7 @@ async def delete_cursor(call: Call) -> None:
 @geo.add(
     "GET",
     "/status",
-    "This cluster: links, incoming links, blocked topics, gaps, policies without a link.",
+    "This cluster: links, incoming links, blocked topics, gaps, policies without a link, replicated subscriptions.",
     reply="GeoStatus",
 )
 async def status(call: Call) -> Any:
@@ -179,6 +183,7 @@ async def status(call: Call) -> Any:
         "broker": call.control.broker_stats(),
         "links": links,
         "blocked": blocked,
+        "replicated": await collect(call, call.control.replicated_topics(), STATUS_SUBSCRIPTIONS_MAX),
         **call.control.geo_status(),
     }
 

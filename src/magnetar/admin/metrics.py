@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from magnetar.admin.call import Call
+from magnetar.admin.replicated import collect
 from magnetar.admin.routing import Routes
 from magnetar.broker.control import LinkState
 
@@ -42,6 +43,8 @@ class Snapshot:
     broker: dict[str, Any]
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[LinkState] = field(default_factory=list)
+    replicated: list[dict[str, Any]] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
@@ -63,7 +66,13 @@ async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
 async def metrics(call: Call) -> web.Response:
     """Text exposition format."""
     topics = await collect_topics(call, METRIC_TOPICS_MAX)
-    snapshot = Snapshot(call.control.broker_stats(), topics, call.control.links())
+    snapshot = Snapshot(
+        call.control.broker_stats(),
+        topics,
+        call.control.links(),
+        await collect(call, call.control.replicated_topics(), METRIC_SUBSCRIPTIONS_MAX),
+        call.control.replication_metrics()["counters"],
+    )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(snapshot, call.info.cluster, call.info.version))
     return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -89,6 +98,7 @@ class Figures(Collector):
         yield from self._topics()
         yield from self._subscriptions()
         yield from self._links()
+        yield from self._replicated()
 
     def _broker(self) -> Iterable[Metric]:
         broker = self._seen.broker
@@ -200,6 +210,35 @@ class Figures(Collector):
         ]
         yield self._gauge(
             "pulsar_replication_backlog", "Not yet sent.", ["namespace", "topic", "remote_cluster"], backlog
+        )
+
+    def _replicated(self) -> Iterable[Metric]:
+        labels = ["namespace", "topic", "subscription"]
+        seen = [([_namespace(one["topic"]), one["topic"], one["subscription"]], one) for one in self._seen.replicated]
+        for name, key, text in (
+            ("magnetar_replicated_subscription_set_bytes", "setBytes", "Size of the acknowledged set in memory."),
+            (
+                "magnetar_replicated_subscription_runs",
+                "runs",
+                "Runs of the acknowledged set: acknowledged in order is one.",
+            ),
+            ("magnetar_replicated_subscription_pending", "pending", "Acknowledged elsewhere, not yet arrived here."),
+            ("magnetar_replicated_subscription_unsent", "unsent", "Acknowledged here, in no marker yet."),
+        ):
+            yield self._gauge(
+                name, text, labels, [(label, one[key]) for label, one in seen if isinstance(one.get(key), int)]
+            )
+        for name, key, text, unit in (
+            ("lag_messages", "lagMessages", "Acknowledged here and not yet carried there.", 1),
+            ("lag_seconds", "lagMs", "Age of the oldest marker not carried there.", 1000),
+        ):
+            rows = [
+                ([*label, target], told[key] / unit) for label, one in seen for target, told in one["towards"].items()
+            ]
+            yield self._gauge(f"magnetar_replicated_subscription_{name}", text, [*labels, "remote_cluster"], rows)
+        counters = [([name], value) for name, value in sorted(self._seen.counters.items())]
+        yield self._gauge(
+            "magnetar_replicated_subscriptions_events", "Counters of all topics since the start.", ["event"], counters
         )
 
     def _gauge(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:

@@ -20,6 +20,7 @@ from magnetar.admin.namespaces import namespaces
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.reference import openapi
+from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
 from magnetar.admin.routing import Route, Routes
 from magnetar.admin.subscriptions import subscriptions
@@ -48,6 +49,8 @@ GROUPS: Final = (
     topics,
     subscriptions,
     deduplication,
+    replicated,
+    replicated_geo,
     geo,
     failover,
     operations,

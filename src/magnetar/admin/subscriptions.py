@@ -25,7 +25,7 @@ def position_of(body: MessageIdBody) -> Position:
     return Position(body.ledger_id, body.entry_id)
 
 
-def _having(call: Call, doing: str) -> tuple[list[TopicName], str]:
+def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
     """The partitions that have the subscription of the path, and its name.
 
     Raises:
@@ -33,16 +33,16 @@ def _having(call: Call, doing: str) -> tuple[list[TopicName], str]:
     """
     topic = stored(call.topic(), doing)
     name = call.subscription()
-    having = [part for part in partitions_of(call, topic) if name in call.control.subscriptions(str(part))]
-    if not having:
+    found = [part for part in partitions_of(call, topic) if name in call.control.subscriptions(str(part))]
+    if not found:
         raise NotFound(f"subscription {name} of {topic} does not exist")
-    return having, name
+    return found, name
 
 
 def _one_having(call: Call, doing: str) -> tuple[str, str]:
-    """As `_having`, for what makes sense in one partition only."""
+    """As `having`, for what makes sense in one partition only."""
     one(call, stored(call.topic(), doing), doing)
-    topics, name = _having(call, doing)
+    topics, name = having(call, doing)
     return str(topics[0]), name
 
 
@@ -59,7 +59,7 @@ async def list_subscriptions(call: Call) -> Any:
     "Create a durable subscription; without a body at the end.",
     ok=204,
     errors=(404, 405, 409, 412),
-    query={"replicated": "true: its state is kept the same in every cluster (acted on by a later version)."},
+    query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
     body=MessageIdBody,
     body_needed=False,
 )
@@ -93,9 +93,9 @@ async def create_subscription(call: Call) -> None:
 )
 async def delete_subscription(call: Call) -> None:
     """In every partition, in this cluster."""
-    having, name = _having(call, "deleting a subscription")
+    found, name = having(call, "deleting a subscription")
     force = call.flag("force")
-    await call.each(having, lambda part, done: call.control.delete_subscription(part, name, force, done))
+    await call.each(found, lambda part, done: call.control.delete_subscription(part, name, force, done))
 
 
 @subscriptions.add(
@@ -107,9 +107,9 @@ async def delete_subscription(call: Call) -> None:
 )
 async def reset_to_time(call: Call) -> None:
     """In every partition."""
-    having, name = _having(call, "resetcursor")
+    found, name = having(call, "resetcursor")
     time_ms = call.path_number("timestamp")
-    await call.each(having, lambda part, done: call.control.reset_cursor(part, name, time_ms, False, done))
+    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, time_ms, False, done))
 
 
 @subscriptions.add(
@@ -126,8 +126,8 @@ async def reset_to_position(call: Call) -> None:
     position = position_of(body)
     if position not in {EARLIEST, LATEST}:
         one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
-    having, name = _having(call, "resetcursor")
-    await call.each(having, lambda part, done: call.control.reset_cursor(part, name, position, body.is_excluded, done))
+    found, name = having(call, "resetcursor")
+    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, position, body.is_excluded, done))
 
 
 @subscriptions.add(
@@ -143,8 +143,8 @@ async def skip(call: Call) -> None:
 @subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
 async def skip_all(call: Call) -> None:
     """In every partition."""
-    having, name = _having(call, "skip_all")
-    await call.each(having, lambda part, done: call.control.skip_all(part, name, done))
+    found, name = having(call, "skip_all")
+    await call.each(found, lambda part, done: call.control.skip_all(part, name, done))
 
 
 @subscriptions.add(
@@ -156,9 +156,9 @@ async def skip_all(call: Call) -> None:
 )
 async def expire(call: Call) -> None:
     """In every partition."""
-    having, name = _having(call, "expireMessages")
+    found, name = having(call, "expireMessages")
     seconds = call.path_number("seconds")
-    await call.each(having, lambda part, done: call.control.expire(part, name, seconds, done))
+    await call.each(found, lambda part, done: call.control.expire(part, name, seconds, done))
 
 
 @subscriptions.add(

@@ -86,6 +86,46 @@ def create(
     )
 
 
+@app.add("set-subscription-mode", example="magnetar namespaces set-subscription-mode public/default exact --everywhere")
+def set_subscription_mode(
+    namespace: NamespaceArgument,
+    mode: Annotated[
+        Literal["exact", "snapshot", "default"],
+        typer.Argument(help="exact: every acknowledgement follows; snapshot: positions, as Apache Pulsar does it."),
+    ],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Choose how replicated subscriptions follow to other clusters."""
+    name = NamespaceName.parse(namespace)
+    path = "/".join(["/geo/v1/namespaces", segment(name.tenant), segment(name.local), "subscriptionMode"])
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, None if mode == "default" else mode),
+        f"subscriptions of {namespace} follow in {mode} mode",
+    )
+
+
+@app.add("replicate-subscriptions", example="magnetar namespaces replicate-subscriptions public/default --everywhere")
+def replicate_subscriptions(
+    namespace: NamespaceArgument,
+    every: Annotated[
+        bool, typer.Option("--all/--as-clients-ask", help="Every durable subscription, or those whose clients ask.")
+    ] = True,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Replicate all durable subscriptions of a namespace without touching a client."""
+    path = path_of(namespace, "replicateSubscriptionState")
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, True) if every else client.delete(path),
+        f"subscriptions of {namespace} are replicated" if every else f"subscriptions of {namespace}: as clients ask",
+    )
+
+
 @app.add("delete", example="magnetar namespaces delete shop/orders --everywhere")
 def delete(
     namespace: NamespaceArgument,

@@ -18,6 +18,19 @@ EXAMPLE = "magnetar status --watch"
 TIMEOUT_S: Final = 3.0
 """A status page that waits longer for one dead cluster is no status page."""
 
+SUBSCRIPTION_COLUMNS = (
+    "subscription",
+    "topic",
+    "cluster",
+    "mode",
+    "position",
+    "backlog",
+    "consumers",
+    "to_come",
+    "not_told",
+    "detail",
+)
+
 CLUSTER_COLUMNS = ("cluster", "state", "service", "topics", "producers", "consumers", "messages_in", "up_for", "detail")
 
 
@@ -78,6 +91,9 @@ def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
     parts: list[Any] = [table(cluster_rows(seen, urls), CLUSTER_COLUMNS)]
     if links:
         parts.append(table(rows_of(links), LINK_COLUMNS))
+    replicated = subscription_rows(seen)
+    if replicated:
+        parts.append(table(replicated, SUBSCRIPTION_COLUMNS))
     parts += [Text(line) for line in trouble(seen)]
     return Group(*parts)
 
@@ -101,6 +117,51 @@ def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[
             }
         )
     return rows
+
+
+def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a replicated subscription and cluster, those of one subscription below each other."""
+    rows = []
+    for name, one in seen.items():
+        for state in one.get("replicated", ()):
+            behind = [
+                f"{target} {told['lagMessages']:,} ({duration(told['lagMs'])})"
+                for target, told in state.get("towards", {}).items()
+                if told["lagMessages"] or told["lagMs"]
+            ]
+            why = [
+                f"{target}: {told['stalled']}" for target, told in state.get("towards", {}).items() if told["stalled"]
+            ]
+            rows.append(
+                {
+                    "subscription": state["subscription"],
+                    "topic": state["topic"],
+                    "cluster": name,
+                    "mode": state["mode"],
+                    "position": state["markDeletePosition"],
+                    "backlog": state["backlogMessages"],
+                    "consumers": state["consumers"],
+                    "to_come": state.get("pending"),
+                    "not_told": ", ".join(behind),
+                    "detail": "; ".join([state["stalled"]] * bool(state["stalled"]) + why),
+                }
+            )
+    return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
+
+
+def differing_modes(seen: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for each subscription that follows by different rules in different clusters."""
+    modes: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, one in seen.items():
+        for state in one.get("replicated", ()):
+            modes.setdefault((state["topic"], state["subscription"]), {}).setdefault(state["mode"], []).append(name)
+    return [
+        f"subscription {subscription} of {topic} is in {' and in '.join(parts)}: what is acknowledged follows less exactly; "
+        f"give its namespace one mode everywhere: magnetar namespaces set-subscription-mode ... --everywhere"
+        for (topic, subscription), found in modes.items()
+        if len(found) > 1
+        for parts in [[f"{mode} mode in {', '.join(clusters)}" for mode, clusters in sorted(found.items())]]
+    ]
 
 
 def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
@@ -131,6 +192,7 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                 f"{name}: namespace {namespace} names {', '.join(missing)}, but no link leads there: nothing is sent or kept; "
                 f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
             )
+    lines += differing_modes(seen)
     return [cell(line) for line in lines]
 
 

@@ -70,11 +70,12 @@ def list_subscriptions(
                 "backlog": one.get("msgBacklog", 0),
                 "unacknowledged": one.get("unackedMessages", 0),
                 "durable": one.get("isDurable", True),
+                "replicated": one.get("isReplicated", False),
             }
             for subscription, one in sorted(subscriptions.items())
         ]
 
-    columns = ("subscription", "type", "consumers", "backlog", "unacknowledged", "durable")
+    columns = ("subscription", "type", "consumers", "backlog", "unacknowledged", "durable", "replicated")
     show(targets(config, admin_url, everywhere), ask, columns, as_json=as_json)
 
 
@@ -83,6 +84,7 @@ def create(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     start: Annotated[str, typer.Option("--from", metavar="PLACE", help="earliest, latest or LEDGER:ENTRY.")] = "latest",
+    replicated: Annotated[bool, typer.Option("--replicated", help="Its state follows to other clusters.")] = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
@@ -93,7 +95,25 @@ def create(
         raise MagnetarError(
             "a new subscription begins at earliest, latest or LEDGER:ENTRY; then `reset` moves it in time"
         )
+    path += "?replicated=true" if replicated else ""
     change(targets(config, admin_url, everywhere), lambda client: client.put(path, body), f"created {subscription}")
+
+
+@app.add("replicate", example="magnetar subscriptions replicate persistent://public/default/orders billing")
+def replicate(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    on: Annotated[bool, typer.Option("--on/--off", help="Let it follow, or no longer.")] = True,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Let a subscription's state follow to every cluster that its topic is replicated to."""
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path_of(topic, subscription, "replicatedSubscriptionStatus"), on),
+        f"{subscription} is {'replicated' if on else 'not replicated any more'}",
+    )
 
 
 @app.add("delete", example="magnetar subscriptions delete persistent://public/default/orders billing --force")
@@ -188,9 +208,7 @@ def peek(
     print_line(data.decode("utf-8", "backslashreplace"))
 
 
-@app.add(
-    "unfence", example="magnetar subscriptions unfence persistent://public/default/orders billing --in us-west"
-)
+@app.add("unfence", example="magnetar subscriptions unfence persistent://public/default/orders billing --in us-west")
 def unfence(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
