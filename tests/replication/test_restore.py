@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pulsar
 import pytest
 
 from tests.replication.conftest import Mesh

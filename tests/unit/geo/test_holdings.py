@@ -1,5 +1,7 @@
 """Runs of origin indexes: what a topic holds, what is missing."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ def flat(runs: list[tuple[int, int]]) -> set[int]:
 def test_runs_are_sets(left: list[tuple[int, int]], right: list[tuple[int, int]], first: int, length: int) -> None:
     a, b = merged(left), merged(right)
     assert flat(a) == flat(left) and count(a) == len(flat(left))
-    assert all(x[1] < y[0] for x, y in zip(a, a[1:], strict=False))
+    assert all(x[1] < y[0] for x, y in pairwise(a))
     assert flat(without(a, b)) == flat(a) - flat(b) and merged(without(a, b)) == without(a, b)
     assert covers(a, first, first + length) == (set(range(first, first + length)) <= flat(a))
 

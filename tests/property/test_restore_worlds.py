@@ -1,0 +1,303 @@
+"""Random worlds in which a cluster loses its disk and is restored, over whole brokers: once, in order, and with what was
+acknowledged. Real are the brokers and the job's code (source and sink); the test's are time, disks, links and all accidents.
+
+`MAGNETAR_SEEDS=1000` runs more.
+"""
+
+import contextlib
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from magnetar.broker.draining import describe
+from magnetar.broker.links import Links
+from magnetar.core.ids import NONE, Identity, Position
+from magnetar.geo.reading import Reading
+from magnetar.geo.restoring import Restorer, _Topic
+from magnetar.runtime.client import Entries, LinkDown
+from magnetar.spark import restore as job
+from magnetar.spark.restoreplan import chosen_by, compare
+from magnetar.storage.testing import MemoryFiles
+from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geoworld import TOPIC, Node, World
+
+SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "60"))
+
+
+class Killed(Exception):
+    """The job was killed."""
+
+
+class Direct:
+    """What the job needs of a link client, straight into a broker; each request may be the last."""
+
+    def __init__(
+        self,
+        node: Node,
+        accident: Callable[[bool], None] = lambda _before: None,
+        twice: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.node, self.accident, self.twice = node, accident, twice
+
+    def read(self, topic: str, after: Position, *, origin: str, bytes_max: int) -> Entries:
+        broker, answers = self.node.broker, []
+        reading = Reading(
+            broker.outbox, broker.topics[topic].log, cluster=broker.cluster, to="", request_id=1, after=after, up_to=None,
+            bytes_max=min(bytes_max, 300), reply=lambda told, data: answers.append((told, b"".join(data))),
+            failed=lambda _position, _error: None, origin=origin,
+        )  # fmt: skip
+        self.node.run(reading.start)
+        self.node.world.work()
+        return Entries(*answers[0])
+
+    def restore(self, request: pb.CommandGeoRestore, buffers: Sequence[bytes]) -> pb.CommandGeoRestoreResponse:
+        self.accident(True)
+        answers: list[pb.CommandGeoRestoreResponse] = []
+        request = pb.CommandGeoRestore.FromString(request.SerializeToString())
+        restorer = self.node.broker.links.restorer
+        self.node.run(lambda: restorer.restore(1, request, b"".join(buffers), answers.append))
+        if self.twice():  # a task that Spark took for dead
+            self.node.run(lambda: restorer.restore(2, request, b"".join(buffers), lambda _answer: None))
+        self.accident(False)
+        self.node.world.work()
+        if not answers:
+            raise LinkDown("the broker died")
+        return answers[0]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def plan(world: World, peer: str) -> list[Any]:
+    return compare(world[peer].control.held("a"), world["a"].control.held("a"), chosen_by(()))
+
+
+def restore(world: World, peer: str, *accidents: Any) -> None:
+    """The job, in one process."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for one in plan(world, peer):
+            work = job.Work(one.topic, one.partitions, one.ours())
+            yield from job.read_topic(lambda: Direct(world[peer]), work, "a")  # type: ignore[arg-type, return-value]
+
+    for _ in job.send_rows(rows(), lambda: Direct(world["a"], *accidents), "a", peer):  # type: ignore[arg-type, return-value]
+        pass
+
+
+def wipe(world: World, name: str) -> None:
+    node = world[name]
+    node.kill()
+    node.files, node.meta = MemoryFiles(random.Random(7)), {}
+    world.now_ms += 5_000
+    node.start()
+
+
+def identities(node: Node, origin: str) -> list[tuple[int, int]]:
+    """(incarnation, index) of each entry of an origin, in the order of the log."""
+    log = node.topic.log
+    found, position = [], log.next_after(NONE)
+    while position is not None:
+        identity = log.identity_of(position)
+        if identity is not None and (identity.cluster or node.name) == origin:
+            found.append(
+                (identity.incarnation, identity.index) if identity.cluster else (log.incarnation, identity.index)
+            )
+        position = log.next_after(position)
+    return found
+
+
+class Story:
+    """One world."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.world = World("abc", limits={"ledger_entries_max": self.chance.choice([3, 50])})
+        self.world["a"].create()
+        self.world.settle()
+        self.number = 0
+        self.acked: set[bytes] = set()
+        self.consumers: dict[str, tuple[Any, int]] = {}
+        self.peers: set[str] = set()
+        self.gone: set[tuple[int, int]] = set()
+
+    def publish(self) -> None:
+        node = self.world[self.chance.choice("aaabc")]
+        if not node.up or TOPIC not in node.broker.topics:
+            return
+        to = ("c",) if self.chance.random() < 0.1 else ()
+        for _ in range(self.chance.randrange(1, 4)):
+            self.number += 1
+            node.publish(b"m%d" % self.number, batch=1, replicate_to=to)
+
+    def consume(self, name: str) -> None:
+        node = self.world[name]
+        if TOPIC not in node.broker.topics:
+            return
+        if name not in self.consumers:
+            client = node.client()
+            consumer = client.subscribe("s", kind=1)
+            self.world.settle()
+            client.flow(consumer)
+            self.consumers[name] = client, consumer
+        self.world.settle()
+        client, consumer = self.consumers[name]
+        for message in client.take(consumer):
+            if self.chance.random() < 0.5:
+                client.ack(consumer, message)
+                self.acked.add(message.data)
+
+    def accident(self, before: bool) -> None:
+        dice = self.chance.random()
+        if dice < 0.08:
+            raise Killed
+        if dice < 0.14:
+            self.world["a"].restart()
+        elif dice < 0.2 and not before:
+            self.world["a"].publish(b"new%d" % self.number)
+            self.number += 1
+
+    def some_restore(self) -> None:
+        peer = self.chance.choice(sorted(self.peers))
+        with contextlib.suppress(Killed):
+            restore(self.world, peer, self.accident, lambda: self.chance.random() < 0.2)
+
+    def trim(self) -> None:
+        """Retention deletes what nobody needs, however young."""
+        self.world.advance(1_000)
+        node = self.world["a"]
+        before = set(identities(node, "a"))
+        node.topic.log.roll(self.world.now_ms)
+        node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
+        self.world.work()
+        self.gone |= before - set(identities(node, "a"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SEND_BYTES", 150)
+    monkeypatch.setattr(job, "PAUSE_S", 0.0)
+
+
+def tell(seed: int) -> None:
+    """One world; AssertionError when something is wrong."""
+    story = Story(seed)
+    world, chance = story.world, story.chance
+    consumed = chance.random() < 0.7  # a subscription holds data back
+    for _ in range(chance.randrange(5, 15)):
+        story.publish()
+        if consumed and chance.random() < 0.4:
+            story.consume(chance.choice("bc"))
+    world.advance(3_000)
+    assert describe(world["a"].broker)["safe"], describe(world["a"].broker)
+    old = {peer: identities(world[peer], "a") for peer in "bc"}
+    wipe(world, "a")
+    world.advance(3_000)
+    story.peers = set(chance.choice(["b", "c", "bc"]))
+    for _ in range(chance.randrange(1, 5)):
+        story.some_restore()
+        if chance.random() < 0.3:
+            story.publish()
+        if consumed and chance.random() < 0.3:
+            story.consume(chance.choice("bc"))
+        if chance.random() < 0.3:
+            world.advance(500)
+        if chance.random() < 0.4:
+            story.trim()
+    for peer in sorted(story.peers):
+        restore(world, peer)
+        assert sum(one.missing for one in plan(world, peer)) == 0
+    world.advance(3_000)
+    back = identities(world["a"], "a")
+    life = world["a"].topic.log.incarnation
+    assert max(Counter(back).values(), default=1) == 1, "something is there twice"
+    wanted = {one for peer in story.peers for one in old[peer]}
+    assert {one for one in back if one[0] != life} == wanted - story.gone
+    if len(story.peers) == 1:
+        earlier = [one for one in back if one[0] != life]
+        assert earlier == sorted(earlier)
+    for peer in "bc":  # the links brought nothing of it again
+        assert max(Counter(identities(world[peer], "a")).values(), default=1) == 1
+        assert [one for one in identities(world[peer], "a") if one[0] != life] == old[peer]
+    # A consumer in a is given what nobody acknowledged, once.
+    client = world["a"].client()
+    consumer = client.subscribe("s", kind=1)
+    world.advance(1_000)
+    client.flow(consumer, 10_000)
+    world.settle()
+    given = [message.data for message in client.take(consumer)]
+    assert len(given) == len(set(given))
+    assert not set(given) & story.acked, "acknowledged messages came again"
+    held = sum(1 for origin in "abc" for _ in identities(world["a"], origin))
+    assert len(given) >= held - len(story.acked), "a message that nobody acknowledged is not given"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_everything_is_back_once_and_means_the_same(seed: int) -> None:
+    tell(seed)
+
+
+def _without_map(_self: Restorer, topic: Any, state: Any, _gone: Any, key: tuple[int, int], _count: int) -> bool:
+    return key in state.staged or key[0] == topic.log.incarnation
+
+
+def _without_staged(self: Restorer, topic: Any, _state: Any, gone: Any, key: tuple[int, int], count: int) -> bool:
+    return _known(self, topic, _Topic(), gone, key, count)
+
+
+_known = Restorer._known
+
+BUGS: dict[str, tuple[type, str, Any]] = {
+    "identities that the log holds are not looked up": (Restorer, "_known", _without_map),
+    "what is on its way to the disk is forgotten": (Restorer, "_known", _without_staged),
+    "what retention deletes is not noted": (Links, "trimming", lambda *_: None),
+}
+
+
+def noticed(seed: int) -> bool:
+    """Whether one world goes wrong."""
+    try:
+        tell(seed)
+    except (AssertionError, job.RestoreFailed):
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_rule_left_out_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, planted = BUGS[bug]
+    monkeypatch.setattr(where, name, planted)
+    assert any(noticed(seed) for seed in range(max(SEEDS, 60)))
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_retention_deleted_after_a_restore_stays_deleted() -> None:
+    world = World("ab", limits={"ledger_entries_max": 3})
+    world["a"].create()
+    world["a"].publish(*(b"m%d" % n for n in range(10)))
+    world.advance(1_000)
+    old = identities(world["b"], "a")
+    wipe(world, "a")
+    world.advance(1_000)
+    restore(world, "b")
+    assert identities(world["a"], "a") == old
+    a = world["a"]
+    a.topic.log.roll(world.now_ms)
+    a.publish(b"new")
+    world.advance(1_000)
+    a.run(lambda: a.broker.upkeep.trim(a.topic, everything=True))
+    world.work()
+    left = [one for one in identities(a, "a") if one[0] != a.topic.log.incarnation]
+    assert len(left) < len(old)
+    for _ in range(2):
+        restore(world, "b")
+        assert [one for one in identities(a, "a") if one[0] != a.topic.log.incarnation] == left
+        assert sum(one.missing for one in plan(world, "b")) == 0
+        a.restart()
+    assert a.topic.log.position_of(Identity("a", *old[0])) is None
