@@ -11,6 +11,7 @@ The same seed makes the same world. A violation says what happened; the trace sa
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from magnetar.core.ids import NONE, OriginKey, Position
@@ -337,7 +338,7 @@ def topology(rng: random.Random, names: list[str]) -> tuple[str, set[tuple[str, 
         return kind, {"star": out | back, "fan_out": out, "fan_in": back}[kind]
     if kind in ("chain", "chain2"):
         line = rng.sample(names, len(names))
-        forth = set(zip(line, line[1:], strict=False))
+        forth = set(pairwise(line))
         return kind, forth if kind == "chain" else forth | {(d, s) for s, d in forth}
     every = {(s, d) for s in names for d in names if s != d}
     return kind, every if kind == "mesh" else {p for p in sorted(every) if rng.random() < 0.6}
@@ -369,6 +370,8 @@ class World:
     machine_class: type[Observed] = Observed
     ledger_sizes: ClassVar[tuple[int, ...]] = (1, 1, 2, 3)
     same_incarnation = False
+    boost: ClassVar[dict[str, float]] = {}
+    """What a world does more (or less) often than others."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rng, self.trace = rng, trace
@@ -679,7 +682,7 @@ class World:
             state = node.machine.states.get(name)
             kept = ids(state.consumed()) if state is not None and state.epoch == epoch else set()
             for owed in self.memory[name].must.get(epoch_key(epoch), {}).values():
-                owed -= (acks & unwritten) - kept  # the last interval, neither persisted nor written
+                owed.difference_update((acks & unwritten) - kept)  # the last interval, neither persisted nor written
 
     @staticmethod
     def unwritten(node: Node, name: str, state: SubscriptionState) -> set[Message]:
@@ -773,15 +776,18 @@ class World:
         rng = self.rng
         seek, again = rng.choice((0, 0, 0.3)), rng.choice((0, 0, 0.3))
         expire, stall = rng.choice((0, 0.3)), rng.choice((0, 1, 2))
-        actions: list[tuple[float, Callable[[], object]]] = [
-            (3, self.publish), (10, self.link), (4, self.consume), (2, self.tick), (1, self.persist), (0.7, self.crash),
-            (2, self.trim), (seek, self.seek), (again, self.recreate), (0.4, self.subscribe), (expire, self.expire),
-            (stall, self.stall), (2 * self.slow_disk, self.sync), (0.5 * self.slow_disk, self.fail),
-        ]  # fmt: skip
-        weights, functions = [weight for weight, _ in actions], [function for _, function in actions]
+        weights = {
+            "publish": 3.0, "link": 10.0, "consume": 4.0, "tick": 2.0, "persist": 1.0, "crash": 0.7, "trim": 2.0, "seek": seek,
+            "recreate": again, "subscribe": 0.4, "expire": expire, "stall": stall, "sync": 2.0 * self.slow_disk,
+            "fail": 0.5 * self.slow_disk,
+        }  # fmt: skip
+        for name, more in self.boost.items():
+            weights[name] = more if not weights[name] and more > 1 else weights[name] * more
+        functions: list[Callable[[], object]] = [getattr(self, name) for name in weights]
+        chances = list(weights.values())
         for _ in range(steps * 2):
             self.now_ms += 1
-            rng.choices(functions, weights)[0]()
+            rng.choices(functions, chances)[0]()
             self.check()
         self.settle()
 

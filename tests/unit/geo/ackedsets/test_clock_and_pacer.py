@@ -1,0 +1,34 @@
+"""The clock that orders seeks, and the broker's pace of markers."""
+
+from magnetar.geo.ackedsets.epochs import AHEAD_MS_MAX, HybridClock
+from magnetar.geo.ackedsets.pacing import MarkerPacer
+from magnetar.wire.acksets import Epoch
+
+
+def test_times_grow_whatever_the_wall_clock_does():
+    clock = HybridClock()
+    assert [clock.next(now) for now in (100, 100, 50, 200)] == [100, 101, 102, 200]
+    clock.see(1000)
+    assert clock.next(201) == 1001
+
+
+def test_a_clock_that_is_ahead_is_followed_with_a_warning():
+    clock = HybridClock()
+    assert clock.see_epoch(Epoch(1, 1000 + AHEAD_MS_MAX, "b", 1), 1000) == ""
+    warning = clock.see_epoch(Epoch(1, 1001 + AHEAD_MS_MAX, "b", 1), 1000)
+    assert "b is 60 s ahead" in warning
+    assert clock.next(1000) == 1002 + AHEAD_MS_MAX
+
+
+def test_the_pacer_spreads_markers_above_its_rate():
+    pacer = MarkerPacer(10)
+    assert [pacer.reserve(1000) for _ in range(4)] == [1000, 1100, 1200, 1300]
+    assert pacer.reserve(5000) == 5000
+    assert MarkerPacer(0).reserve(7) == 7
+
+
+def test_the_pacer_keeps_to_its_rate_over_a_second():
+    pacer = MarkerPacer(500)
+    given = [pacer.reserve(10_000) for _ in range(600)]
+    assert sum(at < 11_000 for at in given) <= 550
+    assert given == sorted(given)
