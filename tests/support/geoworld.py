@@ -57,7 +57,7 @@ class Message:
     def __init__(self, command: pb.CommandMessage, payload: bytes) -> None:
         item = command.message_id
         self.position = Position(item.ledgerId, item.entryId)
-        self.ack_set = tuple(item.ack_set)
+        self.ack_set = tuple(command.ack_set)
         self.redelivery = command.redelivery_count
         self.data = payload[metadata.split(payload) :]
 
@@ -100,7 +100,14 @@ class Client:
         return None
 
     def subscribe(
-        self, name: str, kind: int = 0, *, topic: str = TOPIC, replicated: bool = True, earliest: bool = True, **more: Any
+        self,
+        name: str,
+        kind: int = 0,
+        *,
+        topic: str = TOPIC,
+        replicated: bool = True,
+        earliest: bool = True,
+        **more: Any,
     ) -> int:
         """Open a consumer with many permits; its id. The answer is not waited for."""
         consumer = next(self._ids)
@@ -114,7 +121,9 @@ class Client:
     def flow(self, consumer: int, permits: int = 1000) -> None:
         self.send(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=consumer, messagePermits=permits)))
 
-    def ack(self, consumer: int, *ids: Message | Position, cumulative: bool = False, ack_set: Iterable[int] = ()) -> None:
+    def ack(
+        self, consumer: int, *ids: Message | Position, cumulative: bool = False, ack_set: Iterable[int] = ()
+    ) -> None:
         command = pb.CommandAck(consumer_id=consumer, ack_type=int(cumulative))
         for each in ids:
             ledger, entry = each.position if isinstance(each, Message) else each
@@ -270,7 +279,9 @@ class Node:
             did = True
         return did
 
-    def publish(self, *payloads: bytes, batch: int = 1, replicate_to: Iterable[str] = (), topic: str = TOPIC) -> list[Position]:
+    def publish(
+        self, *payloads: bytes, batch: int = 1, replicate_to: Iterable[str] = (), topic: str = TOPIC
+    ) -> list[Position]:
         """Publish entries; they are durable when this returns."""
         from magnetar.storage.entries import EntryFlags, NewEntry
 
@@ -305,7 +316,7 @@ class Node:
         """A change through administration; what it was answered."""
         answers: list[Any] = []
         call(answers.append)
-        self.world.settle()
+        self.world.advance(100)
         assert answers, "no answer"
         return answers[0]
 

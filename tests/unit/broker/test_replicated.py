@@ -1,0 +1,607 @@
+"""Replicated subscriptions through whole brokers: what one cluster's consumers acknowledge, the other's do not get."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.broker.records import cursor_key, replicated_key
+from magnetar.core.ids import EARLIEST, NONE, Position
+from magnetar.core.names import NamespaceName
+from magnetar.storage.cursor import words_of
+from magnetar.storage.entries import EntryFlags
+from tests.support.geoworld import TOPIC, Client, Node, World
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+
+
+def consumer(node: Node, name: str = "s", kind: int = EXCLUSIVE, **more: Any) -> tuple[Client, int]:
+    """A client with an open consumer that takes everything."""
+    client = node.client()
+    number = client.subscribe(name, kind, **more)
+    node.world.settle()
+    answer = client.answered(1000 + number)
+    assert answer is not None and answer.type == 13, answer
+    client.flow(number)
+    node.world.settle()
+    return client, number
+
+
+def got(client: Client, number: int) -> list[bytes]:
+    return [message.data for message in client.take(number)]
+
+
+def two(names: str = "ab", **options: Any) -> World:
+    """Clusters with the topic and replicated subscription `s` in the first."""
+    world = World(names, **options)
+    world["a"].create()
+    world.settle()
+    return world
+
+
+def here(node: Node, position: Position) -> Position:
+    """Where an entry of cluster a stands in this one's log."""
+    log = node.topic.log
+    for ledger in log.ledger_infos():
+        for entry in range(ledger.entries):
+            found = log.identity_of(Position(ledger.ledger, entry))
+            origin = node.world["a"].topic.log.identity_of(position)
+            if found is not None and origin is not None and found.index == origin.index:
+                return Position(ledger.ledger, entry)
+    raise AssertionError(f"{position} is not in {node.name}")
+
+
+def markers(node: Node, own: bool = True) -> int:
+    """Markers in a node's log: its own ones, or those of others."""
+    wanted = int(EntryFlags.MARKER) | (0 if own else int(EntryFlags.REPLICATED))
+    both = int(EntryFlags.MARKER | EntryFlags.REPLICATED)
+    return sum(flags & both == wanted for ledger in node.topic.log.ledger_infos() for flags in ledger.flags)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
+def test_the_other_clusters_consumer_gets_exactly_the_rest(kind: int) -> None:
+    world = two()
+    client, number = consumer(world["a"], kind=kind)
+    positions = world["a"].publish(*(b"%d" % n for n in range(10)))
+    world.settle()
+    for n in (1, 2, 5, 9, 7):
+        client.ack(number, positions[n])
+    world.advance(500)
+    other, there = consumer(world["b"], kind=kind)
+    assert got(other, there) == [b"0", b"3", b"4", b"6", b"8"]
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 5
+
+
+def test_messages_of_a_batch() -> None:
+    world = two()
+    client, number = consumer(world["a"], kind=SHARED)
+    first, second = world["a"].publish(b"x", b"y", batch=8)
+    world.settle()
+    client.ack(number, first, ack_set=words_of(0b10110001))
+    client.ack(number, second, ack_set=words_of(0b1))
+    client.ack(number, second, ack_set=words_of(0b11111110))
+    world.advance(500)
+    other, there = consumer(world["b"], kind=SHARED)
+    assert [message.ack_set for message in other.take(there)] == [(0b10110001,)]
+    assert world["b"].topic.subscriptions["s"].cursor.backlog_messages() == 4
+
+
+def test_cumulative_acknowledgements() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.settle()
+    client.ack(number, positions[3], cumulative=True)
+    world.advance(500)
+    assert got(*consumer(world["b"])) == [b"4", b"5"]
+    assert world["b"].topic.subscriptions["s"].mark_delete >= here(world["b"], positions[3])
+
+
+def test_an_acknowledged_message_that_arrives_later_is_never_sent() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    world.advance(300)
+    world.cut.add(("c", "b"))
+    world["c"].publish(b"from c")
+    world.settle()
+    (position,) = (message.position for message in client.take(number))
+    client.ack(number, position)
+    world.advance(500)
+    other, there = consumer(world["b"])
+    world.cut.clear()
+    world.advance(500)
+    assert got(other, there) == []
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_a_dead_third_cluster_holds_up_nobody() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.advance(300)
+    world["c"].kill()
+    client.ack(number, positions[0])
+    world.advance(300)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
+    world["c"].start()
+    world.advance(2_000)
+    assert world["c"].topic.subscriptions["s"].backlog_entries() == 1
+
+
+def test_a_one_way_link_is_enough() -> None:
+    world = two(routes=[("a", "b")])
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert got(*consumer(world["b"])) == [b"0", b"2"]
+
+
+def test_a_source_that_the_policy_here_does_not_name() -> None:
+    world = two()
+    namespace = NamespaceName.parse("public/default")
+    node = world["b"]
+    change = node.broker.resources.set_replication(namespace, ["b"])
+    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    change = node.broker.resources.set_allowed(namespace, ["a", "b"])
+    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(500)
+    node.restart()
+    world.advance(500)
+    assert got(*consumer(node)) == [b"0", b"2"]
+
+
+def test_seek_is_seen_elsewhere_and_answered_when_it_is_durable() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    client.ack(number, positions[3], cumulative=True)
+    world.advance(500)
+    other, there = consumer(world["b"])
+    assert got(other, there) == []
+    world["a"].hold_log = True
+    request = client.seek(number, positions[1])
+    world.work()
+    assert client.answered(request) is None
+    world["a"].hold_log = False
+    world.advance(500)
+    answer = client.answered(request)
+    assert answer is not None and answer.type == 13
+    assert other.closed_consumers == [there]
+    assert got(*consumer(world["b"])) == [b"1", b"2", b"3"]
+
+
+def test_a_seek_through_administration() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    client.ack(number, positions[3], cumulative=True)
+    world.advance(500)
+    control = world["a"].control
+    assert world["a"].control_call(lambda done: control.reset_cursor(TOPIC, "s", EARLIEST, False, done)) is None
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 4
+
+
+def test_skip_and_clear_are_acknowledgements_and_expiry_is_not() -> None:
+    world = two()
+    consumer(world["a"])
+    world["a"].publish(b"0", b"1", b"2", b"3")
+    world.advance(10_000)
+    control = world["a"].control
+    assert world["a"].control_call(lambda done: control.skip(TOPIC, "s", 1, done)) is None
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
+    assert world["a"].control_call(lambda done: control.expire(TOPIC, "s", 5, done)) is None
+    world.advance(1_000)
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
+    world["a"].publish(b"4")
+    world.settle()
+    assert world["a"].control_call(lambda done: control.skip_all(TOPIC, "s", done)) is None
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
+
+
+def test_what_expired_here_stays_away_when_another_cluster_seeks() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.advance(10_000)
+    later = world["a"].publish(b"2")
+    world.settle()
+    node = world["b"]
+    assert node.control_call(lambda done: node.control.expire(TOPIC, "s", 5, done)) is None
+    assert node.topic.subscriptions["s"].backlog_entries() == 1
+    client.ack(number, *later)
+    world.advance(500)
+    client.seek(number, positions[0])
+    world.advance(500)
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 3
+    node.restart()
+    world.advance(500)
+    assert got(*consumer(node)) == [b"2"]
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_every_cluster_may_die_at_any_moment(cache: int) -> None:
+    world = two(cache_bytes=cache)
+    client, number = consumer(world["a"], kind=SHARED)
+    positions = world["a"].publish(*(b"%d" % n for n in range(8)))
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(500)
+    world["b"].hold_stores = True  # nothing of this reaches b's store
+    client.ack(number, positions[3])
+    world.advance(500)
+    world["b"].restart()
+    world["b"].hold_stores = False
+    world.advance(1_000)
+    client.ack(number, positions[5])
+    world["a"].work()
+    world.advance(50)  # its cursor is stored, no marker is written yet
+    world["a"].restart()
+    world.advance(1_000)
+    assert got(*consumer(world["b"], kind=SHARED)) == [b"0", b"2", b"4", b"6", b"7"]
+    assert got(*consumer(world["a"], kind=SHARED)) == [b"0", b"2", b"4", b"6", b"7"]
+
+
+def test_a_subscription_that_was_never_stored_is_made_again_from_the_markers() -> None:
+    world = two(cache_bytes=0)
+    world["b"].hold_stores = True
+    client, number = consumer(world["a"])
+    (position,) = world["a"].publish(b"0")
+    world.settle()
+    client.ack(number, position)
+    world.advance(500)
+    assert "s" in world["b"].topic.subscriptions
+    world["b"].restart()
+    world["b"].hold_stores = False
+    assert "s" not in world["b"].topic.subscriptions
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
+    world = two(cache_bytes=0)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    consumer(world["b"], "other", replicated=False)
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    node.restart()
+    host = node.topic.replicated
+    assert host is not None and not host.ready
+    client = node.client()
+    waits = client.subscribe("s")
+    goes = client.subscribe("other", replicated=False)
+    asked: list[Any] = []
+    node.control.skip_all(TOPIC, "s", asked.append)
+    while node.stores:
+        store = node.stores.popleft()
+        node.meta.update(store.puts)
+        if store.then is not None:
+            node.run(store.then, "")
+    assert client.answered(1000 + goes) is not None
+    assert client.answered(1000 + waits) is None
+    assert not asked
+    world.settle()
+    assert host.ready
+    assert client.answered(1000 + waits) is not None
+    world.advance(100)
+    assert asked == [None]
+
+
+def test_a_clean_stop_leaves_nothing_to_replay() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.settle()
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    node.run(node.broker.shut_down)
+    world.work()
+    node.restart()
+    host = node.topic.replicated
+    assert host is not None and host.ready
+    world.settle()
+    assert got(*consumer(node)) == [b"1"]
+
+
+def test_the_cover_follows_so_that_replays_stay_short() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(150)))
+    world.settle()
+    for position in positions:
+        client.ack(number, position)
+        world.advance(110)
+    node = world["b"]
+    assert markers(node, own=False) > 120
+    host = node.topic.replicated
+    assert host is not None
+    assert node.topic.log.markers_between(host.covered, node.topic.log.last) <= 101
+    node.restart()
+    world.advance(500)
+    assert node.topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_unsubscribing_is_local_and_stays() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.advance(300)
+    other, there = consumer(world["b"])
+    other.unsubscribe(there)
+    world.advance(300)
+    assert "s" not in world["b"].topic.subscriptions
+    client.ack(number, positions[0])
+    world.advance(500)
+    assert "s" not in world["b"].topic.subscriptions
+    assert replicated_key(TOPIC, "s") in world["b"].meta
+    assert cursor_key(TOPIC, "s") not in world["b"].meta
+    world["b"].restart()
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert "s" not in world["b"].topic.subscriptions
+    again, back = consumer(world["b"])
+    world.advance(1_000)
+    again.take(back)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
+
+
+def test_a_deleted_topic_leaves_no_keys() -> None:
+    world = two()
+    consumer(world["a"])
+    world.advance(500)
+    node = world["a"]
+    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    world.advance(500)
+    assert not [key for key in node.meta if TOPIC in key and not key.startswith("deleted/")]
+
+
+@pytest.mark.parametrize("more", [{"durable": False}, {"name": "__compaction"}])
+def test_the_flag_means_nothing_where_nothing_is_kept(more: dict[str, Any]) -> None:
+    world = two()
+    client = world["a"].client()
+    for _ in range(2):
+        client.subscribe(**{"name": "reader", **more})
+        world.advance(300)
+    assert markers(world["a"]) == 0
+    notes = [note.text for note in world["a"].notes if "is not replicated" in note.text]
+    if "durable" in more:
+        assert len(notes) == 1
+
+
+def test_a_subscription_without_the_flag_is_its_clusters_own() -> None:
+    world = two()
+    client, number = consumer(world["a"], replicated=False)
+    positions = world["a"].publish(b"0")
+    world.settle()
+    client.ack(number, positions[0])
+    world.advance(1_000)
+    assert markers(world["a"]) == 0
+    assert "s" not in world["b"].topic.subscriptions
+
+
+def test_an_administrator_switches_it_on_and_off() -> None:
+    world = two()
+    client, number = consumer(world["a"], replicated=False)
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.settle()
+    client.ack(number, positions[0])
+    control = world["a"].control
+    assert world["a"].control_call(lambda done: control.set_replicated(TOPIC, "s", True, done)) is None
+    world.advance(500)
+    assert got(*consumer(world["b"])) == [b"1", b"2"]
+    assert control.topic_stats(TOPIC)["subscriptions"]["s"]["isReplicated"]
+    assert world["a"].control_call(lambda done: control.set_replicated(TOPIC, "s", False, done)) is None
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
+    world["a"].restart()
+    world.advance(500)
+    assert not world["a"].topic.subscriptions["s"].replicated
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
+
+
+def test_a_policy_replicates_all_without_the_clients() -> None:
+    world = two()
+    client, number = consumer(world["a"], replicated=False)
+    positions = world["a"].publish(b"0", b"1")
+    node = world["a"]
+    namespace = NamespaceName.parse("public/default")
+    change = node.broker.resources.set_replicate_subscription_state(namespace, True)
+    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    client.ack(number, positions[0])
+    later, more = consumer(node, "later", replicated=False)
+    world.advance(500)
+    assert sorted(world["b"].topic.subscriptions) == ["later", "s"]
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
+    with pytest.raises(Exception, match="by policy"):
+        node.control.set_replicated(TOPIC, "s", False, lambda _error: None)
+
+
+def test_markers_are_no_messages() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(500)
+    for node in world.nodes.values():
+        assert markers(node) + markers(node, own=False) >= 2
+        stats = node.control.topic_stats(TOPIC)
+        assert stats["msgInCounter"] == 2
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 1
+        assert node.topic.log.flags_at(node.control.last_message_id(TOPIC)) & EntryFlags.MARKER == 0
+        for link in node.control.links():
+            assert (link["lag_messages"], link["lag_bytes"], link["messages_sent"]) in [(0, 0, 2), (0, 0, 0)]
+    client.ack(number, positions[0])
+    world.advance(1_000)
+    for node in world.nodes.values():
+        subscription = node.topic.subscriptions["s"]
+        assert subscription.mark_delete == node.topic.log.last
+        assert subscription.cursor.in_order
+
+
+def test_an_idle_topic_writes_nothing() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(60_000)
+    ends = [node.topic.log.last for node in world.nodes.values()]
+    world.advance(3_600_000)
+    assert [node.topic.log.last for node in world.nodes.values()] == ends
+
+
+def test_markers_are_kept_until_a_stored_state_covers_them() -> None:
+    world = two(limits={"ledger_entries_max": 2, "retention_interval_ms": 1000})
+    client, number = consumer(world["a"])
+    world["b"].hold_stores = True
+    for n in range(8):
+        (position,) = world["a"].publish(b"%d" % n)
+        world.settle()
+        client.ack(number, position)
+        world.advance(200)
+    held = markers(world["b"], own=False)
+    world.advance(5_000)
+    assert markers(world["b"], own=False) >= held
+    world["b"].hold_stores = False
+    world["b"].restart()
+    world.advance(5_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+    assert len(world["b"].topic.log.ledger_ids()) < 6
+
+
+def test_a_topic_learns_of_a_new_cluster_with_everything_that_was_acknowledged() -> None:
+    world = World("ab")
+    namespace = NamespaceName.parse("public/default")
+    for node in world.nodes.values():
+        change = node.broker.resources.set_replication(namespace, [node.name])
+        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+    world["a"].create()
+    world.settle()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert TOPIC not in world["b"].broker.topics
+    for node in world.nodes.values():
+        change = node.broker.resources.set_replication(namespace, ["a", "b"])
+        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+    world.advance(1_000)
+    assert got(*consumer(world["b"])) == [b"0", b"2"]
+
+
+def test_acknowledgements_that_a_link_skipped_are_told_again() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.advance(500)
+    world.cut.add(("a", "b"))
+    client.ack(number, positions[1])
+    world.advance(500)
+    from magnetar.core.ids import LATEST
+
+    node = world["a"]
+    assert node.control_call(lambda done: node.control.link_skip("b", TOPIC, LATEST, done)) is None
+    world.cut.clear()
+    world.advance(1_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
+
+
+def test_a_failed_write_is_told_again() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.advance(500)
+    node = world["a"]
+    client.ack(number, positions[0])
+    node.hold_log = True
+    world.advance(200)
+    assert node.log._queue
+    lost, node.log._queue = list(node.log._queue), []
+    node.run(node.broker.append_failed, lost, "the disk failed")
+    node.hold_log = False
+    node.run(node.broker.healed)
+    world.advance(1_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
+
+
+def test_while_nobody_reads_markers_become_rare_and_then_fresh_again() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(400)))
+    world.advance(500)
+    world.cut.add(("a", "b"))
+    before = markers(world["a"])
+    for position in positions[:300]:
+        client.ack(number, position)
+        world.advance(200)
+    assert markers(world["a"]) - before < 20
+    world.cut.clear()
+    world.advance(11_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 100
+    client.ack(number, positions[300])
+    world.advance(150)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 99
+
+
+def test_state_for_people() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(5)))
+    world.advance(500)
+    world.cut.add(("a", "b"))
+    client.ack(number, *positions[1:4])
+    world.advance(500)
+    control = world["a"].control
+    (state,) = control.replicated_subscriptions(TOPIC)
+    assert control.replicated_topics() == [TOPIC]
+    assert (state["mode"], state["backlogMessages"], state["stalled"]) == ("exact", 2, "")
+    assert state["towards"]["b"]["lagMessages"] == 3
+    assert 0 < state["towards"]["b"]["lagMs"] <= 500
+    assert "no pipeline" in state["towards"]["b"]["stalled"]
+    assert state["towards"]["c"] == {"lagMessages": 0, "lagMs": 0, "stalled": ""}
+    cursors = control.internal_stats(TOPIC)["cursors"]
+    assert cursors["s"]["replicatedState"]["acknowledged"] == 3
+    assert control.replication_metrics()["counters"]["markers_written"] > 0
+
+
+def test_no_state_is_stored_that_the_replay_did_not_reach() -> None:
+    world = two(cache_bytes=0)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world["b"].hold_stores = True
+    client.ack(number, positions[1])
+    world.advance(500)
+    node = world["b"]
+    node.restart()
+    node.run(node.broker.shut_down)
+    while node.stores:
+        store = node.stores.popleft()
+        node.meta.update(store.puts)
+    node.restart()
+    node.hold_stores = False
+    world.advance(500)
+    assert got(*consumer(node)) == [b"0", b"2"]
+
+
+def test_position_none_is_no_cover() -> None:
+    from magnetar.broker.replication import decode_cover, encode_cover
+
+    for position in (NONE, Position(5, 0), Position(1 << 60, 7)):
+        assert decode_cover(encode_cover(position)) == position
+    for damaged in (b"", b"x:y", b"1", b"\xff:3", b"9" * 40 + b":1"):
+        assert decode_cover(damaged) == NONE
