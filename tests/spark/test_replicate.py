@@ -17,7 +17,9 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from magnetar.core.config import load
 from magnetar.core.errors import ConfigError
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import replicate, session
 from magnetar.spark.states import ALL, Link
 from tests.spark.conftest import Running
@@ -245,3 +247,16 @@ def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest
     assert "restarting" in ended
     assert "does not start" in refused
     assert "no room" in refused
+
+
+def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dead = SimpleNamespace(isActive=False, exception=lambda: None)
+    monkeypatch.setattr(replicate, "start_query", lambda *_: dead)
+    monkeypatch.setattr(replicate, "RESTART_MS_MAX", 10)
+    lines: list[str] = []
+    conductor: Any = SimpleNamespace(pipeline=SimpleNamespace(limits=ReplicationLimits()), status=dict)
+    monkeypatch.setattr(replicate.Once, "left", lambda _: None)
+    queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
+    options = replicate.ReplicateOptions(config=load(None), once=True)
+    assert replicate._watch(options, conductor, queries, tmp_path / "pipeline.jsonl", lines.append) == 1
+    assert "given up: the query ended 3 times" in lines[-1]

@@ -42,6 +42,9 @@ STOP_MS: Final = 10_000
 RESTART_MS_MAX: Final = 10_000
 """Longest pause before a failed query is started again."""
 
+ONCE_FAILURES_MAX: Final = 3
+"""With `once`: a query that ended so often, each time after Spark's own attempts, does not work here."""
+
 METRICS_MS: Final = 1_000
 """Between two lines of the metrics file."""
 
@@ -225,6 +228,11 @@ class Queries:
         self._again_at = dict.fromkeys(lanes, 0.0)
         self.running = {lane: begin_query(spark, conductor, lane, checkpoint) for lane in lanes}
 
+    @property
+    def failures(self) -> int:
+        """How often the query that fails most has ended."""
+        return max(self._failures.values())
+
     def tend(self) -> None:
         """Look after the queries: one that ended is started again after a pause."""
         now = time.monotonic()
@@ -324,6 +332,9 @@ def _watch(
                 written = time.monotonic()
                 measure()
             if once is not None:
+                if queries.failures >= ONCE_FAILURES_MAX:
+                    on_line(f"given up: the query ended {queries.failures} times; what Spark says is in its log")
+                    return 1
                 left = once.left()
                 if left is not None:
                     for line in left:
