@@ -311,6 +311,9 @@ class LinkDestination:
         """
         names = {query.topic: self._checked(query) for query in request.topics}
         self._check_source(request.source)
+        if request.source == self.cluster:
+            reply(self._answer(request, {}, self._itself(request.source, request.uuid)))
+            return
         standing = self.peers.standing(request.source, request.uuid)
         if standing is Standing.HEIR and not self._all_above(request):
             # Its next messages would be taken for the old one's. It has to leave those positions behind first (A8).
@@ -341,8 +344,15 @@ class LinkDestination:
             check_cluster(source)
         except NameNotValid as error:
             raise ProtocolError(str(error)) from None
-        if source == self.cluster:
-            raise ProtocolError(f"a link from {source} to itself")
+
+    def _itself(self, source: str, uuid: str) -> str:
+        """One line about a link from a cluster of this one's name, which is this one or another."""
+        if uuid == self.uuid:
+            return f"this link leads from {source} back to itself: the address of its target in clusters.toml is that of {source}"
+        return (
+            f"two clusters are called {source}: {self.uuid}, which this link leads to, and {uuid}: "
+            "stop one of them, or give it another name"
+        )
 
     def _checked(self, query: pb.GeoWatermarkQuery) -> TopicName:
         name = self._name(query.topic)

@@ -1,5 +1,6 @@
 """The destination side, one row of the failure table after another."""
 
+import re
 from typing import Any
 
 import pytest
@@ -174,10 +175,22 @@ def test_no_relays_and_no_forged_origins() -> None:
     here = Here()
     with pytest.raises(ProtocolError, match="no relays"):
         here.send([message(origin="c")], [(3, 0)])
-    with pytest.raises(ProtocolError, match="to itself"):
-        here.machine.watermarks(
-            pb.CommandGeoWatermarks(request_id=1, source="b", uuid="x", counter=0), lambda _told: None
-        )
+
+
+@pytest.mark.parametrize(
+    ("uuid", "reason"), [("b-2", "two clusters are called b: b-1.*and b-2"), ("b-1", "back to itself")]
+)
+def test_a_link_from_a_cluster_of_the_same_name_is_told_why_it_is_refused(uuid: str, reason: str) -> None:
+    here = Here(greeted=False)
+    here.machine.uuid = "b-1"
+    got: list[Any] = []
+    request = pb.CommandGeoWatermarks(request_id=1, source="b", uuid=uuid, counter=0)
+    request.topics.add(topic=TOPIC, incarnation=3, partitions=0)
+    here.machine.watermarks(request, got.append)
+    assert got[0].blocked == "identity"
+    assert re.search(reason, got[0].reason)
+    assert not here.rig.stores, "nobody is believed for it"
+    assert not here.rig.created
 
 
 def test_policy_stops_the_topic_and_gives_the_command() -> None:
