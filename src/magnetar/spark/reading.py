@@ -183,7 +183,7 @@ def read_task(
         decoded: further columns, see `rows.DECODED`.
         filtered: links whose entries have to be rows of their own (see `rows`); None: all.
         connect: opens or takes a kept connection to an address.
-        progress_ms: without a byte for so long, a source is given up.
+        progress_ms: without a byte for so long, a source is given up; None: as the routes say.
 
     Yields:
         Batches of rows: each range opens and closes with a control row, whatever happens.

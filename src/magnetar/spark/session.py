@@ -152,7 +152,8 @@ def build(
         # When a session stops, the JVM's end of the connection closes first, which socketserver would print as a traceback.
         setattr(getattr(accumulators, name), "handle_error", lambda *_: None)  # noqa: B010
     log.parent.mkdir(parents=True, exist_ok=True)
-    merged = {**_environment(master, log), **SETTINGS, **(settings or {})}
+    own = settings or {}
+    merged = {**_environment(master, log, own.get("spark.pyspark.python", sys.executable)), **SETTINGS, **own}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in merged.items():
         builder = builder.config(key, value)
@@ -170,27 +171,27 @@ def stop(spark: "SparkSession", log: Path) -> None:
         spark.stop()
 
 
-def _environment(master: str, log: Path) -> dict[str, str]:
-    """Settings that depend on this machine and process."""
+def _environment(master: str, log: Path, python: str) -> dict[str, str]:
+    """Settings that depend on this machine and process; `python` runs the workers, beside the driver and on executors."""
     python_path = os.pathsep.join(
         dict.fromkeys([str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     )
     # The workers beside the driver inherit the environment; those of executors get it by setting.
     os.environ["PYTHONPATH"] = python_path
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # pyspark reads this one, not the setting
+    os.environ["PYSPARK_PYTHON"] = python  # pyspark reads this one, not the setting
     os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     options = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Dmagnetar.log={log}"
     settings = {
-        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.python": python,
         "spark.pyspark.driver.python": sys.executable,
         "spark.driver.extraJavaOptions": options,
     }
-    if master.startswith("local"):
+    if master.startswith(("local", "spark://127.", "spark://localhost")):  # everything is on this machine
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     if not master.startswith("local["):
         settings["spark.executorEnv.PYTHONPATH"] = python_path
         settings["spark.executorEnv.PYTHONWARNINGS"] = "ignore::FutureWarning"
-        settings["spark.executorEnv.PYSPARK_PYTHON"] = sys.executable
+        settings["spark.executorEnv.PYSPARK_PYTHON"] = python
         settings["spark.executor.extraJavaOptions"] = options.replace(str(log), f"{log}.executor")
     return settings
 
