@@ -1,0 +1,106 @@
+"""What keeps a cluster from being switched off, asked of whole brokers."""
+
+from magnetar.broker.draining import DrainState, describe
+from tests.support.geoworld import TOPIC, World
+
+
+def look(world: World, name: str = "a") -> DrainState:
+    return describe(world[name].broker)
+
+
+def made() -> World:
+    world = World("abc")
+    world["a"].create()
+    world.advance(1_000)
+    assert look(world)["safe"]
+    return world
+
+
+def test_messages_wait_for_every_destination() -> None:
+    world = made()
+    world.cut = {("a", "c")}
+    world["a"].publish(b"x", b"y")
+    waiting = look(world)
+    assert not waiting["safe"]
+    assert [(link["target"], link["messages"], link["entries"]) for link in waiting["links"]] == [
+        ("b", 2, 2),
+        ("c", 2, 2),
+    ]
+    world.settle()
+    waiting = look(world)
+    assert [(link["target"], link["topics_waiting"]) for link in waiting["links"]] == [("b", 0), ("c", 1)]
+    (topic,) = waiting["links"][1]["topics"]
+    assert topic["topic"] == TOPIC and "no pipeline serves this link" in topic["reason"]
+    world.cut = set()
+    world.settle()
+    assert look(world)["safe"]
+
+
+def test_paused_topics_are_named_with_the_command_to_run() -> None:
+    world = made()
+    world["a"].control_call(lambda done: world["a"].control.link_pause("b", TOPIC, done))
+    world["a"].publish(b"x")
+    (link, _) = look(world)["links"]
+    assert link["topics"][0]["reason"] == f"paused: magnetar links resume a:b --topic {TOPIC}"
+
+
+def test_messages_of_others_do_not_count() -> None:
+    world = made()
+    world["b"].publish(b"x")
+    world.settle()
+    assert look(world)["safe"] and look(world, "b")["safe"]
+
+
+def test_writes_on_their_way_count() -> None:
+    world = made()
+    node = world["a"]
+    node.hold_log = True
+    node.publish(b"x")
+    assert (look(world)["safe"], look(world)["writes"]) == (False, 1)
+
+
+def test_producers_are_named() -> None:
+    from magnetar.wire import pulsar_pb2 as pb
+
+    world = made()
+    client = world["a"].client()
+    command = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p-1")
+    client.send(pb.BaseCommand(type=5, producer=command))
+    world.settle()
+    state = look(world)
+    assert (state["safe"], state["producers_connected"]) == (False, 1)
+    assert state["producers"][0]["producer"] == "p-1" and state["producers"][0]["topic"] == TOPIC
+
+
+def test_acknowledgements_wait_until_they_are_written_and_delivered() -> None:
+    world = made()
+    node = world["a"]
+    client = node.client()
+    consumer = client.subscribe("s", kind=1)
+    world.advance(1_000)
+    client.flow(consumer)
+    node.publish(b"x", b"y")
+    world.advance(1_000)
+    assert look(world)["safe"]
+    for message in client.take(consumer):
+        client.ack(consumer, message)
+    world.work()
+    state = look(world)
+    assert (state["safe"], state["subscriptions_waiting"]) == (False, 1)
+    (waiting,) = state["subscriptions"]
+    assert (waiting["subscription"], waiting["reason"]) == ("s", "2 acknowledgements are not written yet")
+    world.cut = {("a", "b")}
+    world.advance(1_000)
+    state = look(world)
+    assert (state["subscriptions_waiting"], state["links"][0]["messages"], state["links"][0]["entries"]) == (0, 0, 1)
+    world.cut = set()
+    world.advance(1_000)
+    assert look(world)["safe"]
+
+
+def test_what_no_link_takes_is_told() -> None:
+    world = World("ab", routes=[])
+    world["a"].create()
+    world["a"].publish(b"x", b"y", b"z")
+    state = look(world)
+    assert (state["safe"], state["only_here_topics"], state["only_here_messages"]) == (True, 1, 3)
