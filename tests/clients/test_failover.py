@@ -18,6 +18,8 @@ from magnetar.admin.client import AdminClient
 from magnetar.cli.failover import Move, Report
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
+from magnetar.wire import pulsar_pb2 as pb
+from tests.clients.test_hostile import raw
 from tests.support.brokers import World, eventually
 from tests.support.courier import Courier
 
@@ -112,6 +114,19 @@ def shared(lasting: Pair) -> Iterator[Pair]:
     lasting.topic = f"persistent://public/default/f-{uuid.uuid4().hex[:12]}"
     yield lasting
     lasting.close_clients()
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[[str], World]]:
+    made: list[World] = []
+
+    def make(extra: str) -> World:
+        made.append(World(tmp_path, ["a", "b"], extra).start())
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
 
 
 class App:
@@ -271,6 +286,118 @@ def test_what_was_received_and_not_acknowledged_comes_again_and_is_counted(share
     assert [consumer.receive(20_000).data() for _ in range(3)] == [b"4", b"5", b"6"]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(300)
+
+
+CONSUMER_PROCESS = """
+import sys, pulsar
+url, topic = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+consumer = client.subscribe(topic, "s", replicate_subscription_state_enabled=True)
+print("ready", flush=True)
+while True:
+    message = consumer.receive()
+    consumer.acknowledge(message)
+    print(message.data().decode(), flush=True)
+"""
+
+
+def test_topic_migrated_makes_clients_remember_the_way(make_world: Callable[[str], World]) -> None:
+    """With `topic_migrated_to_cpp`: when the connection breaks they find the new cluster although their own is off.
+
+    The consumer is a process of its own with the client's own logger: with one of Python's, client 3.13 would abort.
+    """
+    pair = Pair(make_world("[broker]\ntopic_migrated_to_cpp = true\n"))
+    words = [sys.executable, "-c", CONSUMER_PROCESS, pair.world["a"].url, pair.topic]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            producer = pair.client("b").create_producer(pair.topic, batching_enabled=False)
+            pair.ready()
+            for number in range(10):
+                pair.move(*(("b", "a") if number % 2 else ("a", "b")))
+                producer.send(b"%d" % number)
+                assert process.stdout.readline() == f"{number}\n"
+            pair.move("a", "b")
+            pair.followed("b")
+            pair.world["a"].kill()
+            pair.world["b"].kill()
+            pair.world["b"].start()
+            producer.send(b"after")
+            assert process.stdout.readline() == "after\n"
+        finally:
+            process.kill()
+            pair.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "version", "expected"),
+    [
+        ("Pulsar-Java-v4.0.0", 21, [13, 68, 16]),
+        ("Pulsar-CPP-v4.2.0", 20, [13, 16]),
+        ("Pulsar-CPP-v2.8.0", 18, [14]),
+    ],
+)
+def test_what_a_client_is_sent_that_comes_late(shared: Pair, client: str, version: int, expected: list[int]) -> None:
+    """SUCCESS and TOPIC_MIGRATED for this consumer alone; what the client cannot bear is left out."""
+    shared.client("a").subscribe(shared.topic, "s", replicate_subscription_state_enabled=True)
+    shared.ready()
+    shared.move("a", "b")
+    with raw(shared.world["a"]) as late:
+        late.send(pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version=client, protocol_version=version)))
+        assert late.answer().type == 3  # type: ignore[union-attr]
+        late.send(
+            pb.BaseCommand(
+                type=4,
+                subscribe=pb.CommandSubscribe(
+                    topic=shared.topic, subscription="s", subType=0, consumer_id=7, request_id=1
+                ),
+            )
+        )
+        answers = [late.answer() for _ in expected]
+        assert [answer.type for answer in answers if answer] == expected
+        url = shared.world["b"].url
+        for answer in answers:
+            assert answer is not None
+            if answer.type == 68:
+                migrated = answer.topicMigrated
+                assert (migrated.resource_id, migrated.resource_type, migrated.brokerServiceUrl) == (7, 1, url)
+            elif answer.type == 16:
+                assert answer.close_consumer.consumer_id == 7
+                assert answer.close_consumer.assignedBrokerServiceUrl == url
+            elif answer.type == 14:
+                assert url in answer.error.message
+        # The connection and its producers stay.
+        late.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=shared.topic, producer_id=1, request_id=2)))
+        assert late.answer().type == 17  # type: ignore[union-attr]
+
+
+def test_cumulative_consumers(shared: Pair) -> None:
+    """They are moved where ids are higher, and not where their client would drop messages; restarted ones go on."""
+    consumer = shared.client("a").subscribe(shared.topic, "s", replicate_subscription_state_enabled=True)
+    app = App(consumer, lambda consumer, message: consumer.acknowledge_cumulative(message))
+    producer = shared.client("a").create_producer(shared.topic, batching_enabled=False)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    settled([app], [b""] * 10)
+    shared.ready()
+    shared.move("a", "b")
+    for number in range(10, 20):
+        producer.send(b"%d" % number)
+    settled([app], [b""] * 20)
+    with pytest.raises(MagnetarError, match="1 consumers acknowledge cumulatively.*--force"):
+        shared.move("b", "a")
+    app.close()
+    consumer.close()
+    shared.move("b", "a")
+    again = App(
+        shared.client("b").subscribe(shared.topic, "s"),
+        lambda consumer, message: consumer.acknowledge_cumulative(message),
+    )
+    for number in range(20, 30):
+        producer.send(b"%d" % number)
+    assert settled([app, again], [b""] * 30) == Counter(b"%d" % number for number in range(30))
+    again.close()
 
 
 # --------------------------------------------------------------------------------------------------------------- faults
@@ -435,19 +562,6 @@ def _refusal(pair: Pair, path: str, body: dict[str, object]) -> str:
     with pytest.raises(MagnetarError) as caught:
         AdminClient(pair.world["a"].web).post(path, body)
     return str(caught.value)
-
-
-@pytest.fixture
-def make_world(tmp_path: Path) -> Iterator[Callable[[str], World]]:
-    made: list[World] = []
-
-    def make(extra: str) -> World:
-        made.append(World(tmp_path, ["a", "b"], extra).start())
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.close()
 
 
 def test_a_one_way_link_moves_one_way(make_world: Callable[[str], World]) -> None:

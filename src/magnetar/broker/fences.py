@@ -126,6 +126,7 @@ class Fences:
             NotFound: no such topic or subscription.
         """
         topic, subscription = self._existing(text, name)
+        following = topic.log.next_after(subscription.cursor.mark_delete)
         return self.fence(text, name).told() | {
             "topic": text,
             "subscription": name,
@@ -135,6 +136,8 @@ class Fences:
             "refused": self._refusal(topic, subscription),
             "consumers": len(subscription.consumers),
             "cumulative": sum(consumer.cumulative for consumer in subscription.consumers),
+            "first": str(topic.log.last if following is None else following),
+            "last": str(topic.log.last),
             "in_flight": subscription.in_flight(),
             "backlog": subscription.cursor.backlog_messages(),
             "unsent": self._finals.unsent(topic, name),
@@ -459,7 +462,10 @@ class Fences:
             return False
         url = self.url_of(fence.target)
         if may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
-            session.send(commands.success(command.request_id), *commands.consumer_migrated(command.consumer_id, url, named=session.remembers_migration))
+            session.send(
+                commands.success(command.request_id),
+                *commands.consumer_migrated(command.consumer_id, url, named=session.remembers_migration),
+            )
             done(None)
         else:
             done(

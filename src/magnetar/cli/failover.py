@@ -75,6 +75,10 @@ def failover(
         int,
         typer.Option("--grace-ms", min=0, max=60_000, help="How long acknowledgements under way are awaited, at most."),
     ] = 1_000,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also when consumers acknowledge cumulatively and will have to be restarted."),
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -85,7 +89,7 @@ def failover(
         raise MagnetarError(f"--from and --to are both {source}: name two clusters")
     clients = [AdminClient(chosen.cluster(cluster).admin_url, timeout_s=REQUEST_S) for cluster in (source, target)]
     move = Move(name, sub, source, target, clients[0], clients[1], say=_silent if as_json else print_line)
-    plan = move.plan()
+    plan = move.plan(force=force or dry_run)
     if dry_run:
         if as_json:
             print_json(plan)
@@ -123,6 +127,8 @@ class Move:
         self.topic, self.subscription, self.source, self.target = topic, subscription, source, target
         self._a, self._b, self._say = at_source, at_target, say
         self._rows: list[Row] = []
+        self._there: list[Row] = []
+        self._force = False
         self._above = ""
         self._deadline = 0.0
         self._uncertain: set[str] = set()
@@ -138,8 +144,11 @@ class Move:
 
     # --------------------------------------------------------------------------------------------------- beforehand
 
-    def plan(self) -> Row:
+    def plan(self, *, force: bool = False) -> Row:
         """Find out whether it can be done, and say what will happen; changes nothing.
+
+        Args:
+            force: also if consumers will have to be restarted.
 
         Raises:
             MagnetarError: it cannot be done; says why.
@@ -151,13 +160,14 @@ class Move:
             if error.status != 404:
                 raise
             there = []  # made by the first update
-        self._rows = rows
+        self._rows, self._there, self._force = rows, there, force
         self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
         for row in rows:
             self._check(row)
         for row in there:
             if row["phase"] in {"fencing", "fenced"}:
                 raise MagnetarError(f"{self._what} is itself {_phase(row)} in {self.target}; end that first")
+        warnings = self._warnings(rows, there, force=force)
         links = [row["links"][self.target] for row in rows]
         plan = {
             "topic": str(self.topic),
@@ -170,7 +180,7 @@ class Move:
             "consumers": sum(row["consumers"] for row in rows),
             "in_flight": sum(row["in_flight"] for row in rows),
             "backlog": sum(row["backlog"] for row in rows),
-            "warnings": self._warnings(rows, there),
+            "warnings": warnings,
         }
         self._say(
             f"{self._what}: {self.source} -> {self.target}"
@@ -179,7 +189,7 @@ class Move:
             f"{plan['acknowledgements']:,} acknowledgements are to be sent, {plan['in_flight']:,} are under way, "
             f"{plan['consumers']:,} consumers are connected and will follow"
         )
-        for warning in plan["warnings"]:
+        for warning in warnings:
             self._say(f"note: {warning}")
         return plan
 
@@ -208,19 +218,30 @@ class Move:
             if trouble:
                 raise MagnetarError(f"link {self.source} -> {self.target} of {row['topic']} {remedy}")
 
-    def _warnings(self, rows: list[Row], there: list[Row]) -> list[str]:
+    def _warnings(self, rows: list[Row], there: list[Row], *, force: bool) -> list[str]:
         found = []
         if any(row["links"].get(self.source) is None for row in there):
             found.append(
                 f"there is no link {self.target} -> {self.source}: what {self.target} acknowledges does not come back, and "
                 "the subscription cannot be moved back"
             )
-        if cumulative := sum(row["cumulative"] for row in rows):
-            found.append(
-                f"{cumulative:,} consumers acknowledge cumulatively: clients built on the C++ client may take messages of "
-                f"{self.target} for acknowledged ones of {self.source} and drop them; restart those applications"
-            )
+        if stuck := self._stuck(rows, there):
+            if not force:
+                raise MagnetarError(f"{stuck}; to move them all the same: --force")
+            found.append(stuck)
         return found
+
+    def _stuck(self, rows: list[Row], there: list[Row]) -> str:
+        """Whether consumers would take messages of the target for acknowledged ones: their clients compare message ids."""
+        firsts = {row["topic"]: _position(row["first"]) for row in there}
+        stuck = sum(row["cumulative"] for row in rows if firsts.get(row["topic"], (0, 0)) <= _position(row["last"]))
+        if not stuck:
+            return ""
+        return (
+            f"{stuck:,} consumers acknowledge cumulatively, and message ids in {self.target} are lower than in "
+            f"{self.source}: their clients will take new messages for acknowledged ones and not deliver them until the "
+            "application is restarted"
+        )
 
     # ---------------------------------------------------------------------------------------------------- the steps
 
@@ -241,6 +262,9 @@ class Move:
             )
             self._say(f"fenced in {self.source}: nothing is dispatched there any more")
             self._await_final()
+            # The first acknowledgement of a consumer that has just come may have been under way before.
+            if not self._force and (stuck := self._stuck(self._rows, self._there)):
+                raise Stuck(f"{stuck}; to move them all the same: --force")
             self._await_merged()
             skipped = sum(map(self._skipped, self._rows))
             for row in self._rows:
@@ -401,3 +425,8 @@ def _phase(row: Row) -> str:
 def _order(token: str) -> tuple[int, str]:
     time_ms, _, cluster = token.partition("@")
     return (int(time_ms) if time_ms else 0, cluster)
+
+
+def _position(text: str) -> tuple[int, int]:
+    ledger, _, entry = text.partition(":")
+    return int(ledger), int(entry)

@@ -62,6 +62,8 @@ class FenceBroker:
             "refused": "",
             "consumers": 1,
             "cumulative": 0,
+            "first": "7:0",
+            "last": "7:9",
             "in_flight": 5,
             "backlog": 9,
             "links": links,
@@ -292,10 +294,22 @@ def test_what_cannot_be_moved_is_told_beforehand(two: Two) -> None:
 
 def test_what_the_user_should_know_is_said(two: Two) -> None:
     two.b.link = None
+    answer = two.move()
+    assert answer.code == 0 and "there is no link b -> a" in answer.out
+
+
+def test_cumulative_consumers_are_not_left_hanging(two: Two) -> None:
+    """Their clients compare message ids of the two clusters."""
     two.a.extra = {"cumulative": 2}
     answer = two.move()
-    assert answer.code == 0
-    assert "there is no link b -> a" in answer.out and "2 consumers acknowledge cumulatively" in answer.out
+    assert answer.code == 1 and "2 consumers acknowledge cumulatively" in answer.err and "--force" in answer.err
+    assert two.phases() == ("active", "active")
+    assert "2 consumers acknowledge cumulatively" in two.move("a", "b", "--dry-run").out
+    assert "2 consumers acknowledge cumulatively" in two.move("a", "b", "--force").out
+    assert two.phases() == ("moved", "active")
+    two.a.extra, two.b.extra = {}, {"cumulative": 2}
+    two.a.extra = {"first": "8:0"}  # ids behind all that b has
+    assert two.move("b", "a").code == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
