@@ -1,47 +1,16 @@
 """The two machines of a topic with replicated subscriptions, as production makes them."""
 
-import importlib
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, SnapshotMachine
-from magnetar.core.ids import NONE, Position
-from magnetar.geo.ackedsets.pacing import MarkerPacer
+from magnetar.geo.ackedsets import AckedSets, MarkerPacer
+from magnetar.geo.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
 
 _NAMESPACE = uuid.UUID("6d61676e-6574-4172-8073-6e617073686f")
-
-
-class _Absent:
-    """Stands in while a machine is being written (never released)."""
-
-    def load(self, *_: Any) -> Position:
-        return NONE
-
-    def sought(self, _subscription: str, then: Any) -> None:
-        then("")
-
-    def encode(self, _subscription: str) -> bytes:
-        return b""
-
-    def describe(self, _subscription: str) -> dict[str, object]:
-        return {}
-
-    def metrics(self) -> dict[str, int]:
-        return {}
-
-    def __getattr__(self, _name: str) -> Any:
-        return lambda *_: None
-
-
-def _machine(module: str, name: str) -> Any:
-    try:
-        found = getattr(importlib.import_module(module), name)
-        return found if hasattr(found, "started") else None
-    except (ImportError, AttributeError):
-        return None
 
 
 class Machines:
@@ -52,27 +21,21 @@ class Machines:
         self._number = 0
 
     def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
-        """Exact mode's machine and snapshot mode's."""
+        """Exact mode's machine and snapshot mode's; neither writes before it is told to."""
         settings, broker = around.settings, around.broker
 
         def new_id() -> str:
+            # No chance left of `runtime`: the boot time and a count are as unique.
             self._number += 1
             return str(uuid.uuid5(_NAMESPACE, f"{broker.uuid} {broker.boot} {self._number}"))
 
-        acked, snapshots = (
-            _machine("magnetar.geo.ackedsets", "AckedSets"),
-            _machine("magnetar.geo.snapshots", "Snapshots"),
-        )
-        exact = acked(host, interval_ms=host.interval_ms, pacer=self.pacer) if acked else _Absent()
-        snapshot = (
-            snapshots(
-                host,
-                new_id=new_id,
-                interval_ms=settings.snapshot_interval_ms,
-                timeout_ms=settings.snapshot_timeout_s * 1000,
-                cached_max=settings.max_cached_snapshots,
-            )
-            if snapshots
-            else _Absent()
+        exact = AckedSets(host, interval_ms=host.interval_ms, pacer=self.pacer, writes=host.mode == "exact")
+        snapshot = Snapshots(
+            host,
+            new_id=new_id,
+            interval_ms=settings.snapshot_interval_ms,
+            timeout_ms=settings.snapshot_timeout_s * 1000,
+            cached_max=settings.max_cached_snapshots,
+            writes=host.mode == "snapshot",
         )
         return exact, snapshot

@@ -117,7 +117,12 @@ class ReplicatedTopic:
         self._waiting: list[Callable[[], None]] = []
         self._refused: set[str] = set()
         self._replay: Replay | None = None
-        self.exact, self.snapshot = around.machines(self)
+        self._asleep = False
+        self.mode = around.mode_of(topic)
+        self._make_machines()
+
+    def _make_machines(self) -> None:
+        self.exact, self.snapshot = self._around.machines(self)
         self._machines: tuple[ModalMachine, ...] = (self.exact, self.snapshot)
 
     # ------------------------------------------------------------------------------------------------------- beginning
@@ -129,6 +134,7 @@ class ReplicatedTopic:
             states: by subscription, as `state` encoded them.
         """
         fresh = []
+        after = self.covered
         for name in sorted({*states, *self.subscriptions()}):
             exact, snapshot = self._decode(name, states.get(name))
             if name in states:
@@ -136,7 +142,10 @@ class ReplicatedTopic:
             else:
                 fresh.append(name)
             self.exact.load(name, exact)
-            self.snapshot.load(name, snapshot)
+            reached = self.snapshot.load(name, snapshot)
+            if self.mode == "snapshot":
+                # Snapshots that it has yet to pass are known from the log alone.
+                after = min(after, reached)
 
         def replayed() -> None:
             if not self.closed:
@@ -144,7 +153,7 @@ class ReplicatedTopic:
 
         for subscription in self._topic.subscriptions.values():
             self._connect(subscription)
-        self._replay = Replay(self._outbox, self.log, self.covered, self._give, replayed)
+        self._replay = Replay(self._outbox, self.log, after, self._give, replayed)
         self._replay.start()
 
     def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
@@ -216,10 +225,21 @@ class ReplicatedTopic:
         if not self.ready:
             # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
             entries = [entry for entry in entries if not entry.flags & _MARKER]
-        if not self.known and not any(entry.flags & _MARKER for entry in entries):
-            return  # no subscription is replicated: nobody asks
+        if not self.known and self.ready and not any(entry.flags & _MARKER for entry in entries):
+            # No subscription is replicated: machines that are made when there is one find everything in the log.
+            self._asleep = True
+            return
+        self._wake()
         if entries:
             self._event(lambda machine: machine.stored(entries))
+
+    def _wake(self) -> None:
+        """The machines were not told of messages for a while; they held nothing, so new ones do."""
+        if self._asleep:
+            self._asleep = False
+            self._make_machines()
+            for machine in self._machines:
+                machine.started()
 
     def _acknowledged(self, subscription: Subscription, acked: Acked) -> None:
         name = subscription.name
@@ -246,6 +266,7 @@ class ReplicatedTopic:
             self._waiting.append(lambda: self.created(subscription) if self._is(subscription) else None)
 
     def _created(self, name: str) -> None:
+        self._wake()
         for machine in self._machines:
             machine.created(name)
         self.dirty(name)
@@ -305,6 +326,7 @@ class ReplicatedTopic:
 
     def follow(self, mode: str) -> None:
         """The namespace's mode says which machine writes."""
+        self.mode = mode
         self.exact.set_writes(mode == "exact")
         self.snapshot.set_writes(mode == "snapshot")
         self._settle()
@@ -497,9 +519,8 @@ class ReplicatedTopic:
 
     def describe(self, subscription: str) -> dict[str, Any]:
         """Plain values: the mode's machine, and what is common to both."""
-        mode = self._around.mode_of(self._topic)
-        machine = self.exact if mode == "exact" else self.snapshot
-        told: dict[str, Any] = {"mode": mode, "ready": self.ready}
+        machine = self.exact if self.mode == "exact" else self.snapshot
+        told: dict[str, Any] = {"mode": self.mode, "ready": self.ready}
         told["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
         if self.ready and subscription in self.subscriptions():
             told |= machine.describe(subscription)
