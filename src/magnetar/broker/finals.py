@@ -54,7 +54,7 @@ class FinalStates:
         if self._broker.replication.mode_of(topic) != "exact":
             return (
                 f"namespace {topic.name.namespace_name} replicates subscriptions in snapshot mode, which cannot move one without "
-                f"delivering messages twice: magnetar namespaces set-subscription-mode {topic.name.namespace_name} exact"
+                f"delivering messages twice: magnetar namespaces set-subscription-mode {topic.name.namespace_name} exact --everywhere"
             )
         return ""
 
