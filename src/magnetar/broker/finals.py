@@ -52,9 +52,10 @@ class FinalStates:
         if topic.replicated is None:
             return "no link concerns its topic"
         if self._broker.replication.mode_of(topic) != "exact":
+            namespace = topic.name.namespace_name
             return (
-                f"namespace {topic.name.namespace_name} replicates subscriptions in snapshot mode, which cannot move one without "
-                f"delivering messages twice: magnetar namespaces set-subscription-mode {topic.name.namespace_name} exact --everywhere"
+                f"namespace {namespace} replicates subscriptions in snapshot mode, which cannot move one without delivering "
+                f"messages twice: magnetar namespaces set-subscription-mode {namespace} exact --everywhere"
             )
         return ""
 
