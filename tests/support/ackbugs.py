@@ -167,9 +167,6 @@ class LateAck(Planted):
     def disconnect(self, node: Node, subscription: str) -> None:
         pass
 
-    def deliveries(self, todo: list[Any], delivered: set[Any]) -> Any:
-        return todo
-
 
 # ------------------------------------------------------------------------------------------------------------- forgetting
 

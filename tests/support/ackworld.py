@@ -114,7 +114,8 @@ class Node:
         self.incs: dict[str, int] = {}
         self.cursors: dict[str, Cursor] = {}
         self.expired: dict[str, Position] = {}
-        self.delivered: dict[str, set[Message]] = {}
+        self.delivered: dict[str, set[Message]] = {}  # what consumers may acknowledge
+        self.since: dict[str, set[Message]] = {}  # what they were given since they were last disconnected, or should be
         self.known: dict[str, set[Message]] = {}
         self.made: dict[str, set[int]] = {}
         self.notes: list[str] = []
@@ -135,7 +136,7 @@ class Node:
         self.cursors = {name: Cursor.decode(self.log, disk.cursor) for name, disk in self.disk.items()}
         self.expired = {name: disk.expired for name, disk in self.disk.items()}
         self.made = {name: set(disk.made) for name, disk in self.disk.items()}
-        self.delivered, self.known = {}, {}
+        self.delivered, self.since, self.known = {}, {}, {}
         self.machine = self.world.machine_class(
             self, interval_ms=lambda: 0, pacer=MarkerPacer(0), marker_bytes_max=self.world.marker_bytes_max
         )
@@ -204,6 +205,7 @@ class Node:
         cursor = self.cursors[subscription] = Cursor(self.log)
         self.take(cursor, acked, partial)
         cursor.ack_up_to(self.expired.get(subscription, NONE))
+        self.since[subscription] = set()
         self.world.disconnect(self, subscription)
 
     def dirty(self, subscription: str) -> None:
@@ -573,7 +575,9 @@ class World:
         held = node.held()
         delivered = node.delivered.setdefault(subscription, set())
         todo = sorted((m for m, at in held.items() if not node.is_acked(subscription, at)), key=held.__getitem__)
-        delivered |= set(todo[: self.rng.randint(1, 6)])
+        given = set(todo[: self.rng.randint(1, 6)])
+        delivered |= given
+        node.since.setdefault(subscription, set()).update(given)
         can = sorted(
             (m for m in delivered if m in held and not node.is_acked(subscription, held[m])), key=held.__getitem__
         )
@@ -588,12 +592,8 @@ class World:
         node.machine.acknowledged(subscription, acked)
         new = ids(state.consumed()) - before
         node.known.setdefault(subscription, set()).update(new)
-        self.owe(subscription, state.epoch, node, {m for m in new if m in self.deliveries(todo, delivered)})
+        self.owe(subscription, state.epoch, node, new & node.since[subscription])
         self.say(f"{node.cluster} acknowledges {subscription}: {index_set(new)}")
-
-    def deliveries(self, todo: list[Message], delivered: set[Message]) -> Collection[Message]:
-        """What a consumer may acknowledge."""
-        return delivered
 
     def cumulative(self, node: Node, subscription: str, at: tuple[Position, int]) -> Acked:
         """Everything held up to the last delivered one, as a broker does it."""
@@ -639,7 +639,8 @@ class World:
             cursor.reset(entry.position, bits)
         before = {message for message, at in held.items() if node.is_acked(subscription, at)}
         node.expired.pop(subscription, None)
-        self.disconnect(node, subscription) if self.seek_disconnects() else None
+        node.since[subscription] = set()
+        self.disconnect(node, subscription)
         node.machine.sought(subscription, lambda _error: None)
         memory = self.memory[subscription]
         true = (old | old_known) - set(held) | before
@@ -648,9 +649,6 @@ class World:
         self.owe(subscription, state.epoch, node, {m for m in true if not unstated(state.floor, m)})
         node.known[subscription] = set()
         self.say(f"{node.cluster} seeks {subscription} to {cursor.mark_delete}: {state.epoch}")
-
-    def seek_disconnects(self) -> bool:
-        return True
 
     def expire(self) -> None:
         found = self.pick_subscribed()
