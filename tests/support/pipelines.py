@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-START_S = 90
-"""A deadline: a Spark session takes some 7 s to start on an idle machine."""
+START_S = 240
+"""A deadline: a Spark session takes some 7 s to start on an idle machine, a minute on a busy one."""
 
 
 class Pipeline:
@@ -75,7 +75,7 @@ class Pipeline:
             process.terminate()
         return process.wait(timeout=60)
 
-    def wait(self, timeout_s: float = 120) -> int:
+    def wait(self, timeout_s: float = 400) -> int:
         """Wait for its own end (`--once`)."""
         assert self.process is not None
         code = self.process.wait(timeout=timeout_s)
