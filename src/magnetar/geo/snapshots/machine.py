@@ -78,7 +78,7 @@ class Snapshots:
         self._held = held_by(host.log, host.cluster)
         self._last_message = host.log.last_dispatchable()
         self._audience = audience(host.routes, host.cluster)
-        self._writer = Writer(host)
+        self._writer = Writer(host, self._work)
         self._taker = Taker(
             host,
             self._writer,
@@ -174,12 +174,12 @@ class Snapshots:
                 key = OriginKey(entry.origin, entry.incarnation) if entry.origin else own
                 self._held.add(key, entry.first_index, entry.first_index + entry.count)
                 fresh = entry.position
-        for cluster in heard:
+        for cluster in sorted(heard):
             self._taker.heard_of(cluster)
+        self._last_message = max(self._last_message, fresh)
         if not self._started:
             return
         if fresh != NONE:
-            self._last_message = max(self._last_message, fresh)
             self._taker.moved()
             self._claimed(entries[0], fresh)
         self._work()
@@ -203,8 +203,18 @@ class Snapshots:
         if highest > state.news:
             state.news = highest
             self._host.dirty(subscription)
+        if state.expired:
+            self._acknowledged_after_all(state, acked)
         self._tell(subscription, state)
         self._taker.tick()
+
+    def _acknowledged_after_all(self, state: State, acked: Acked) -> None:
+        """What expired while a consumer had it was acknowledged by that consumer."""
+        log, here = self._host.log, self._host.cluster
+        for position in acked.entries:
+            if log.valid(position):
+                message = held_by(log, here, Position(position.ledger, position.entry - 1), position)
+                state.expired = state.expired.minus(message)
 
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
         """Expiry moved the cursor over after < p <= up_to: nobody acknowledged that, it is not told (B11)."""
@@ -218,10 +228,20 @@ class Snapshots:
         """See `geo.host.Machine`."""
         self._deleted.discard(subscription)
         cursor = self._host.cursor(subscription)
-        if subscription in self._states or cursor is None:
+        if cursor is None:
+            return
+        if subscription in self._states:
+            # Found at start, but nobody was ever told of it.
+            self._states[subscription].announce = self._states[subscription].based = True
+            self._work()
             return
         state = self._states[subscription] = self._new_state()
-        state.base = self._consumed(cursor.mark_delete).widen()
+        before = self._consumed(cursor.mark_delete).widen()
+        if held_by(self._host.log, self._host.cluster, NONE, cursor.mark_delete):
+            state.base = before
+        else:
+            # From the first retained message on: what was deleted before says nothing about what others retain.
+            state.expired = before
         state.based = True
         state.seeks = self._receiver.strangers.pop(subscription, {})
         state.announce = True
@@ -369,7 +389,7 @@ class Snapshots:
             if state.announce and self.writes:
                 self._announce(subscription, state)
             self._tell(subscription, state)
-        for subscription in self._receiver.take_stale():
+        for subscription in sorted(self._receiver.take_stale()):
             if subscription in self._states:
                 self._tell_seek(subscription, self._states[subscription], lambda _: None)
         self._taker.tick()
@@ -398,7 +418,7 @@ class Snapshots:
         to = self._audience if state.has_news else self._audience & state.retell
         if not to:
             return
-        acked = taken.held.minus(state.base, state.expired)
+        to_all = to == self._audience
         turn = state.turn
 
         def done(_: Position, error: str) -> None:
@@ -407,16 +427,21 @@ class Snapshots:
             state.writing = None
             if error:
                 return
-            if to == self._audience:
+            if to_all:
                 state.told = max(state.told, taken.local)
             state.retell -= to
             state.cache.drop(taken.local)
             self._host.dirty(subscription)
             self._writer.count("updates_written")
 
-        claim = Claim(acked.cut().origins, *self._beside(state))
-        if self._writer.write(Update(subscription, taken.clusters, claim), () if to == self._audience else to, done):
+        claim = Claim(self._claimable(state, taken).cut().origins, *self._beside(state))
+        if self._writer.write(Update(subscription, taken.clusters, claim), () if to_all else to, done):
             state.writing = taken
+
+    @staticmethod
+    def _claimable(state: State, taken: Taken) -> Held:
+        """What was acknowledged of a snapshot that was passed: not what only the starting point or expiry passed."""
+        return taken.held.minus(state.base, state.expired)
 
     def _announce(self, subscription: str, state: State) -> None:
         """Tell that the subscription exists, so that it is there before its first snapshot is passed."""

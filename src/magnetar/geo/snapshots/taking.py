@@ -143,7 +143,7 @@ class Taker:
 
     def _timed_out(self, pending: Pending) -> None:
         self._writer.count("timed_out")
-        for cluster in pending.waiting:
+        for cluster in sorted(pending.waiting):
             if cluster not in self.missing:
                 self.missing[cluster] = pending.started_ms
                 self._host.note(

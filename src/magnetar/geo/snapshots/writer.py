@@ -18,14 +18,16 @@ class Writer:
 
     Args:
         host: the topic.
+        after: called when something that was written has been answered for: what waited for it may go on.
 
     Attributes:
         counters: what happened, for `/metrics`.
         blocked: the host takes no markers now; it is tried again when something is stored or the storage has healed.
     """
 
-    def __init__(self, host: MarkerHost) -> None:
+    def __init__(self, host: MarkerHost, after: Callable[[], None]) -> None:
         self._host = host
+        self._after = after
         self.counters: Counter[str] = Counter()
         self.blocked = False
         self._under_way: dict[int, Done] = {}
@@ -52,6 +54,7 @@ class Writer:
             waiting = self._under_way.pop(number, None)
             if waiting is not None:
                 waiting(position, error)
+                self._after()
 
         self._under_way[number] = done
         names = sorted(replicate_to)
