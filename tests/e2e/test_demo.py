@@ -32,6 +32,11 @@ def test_no_flight_is_lost(tmp_path: Path) -> None:
     assert (result["ok"], result["lost"], result["faults"]) == (True, 0, [])
     assert len(result["links"]) == 6
     assert all(link["flights"] == 1000 and link["twice"] == 0 for link in result["links"])
+    subscription = result["subscription"]
+    assert subscription["moved"]["skipped"] == 0
+    assert subscription["staleness_p50_ms"] <= subscription["staleness_p99_ms"]
+    assert result["consumer"]["flights"] == 3000
+    assert result["consumer"]["delivered_twice"] == result["consumer"]["delivered_twice_explained"]
     assert {row["cluster"]: row["messages"] for row in result["verify"]["clusters"]} == dict.fromkeys(
         ("ewr", "jfk", "lga"), 3000
     )

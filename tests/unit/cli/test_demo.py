@@ -1,8 +1,6 @@
 """The demo's bookkeeping: it must see every loss, every second copy, every change of order; and its real data."""
 
 import threading
-import time
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ from hypothesis import strategies as st
 
 from magnetar.cli.demo import command, flights, report, world
 from magnetar.cli.demo.flights import Departures
-from magnetar.cli.demo.players import ACK_MS, Consumer, Publisher
+from magnetar.cli.demo.players import Consumer, Publisher
 from magnetar.cli.demo.screen import Plain, Quiet, screen
 from magnetar.cli.demo.script import Outcome
+from magnetar.cli.demo.staleness import Staleness
 from magnetar.cli.demo.tally import Board, Link, Tally
 from magnetar.core.errors import MagnetarError
 from tests.unit.cli.conftest import Answer
@@ -202,31 +201,62 @@ def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[int
     assert all(sum(value <= other for value in values) < share * len(values) for other in values if other < found)
 
 
-def test_second_deliveries_have_a_reason_only_shortly_before_the_kill() -> None:
+def test_only_what_the_other_cluster_had_not_been_told_may_come_again() -> None:
     found, board = outcome(PAYLOADS)
     consumer = Consumer("s", found.consumer, "pulsar://x", "t", board)
-    now = time.time_ns() // 1_000_000
-    link = found.consumer.links["jfk"]
-    link.first_ms = array("q", [now - ACK_MS - 1, now - 10, 0])
-    may_be_lost = consumer._acknowledgement_may_be_lost
-    assert not any(may_be_lost(one) for one in PAYLOADS["jfk"])
-    consumer.broker_killed(now)
-    assert [may_be_lost(one) for one in PAYLOADS["jfk"]] == [False, True, False]
-    assert not may_be_lost(b"unknown")
+    flights = PAYLOADS["jfk"] + PAYLOADS["ewr"]
 
-    # What the client still had in its queue when the broker died was delivered after the kill, and acknowledged to nobody.
-    link.first_ms = array("q", [now + 1, now + 300, now + 301])
-    assert all(may_be_lost(one) for one in PAYLOADS["jfk"])
-    consumer.look_for_broker(True, now + 100)  # the connection to the dead broker, not noticed yet
-    consumer.broker_restarted()
-    consumer.look_for_broker(False, now + 200)
-    consumer.look_for_broker(True, now + 300)
-    consumer.look_for_broker(True, now + 400)
-    assert [may_be_lost(one) for one in PAYLOADS["jfk"]] == [True, True, False]
+    def may_come_again() -> list[bool]:
+        return [consumer.may_come_again(one) for one in flights]
 
+    for place, one in enumerate(flights[:4]):
+        consumer.acknowledged[found.consumer.number_of[one]] = place
+    assert may_come_again() == [False] * 5
+    consumer.look_for_broker(True)  # nothing happened yet
+    consumer.broker_killed(told_elsewhere=2)
+    # From the third on; what the client still hands out of its queue is acknowledged to nobody.
+    assert may_come_again() == [False, False, True, True, False]
+    consumer.look_for_broker(True)  # the connection to the dead broker, not noticed yet
+    consumer.look_for_broker(False)
+    consumer.look_for_broker(True)
+    consumer.acknowledged[found.consumer.number_of[flights[4]]] = 4
+    # What was first delivered in the other cluster has no reason to come twice.
+    assert may_come_again() == [False, False, True, True, False]
+    assert not consumer.may_come_again(b"unknown")
     found.consumer.arrive(b"j1", 1, explained=True)
     found.consumer.arrive(b"j1", 1, explained=True)
     assert (found.consumer.again, found.consumer.explained) == (1, 1)
+
+
+def test_staleness_is_from_the_first_cluster_that_shows_it_to_each_other() -> None:
+    board = Board()
+    seen = Staleness({"a": "http://a", "b": "http://b", "c": "http://c"}, "t", "s", board)
+    seen.see("a", 10, 1_000)
+    seen.see("b", 4, 1_100)
+    seen.see("a", 20, 1_200)
+    seen.see("b", 15, 1_300)
+    seen.see("c", 20, 1_500)
+    # b: 4 after 100 ms, 6 after 300 ms, 5 after 100 ms; c: 10 after 500 ms, 10 after 300 ms.
+    assert sorted(seen.calm) == [100] * 9 + [300] * 16 + [500] * 10
+    board.trouble(1_600)
+    seen.see("a", 30, 1_700)
+    seen.see("b", 30, 1_900)
+    assert len(seen.calm) == 40, "what b lacked of the calm time counts, what was made in trouble does not"
+
+
+def test_what_the_planned_move_did_counts() -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    found.moved = {"skipped": 3, "redelivered": 0, "pause_ms": 100}
+    found.followed = False
+    found.staleness = [5, 7]
+    assert found.faults() == [
+        "the planned move skipped 3 messages",
+        "the consumer did not follow its subscription back to jfk",
+    ]
+    told = report.summary(found, verified())["subscription"]
+    assert (told["staleness_p50_ms"], told["staleness_p99_ms"]) == (5, 7)
+    assert any("3 skipped, 100 ms" in line for line in report.sentences(found))
 
 
 # -------------------------------------------------------------------------------------------------------------- board

@@ -5,10 +5,9 @@ Nothing here knows Magnetar: the addresses and the topic are all that these thre
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.tally import Board, Tally
@@ -26,18 +25,22 @@ TICK_S: Final = 0.01
 LISTEN_MS: Final = 200
 """How long a receive waits before it looks whether the demo is over."""
 
-ACK_MS: Final = 5_000
-"""How long before its broker was killed a flight may have been delivered to come again with a reason: the client groups
-acknowledgements for 100 ms, the broker makes them durable within 50 ms; the rest is for a machine that is very busy."""
+PROBE_MS: Final = 300
+"""How often the consumer's client looks whether its cluster lives."""
 
-NEVER_MS: Final = 1 << 62
+STAY: Final = 1_000_000
+"""Successful probes before the client would go back by itself: never; an operator moves the subscription back."""
 
 SEND_TIMEOUT_MS: Final = 60_000
 """A broker that is killed and started again must not fail what is on its way to it."""
 
 
-def client(url: str) -> "pulsar.Client":
+def client(url: str, *others: str) -> "pulsar.Client":
     """An official client that keeps its log lines to itself.
+
+    Args:
+        url: of its cluster.
+        others: where it goes by itself when that cluster dies (Pulsar's AutoClusterFailover).
 
     Raises:
         MagnetarError: the client library is not installed.
@@ -49,7 +52,15 @@ def client(url: str) -> "pulsar.Client":
     quiet = logging.getLogger("magnetar.demo.client")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    return pulsar.Client(url, operation_timeout_seconds=60, logger=quiet)
+    where: Any = url
+    if others:
+        where = pulsar.AutoClusterFailover(
+            pulsar.ServiceInfo(url),
+            [pulsar.ServiceInfo(other) for other in others],
+            check_interval_ms=PROBE_MS,
+            switch_back_threshold=STAY,
+        )
+    return pulsar.Client(where, operation_timeout_seconds=60, logger=quiet)
 
 
 class Player(threading.Thread):
@@ -60,11 +71,12 @@ class Player(threading.Thread):
         url: of the cluster.
         topic: full name.
         board: for progress and failures.
+        others: clusters that its client goes to when that one dies.
     """
 
-    def __init__(self, name: str, url: str, topic: str, board: Board) -> None:
+    def __init__(self, name: str, url: str, topic: str, board: Board, *others: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.url, self.topic, self.board = url, topic, board
+        self.url, self.topic, self.board, self.others = url, topic, board, others
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -84,7 +96,7 @@ class Player(threading.Thread):
 
     @contextmanager
     def _connected(self) -> "Iterator[pulsar.Client]":
-        made = client(self.url)
+        made = client(self.url, *self.others)
         try:
             yield made
         finally:
@@ -177,36 +189,42 @@ class Watcher(Player):
 
 
 class Consumer(Player):
-    """A subscription's consumer, which acknowledges every flight and lives through the death of its broker.
+    """The consumer of a replicated subscription; it acknowledges every flight and goes where its subscription goes.
+
+    It is told nothing: when its cluster dies, its client finds the other one by itself; when the subscription is moved, the
+    broker sends it there.
 
     Args:
         subscription: its name.
+        others: clusters that its client may go to.
     """
 
-    def __init__(self, subscription: str, tally: Tally, url: str, topic: str, board: Board) -> None:
-        super().__init__("consumer", url, topic, board)
+    def __init__(self, subscription: str, tally: Tally, url: str, topic: str, board: Board, *others: str) -> None:
+        super().__init__("consumer", url, topic, board, *others)
         self.subscription, self.tally = subscription, tally
         self.subscribed = threading.Event()
-        self._killed_ms = 0
-        self._back_ms = 0
-        self._restarted = threading.Event()
+        self.acknowledged: dict[tuple[str, int], int] = {}
+        """Flight -> how many were acknowledged before it."""
+        self._told_elsewhere: int | None = None
+        self._gone = False
+        self._arrived_there: int | None = None
 
-    def broker_killed(self, now_ms: int) -> None:
-        """Remember when: what was delivered shortly before and comes again has its reason."""
-        self._killed_ms = now_ms
+    def broker_killed(self, told_elsewhere: int) -> None:
+        """Remember how many acknowledgements the other cluster already had: only later ones may come again."""
+        self._told_elsewhere = told_elsewhere
 
-    def broker_restarted(self) -> None:
-        """It runs again; the client will find it in its own time."""
-        self._restarted.set()
-
-    def look_for_broker(self, connected: bool, now_ms: int) -> None:
-        """Before a flight is taken: note when the client is back at the restarted broker.
+    def look_for_broker(self, connected: bool) -> None:
+        """Before a flight is taken: note when the client has arrived in the other cluster.
 
         Until then it hands out what the dead broker had sent it and acknowledges into the void, for as long as its
         queue lasts: on a busy machine that is well after the kill.
         """
-        if connected and not self._back_ms and self._restarted.is_set():
-            self._back_ms = now_ms
+        if self._told_elsewhere is None or self._arrived_there is not None:
+            return
+        if not connected:
+            self._gone = True
+        elif self._gone:
+            self._arrived_there = len(self.acknowledged)
 
     def play(self, connected: "pulsar.Client") -> None:
         """Receive and acknowledge until over."""
@@ -217,27 +235,27 @@ class Consumer(Player):
             self.subscription,
             initial_position=pulsar.InitialPosition.Earliest,
             receiver_queue_size=1_000,
+            replicate_subscription_state_enabled=True,
         )
         self.subscribed.set()
         while not self.over.is_set():
-            self.look_for_broker(consumer.is_connected(), time.time_ns() // 1_000_000)
+            self.look_for_broker(consumer.is_connected())
             try:
                 message = consumer.receive(LISTEN_MS)
             except pulsar.Timeout:
                 continue
             payload = message.data()
-            self.tally.arrive(
-                payload, message.publish_timestamp(), explained=self._acknowledgement_may_be_lost(payload)
-            )
+            self.tally.arrive(payload, message.publish_timestamp(), explained=self.may_come_again(payload))
             consumer.acknowledge(message)
+            found = self.tally.number_of.get(payload)
+            if found is not None:
+                self.acknowledged.setdefault(found, len(self.acknowledged))
         consumer.close()
 
-    def _acknowledgement_may_be_lost(self, payload: bytes) -> bool:
-        """Whether a flight was delivered just before the broker was killed, or out of the client's queue before it was
-        back: its acknowledgement may have died with the broker.
-        """
+    def may_come_again(self, payload: bytes) -> bool:
+        """Whether a flight's acknowledgement died with its broker: made there, and the other cluster had not heard of it."""
         found = self.tally.number_of.get(payload)
-        if found is None or not self._killed_ms:
+        place = None if found is None else self.acknowledged.get(found)
+        if place is None or self._told_elsewhere is None:
             return False
-        first_ms = self.tally.links[found[0]].first_ms[found[1]]
-        return self._killed_ms - ACK_MS <= first_ms <= (self._back_ms or NEVER_MS)
+        return place >= self._told_elsewhere and (self._arrived_there is None or place < self._arrived_there)

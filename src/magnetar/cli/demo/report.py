@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.cli.common import size
-from magnetar.cli.demo.script import CONSUMER_AT, Outcome
+from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
 VERIFY_COLUMNS = ("cluster", "messages", "missing", "duplicated", "reordered", "altered")
@@ -60,10 +60,15 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
         "published": outcome.published,
         "links": links(outcome),
         "consumer": {
-            "cluster": CONSUMER_AT,
+            "clusters": [CONSUMER_AT, ELSEWHERE, CONSUMER_AT],
             "flights": outcome.consumer.arrived,
             "delivered_twice": outcome.consumer.again,
             "delivered_twice_explained": outcome.consumer.explained,
+        },
+        "subscription": {
+            "staleness_p50_ms": percentile(outcome.staleness, 0.5),
+            "staleness_p99_ms": percentile(outcome.staleness, 0.99),
+            "moved": outcome.moved,
         },
         "lost": sum(tally.missing for tally in tallies),
         "verify": verified,
@@ -95,9 +100,26 @@ def sentences(outcome: Outcome) -> list[str]:
     consumer = outcome.consumer
     twice = f"{consumer.again:,} delivered twice"
     if consumer.explained:
-        twice += f" ({consumer.explained:,}: their acknowledgement was not durable when the broker was killed)"
-    return [
+        twice += (
+            f" ({consumer.explained:,}: acknowledged in {CONSUMER_AT}, and {ELSEWHERE} had not been told when "
+            f"{CONSUMER_AT} was killed)"
+        )
+    lines = [
         f"published: {published}; {sum(outcome.published.values()):,} in all",
-        f"the consumer in {CONSUMER_AT} got {consumer.arrived:,} flights, {consumer.missing:,} lost, {twice}",
-        "flights per s, lag p50 and p99: while nothing was broken; longest: of all; lag is from publishing to arrival",
+        f"the consumer began in {CONSUMER_AT}, went on in {ELSEWHERE} and came back",
+        f"it got {consumer.arrived:,} flights, {consumer.missing:,} lost, {twice}",
     ]
+    if outcome.moved:
+        lines.append(
+            f"the planned way back: {outcome.moved['redelivered']:,} delivered twice, {outcome.moved['skipped']:,} skipped, "
+            f"{outcome.moved['pause_ms']:,} ms without messages"
+        )
+    if outcome.staleness:
+        lines.append(
+            f"acknowledged in one cluster, known in the others after: p50 {percentile(outcome.staleness, 0.5):,} ms, "
+            f"p99 {percentile(outcome.staleness, 0.99):,} ms"
+        )
+    lines.append(
+        "flights per s, lag p50 and p99: while nothing was broken; longest: of all; lag is from publishing to arrival"
+    )
+    return lines

@@ -1,24 +1,30 @@
 """The story of the demo: publish, break things, look whether anything was lost.
 
     1  all three airports publish; every cluster gets everything                         (nothing is broken: calm)
-    2  the consumer's broker is killed while the others publish; it comes back, the consumer goes on
-    3  a destination broker is down while the others publish; their other links go on; it comes back and catches up
-    4  the Spark driver is killed while all publish; it comes back
-    5  all publish once more                                                             (calm)
+    2  the consumer's broker is killed while the others publish; the consumer goes on in another cluster; the broker comes back
+    3  the subscription is moved back (`magnetar failover`) while all publish; the consumer follows
+    4  a destination broker is down while the others publish; their other links go on; it comes back and catches up
+    5  the Spark driver is killed while all publish; it comes back
+    6  all publish once more                                                             (calm)
 
-A publisher whose own broker is about to be killed has been flushed before: without publisher deduplication (a later
-version) a client that sends again what was not confirmed stores it twice, and that would be the demo's doing, not
-replication's.
+A publisher whose own broker is about to be killed has been flushed before: without publisher deduplication a client that
+sends again what was not confirmed stores it twice, and that would be the demo's doing, not replication's.
 """
 
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from magnetar.admin.client import AdminClient
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.players import Consumer, Player, Publisher, Watcher
 from magnetar.cli.demo.screen import Screen
+from magnetar.cli.demo.staleness import Staleness
 from magnetar.cli.demo.tally import Board, Tally
 from magnetar.cli.demo.world import World
 from magnetar.core.errors import MagnetarError
@@ -30,13 +36,19 @@ PATIENCE_S: Final = 90.0
 """A deadline for anything at all to happen: a Spark driver that starts on a busy machine is the slowest part."""
 
 CONSUMER_AT: Final = "jfk"
-"""Where the consumer is, and which broker is killed under it."""
+"""Where the consumer begins, and which broker is killed under it."""
+
+ELSEWHERE: Final = "lga"
+"""Where it goes on."""
 
 DOWN: Final = "lga"
 """The destination that is down for a while."""
 
-PARTS: Final = (0.4, 0.65, 0.8, 0.9, 1.0)
+PARTS: Final = (0.35, 0.6, 0.7, 0.8, 0.9, 1.0)
 """How much of the flights is published by the end of each part of the story."""
+
+KILL_AT: Final = 0.45
+"""How much of the flights the consumer has when its broker is killed."""
 
 
 WARM: Final = 0.02
@@ -52,12 +64,18 @@ class Outcome:
         watchers: by cluster.
         consumer: of the subscription.
         times: what happened when, seconds since the start, for the report.
+        staleness: of the subscription in the other clusters, ms, while nothing was broken.
+        moved: what `magnetar failover` reported of the way back.
+        followed: whether the consumer came back with its subscription.
     """
 
     published: dict[str, int]
     watchers: dict[str, Tally]
     consumer: Tally
     times: dict[str, float] = field(default_factory=dict)
+    staleness: Sequence[int] = ()
+    moved: dict[str, Any] = field(default_factory=dict)
+    followed: bool = True
 
     def faults(self) -> list[str]:
         """Everything that must not be, a line each; empty when all is well."""
@@ -72,6 +90,10 @@ class Outcome:
                 lines.append(f"{where} got {tally.disorder:,} flights out of their origin's order")
             if tally.again > tally.explained:
                 lines.append(f"{where} got {tally.again - tally.explained:,} flights twice without a reason")
+        if self.moved.get("skipped"):
+            lines.append(f"the planned move skipped {self.moved['skipped']:,} messages")
+        if not self.followed:
+            lines.append(f"the consumer did not follow its subscription back to {CONSUMER_AT}")
         return lines
 
 
@@ -104,8 +126,14 @@ class Story:
             for cluster in departures
         }
         self.consumer = Consumer(
-            SUBSCRIPTION, Tally("consumer", flights, numbers, self.board), world.urls[CONSUMER_AT], TOPIC, self.board
+            SUBSCRIPTION,
+            Tally("consumer", flights, numbers, self.board),
+            world.urls[CONSUMER_AT],
+            TOPIC,
+            self.board,
+            world.urls[ELSEWHERE],
         )
+        self.staleness = Staleness(world.admin_urls, TOPIC, SUBSCRIPTION, self.board)
         self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
         self._total = sum(flights.values())
         self._allowed = dict.fromkeys(flights, 0)
@@ -120,9 +148,10 @@ class Story:
             self.start()
             self.everybody_publishes(PARTS[0], "all is well")
             self.the_consumers_broker_dies(PARTS[1])
-            self.a_destination_is_down(PARTS[2])
-            self.the_driver_dies(PARTS[3])
-            self.everybody_publishes(PARTS[4], "all is well again")
+            self.the_consumer_comes_back(PARTS[2])
+            self.a_destination_is_down(PARTS[3])
+            self.the_driver_dies(PARTS[4])
+            self.everybody_publishes(PARTS[5], "all is well again")
             self.settle()
         finally:
             self.dismiss()
@@ -141,6 +170,7 @@ class Story:
         players: list[Player] = [*self.publishers.values(), *self.watchers.values(), self.consumer]
         for player in players:
             player.start()
+        self.staleness.start()
         self.screen.bars(self._counts())
         self.screen.step(f"the pipeline is ready; the first {WARM:.0%} of the flights warm it up")
         self._break()
@@ -155,23 +185,69 @@ class Story:
         self._wait(self._everywhere, "every cluster to have what was published")
 
     def the_consumers_broker_dies(self, share: float) -> None:
-        """SIGKILL under the consumer, half way; the others go on meanwhile."""
+        """SIGKILL under the consumer, part of the way; it goes on in another cluster, the others publish meanwhile."""
         others = [name for name in self.publishers if name != CONSUMER_AT]
-        half = self._total // 2
+        enough = round(self._total * KILL_AT)
         self._break()
         self._allow(share, *others)
-        self._wait(lambda: self.consumer.tally.arrived >= half, f"the consumer to have {half:,} flights")
+        self._wait(lambda: self.consumer.tally.arrived >= enough, f"the consumer to have {enough:,} flights")
+        # What the other cluster had been told by now cannot come again.
+        self.consumer.broker_killed(self.staleness.acknowledged[ELSEWHERE])
         self.world.brokers[CONSUMER_AT].kill()
-        self.consumer.broker_killed(_now_ms())
-        self.screen.step(
-            f"broker {CONSUMER_AT} is killed (SIGKILL) under the consumer, which has {self.consumer.tally.arrived:,}"
-        )
+        had = self.consumer.tally.arrived
+        self.screen.step(f"broker {CONSUMER_AT} is killed (SIGKILL) under the consumer, which has {had:,} flights")
         self._wait(lambda: self._between(others), f"{' and '.join(others)} to go on without {CONSUMER_AT}")
-        self.screen.step(f"{' and '.join(others)} have everything of each other meanwhile; {CONSUMER_AT} starts again")
+        self._wait(lambda: bool(self._consumers(ELSEWHERE)), f"the consumer to go on in {ELSEWHERE}")
+        self.screen.step(
+            f"the consumer went on in {ELSEWHERE} by itself; {' and '.join(others)} have everything of each other; "
+            f"{CONSUMER_AT} starts again"
+        )
         self.world.brokers[CONSUMER_AT].start(self.screen.look)
-        self.consumer.broker_restarted()
         self._allow(share, CONSUMER_AT)
         self._heal()
+
+    def the_consumer_comes_back(self, share: float) -> None:
+        """A planned move of the subscription, while everybody publishes; nothing may come twice by it."""
+        self._break()
+        before = self._arrived()
+        self._allow(share, *self.publishers)
+        some = self._total * (share - PARTS[1]) / 4
+        self._wait(lambda: self._arrived() - before >= some, "some flights of this part to arrive")
+        command = f"magnetar failover {TOPIC} {SUBSCRIPTION} --from {ELSEWHERE} --to {CONSUMER_AT}"
+        self.screen.step(command)
+        self.outcome.moved = self._run(command)
+        self._wait(lambda: bool(self._consumers(CONSUMER_AT)), f"the consumer to follow to {CONSUMER_AT}")
+        self.outcome.followed = not self._consumers(ELSEWHERE)
+        self.screen.step(
+            f"the subscription moved back to {CONSUMER_AT} in {self.outcome.moved['pause_ms']:,} ms, and the consumer with it"
+        )
+        self._heal()
+
+    def _consumers(self, cluster: str) -> int:
+        """How many consumers the subscription has in a cluster; 0 also when it does not answer."""
+        try:
+            rows = AdminClient(self.world.admin_urls[cluster]).get(f"/geo/v1/subscriptions?topic={TOPIC}")
+        except MagnetarError:
+            return 0
+        return sum(int(row["consumers"]) for row in rows if row["subscription"] == SUBSCRIPTION)
+
+    def _run(self, command: str) -> dict[str, Any]:
+        """Run a command of ours as anybody would; its JSON.
+
+        Raises:
+            MagnetarError: it failed; its own line.
+        """
+        words = [sys.executable, "-m", *command.split(), "-c", str(self.world.config), "--json"]
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | self.world.environment
+        ) as process:
+            self._wait(lambda: process.poll() is not None, command)
+            out, errors = process.communicate()
+        if process.returncode:
+            raise MagnetarError(
+                f"{command}: {errors.strip().splitlines()[-1] if errors.strip() else 'no reason given'}"
+            )
+        return dict(json.loads(out))
 
     def a_destination_is_down(self, share: float) -> None:
         """An orderly stop; two links towards it wait, the others go on."""
@@ -191,7 +267,7 @@ class Story:
         self._break()
         before = self._arrived()
         self._allow(share, *self.publishers)
-        some = self._total * (share - PARTS[2]) / 4
+        some = self._total * (share - PARTS[3]) / 4
         self._wait(lambda: self._arrived() - before >= some, "some flights of this part to arrive")
         self.world.pipeline.kill()
         self.screen.step("the Spark driver is killed (SIGKILL) in the middle of its work; publishing goes on")
@@ -204,11 +280,14 @@ class Story:
         """Wait for the consumer, then end the pipeline in good order."""
         self._wait(lambda: not self.consumer.tally.missing, "the consumer to have every flight")
         self._mark("all delivered")
+        self.staleness.over.set()
+        self.outcome.staleness = self.staleness.calm
         self.outcome.published = {name: publisher.confirmed for name, publisher in self.publishers.items()}
 
     def dismiss(self) -> None:
         """Let the players go, then the pipeline."""
         players: list[Player] = [*self.publishers.values(), *self.watchers.values(), self.consumer]
+        self.staleness.over.set()
         for player in players:
             player.over.set()
         alive = all(broker.running for broker in self.world.brokers.values())
@@ -288,7 +367,7 @@ class Story:
             counts[f"published in {name}"] = lambda one=publisher: (one.confirmed, len(one.departures))  # type: ignore[misc]
         for name, watcher in self.watchers.items():
             counts[f"arrived in {name}"] = lambda one=watcher: (one.tally.arrived, self._total)  # type: ignore[misc]
-        counts[f"consumed in {CONSUMER_AT}"] = lambda: (self.consumer.tally.arrived, self._total)
+        counts["consumed"] = lambda: (self.consumer.tally.arrived, self._total)
         return counts
 
 
