@@ -1,0 +1,74 @@
+"""A Spark standalone cluster, master and one worker, as real processes on loopback."""
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from tests.support.brokers import eventually, free_port
+
+
+class Standalone:
+    """Started by the classes that the pyspark package ships; ended with everything they started.
+
+    Args:
+        folder: for logs and the worker's files.
+        cores, memory: of the worker.
+    """
+
+    def __init__(self, folder: Path, cores: int = 2, memory: str = "2g") -> None:
+        self._folder = folder
+        self._web = free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        try:
+            self._start("master.Master", "--port", str(port), "--webui-port", str(self._web))
+            eventually(lambda: self.state().get("status") == "ALIVE", within_s=60, every_s=0.1, what="a master")
+            size = ("--cores", str(cores), "--memory", memory)
+            self._start("worker.Worker", "--webui-port", "0", "--work-dir", str(folder / "work"), *size, self.url)
+            eventually(lambda: self.state().get("aliveworkers") == 1, within_s=60, every_s=0.1, what="a worker")
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, *arguments: str) -> None:
+        home = Path(pyspark.__path__[0])
+        # As on a machine of its own: nothing of this process's Python may leak into the executors.
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYSPARK", "SPARK"))
+        }
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"},
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def state(self) -> dict[str, Any]:
+        """What the master says of itself; empty while it does not answer."""
+        for process in self._processes:
+            if process.poll() is not None:
+                logs = [path.read_text()[-2000:] for path in self._folder.glob("*.log")]
+                raise AssertionError("the Spark cluster ended:\n" + "\n".join(logs))
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=5) as answer:
+                found: dict[str, Any] = json.loads(answer.read())
+        except OSError:
+            return {}
+        return found
+
+    def close(self) -> None:
+        """End master, worker and executors."""
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=20)
