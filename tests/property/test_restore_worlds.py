@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from magnetar.broker.draining import describe
-from magnetar.broker.links import Links
+from magnetar.broker.restores import Restores
 from magnetar.core.ids import NONE, Identity, Position
 from magnetar.geo.reading import Reading
 from magnetar.geo.restoring import Restorer, _Topic
@@ -59,7 +59,7 @@ class Direct:
         self.accident(True)
         answers: list[pb.CommandGeoRestoreResponse] = []
         request = pb.CommandGeoRestore.FromString(request.SerializeToString())
-        restorer = self.node.broker.links.restorer
+        restorer = self.node.broker.links.restores.machine
         self.node.run(lambda: restorer.restore(1, request, b"".join(buffers), answers.append))
         if self.twice():  # a task that Spark took for dead
             self.node.run(lambda: restorer.restore(2, request, b"".join(buffers), lambda _answer: None))
@@ -255,7 +255,7 @@ _known = Restorer._known
 BUGS: dict[str, tuple[type, str, Any]] = {
     "identities that the log holds are not looked up": (Restorer, "_known", _without_map),
     "what is on its way to the disk is forgotten": (Restorer, "_known", _without_staged),
-    "what retention deletes is not noted": (Links, "trimming", lambda *_: None),
+    "what retention deletes is not noted": (Restores, "trimming", lambda *_: None),
 }
 
 

@@ -162,7 +162,7 @@ class Controller(FailoverController):
 
     def held(self, origin: str) -> list[dict[str, Any]]:
         """Which messages of a cluster are held here."""
-        return self._broker.links.held(origin)
+        return self._broker.links.restores.held(origin)
 
     def drain(self) -> dict[str, Any]:
         """What keeps this cluster from being switched off."""

@@ -120,7 +120,7 @@ class GeoSession:
     def _restore(self, frame: Frame) -> None:
         request = frame.command.geo_restore
         try:
-            self._links.restorer.restore(
+            self._links.restores.machine.restore(
                 self._session.number,
                 request,
                 frame.payload,

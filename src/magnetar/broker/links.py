@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from magnetar.broker.control import Done, LinkState, LinkTopicState, SkipPreview
+from magnetar.broker.restores import Restores
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, link_cursor_name
 from magnetar.geo.destination import LinkDestination
-from magnetar.geo.holdings import Runs, count, holdings, merged, of_ledgers
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.policy import targets, unlinked
 from magnetar.geo.records import targets_stored
-from magnetar.geo.restoring import Restorer
 from magnetar.geo.source import LinkSource
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
 from magnetar.metadata.policies import Policies
-from magnetar.storage.topiclog import Trim
 from magnetar.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -59,14 +57,8 @@ class Links:
             pending_bytes_max=config.pending_publish_bytes_max,
         )
         self.destination.load(stored)
-        self.restorer = Restorer(
-            broker.outbox,
-            cluster=broker.cluster,
-            host=self,
-            message_bytes_max=config.message_bytes_max,
-            pending_bytes_max=config.pending_publish_bytes_max,
-        )
-        self.destination.on_heard = lambda topic, source, anew: broker.replication.heard_from(topic, source, anew=anew)
+        self.restores = Restores(broker, self)
+        self.destination.on_retained = lambda topic, marks: broker.replication.learn_retained(topic, marks)
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
@@ -83,6 +75,7 @@ class Links:
             )
             source.load(stored)
             source.on_rebased = partial(self._rebased, target)
+            source.retained = broker.replication.retained
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[Callable[[], None]]] = {}
@@ -133,7 +126,7 @@ class Links:
         for source in self.sources.values():
             source.removed(topic.text)
         self.destination.removed(topic.text)
-        self.restorer.removed(topic.text)
+        self.restores.machine.removed(topic.text)
 
     def policy_puts(self, change: Change) -> dict[str, bytes]:
         """What the transaction of a change of policies has to hold for the links that it starts or ends."""
@@ -207,7 +200,7 @@ class Links:
         for source in self.sources.values():
             source.disconnected(connection)
         self.destination.disconnected(connection)
-        self.restorer.disconnected(connection)
+        self.restores.machine.disconnected(connection)
 
     def commit(self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None]) -> None:
         """GEO_COMMIT, counted.
@@ -293,24 +286,6 @@ class Links:
             broker.create_partitions(topic, partitions, change, told)
         except MagnetarError as error:
             then(str(error))
-
-    def forgotten(self, topic: str) -> dict[int, Runs]:
-        """By incarnation: what came back of an earlier life and was deleted by retention since."""
-        found: dict[int, Runs] = {}
-        for life, first, end in self._broker.topics[topic].record.restored:
-            found.setdefault(life, []).append((first, end))
-        return found
-
-    def trimming(self, topic: Topic, trim: Trim) -> None:
-        """Ledgers will be deleted when the topic's record is stored: note there what of them had been restored."""
-        going = [ledger for ledger in topic.log.ledger_infos() if ledger.ledger in trim.ledgers]
-        record, here = topic.record, self._broker.cluster
-        for one in of_ledgers(going, here, here, topic.log.incarnation):
-            if one.incarnation != topic.log.incarnation:
-                before = [(first, end) for life, first, end in record.restored if life == one.incarnation]
-                others = [run for run in record.restored if run[0] != one.incarnation]
-                runs = merged([*before, *one.runs])
-                record.restored = sorted([*others, *((one.incarnation, first, end) for first, end in runs)])
 
     # -------------------------------------------------------------------------------------------------- administration
 
@@ -440,7 +415,7 @@ class Links:
                 if state.gap
             },
             "unlinked": self.unlinked(),
-            "restored": {"messages": self.restorer.messages, "bytes": self.restorer.bytes},
+            "restored": self.restores.status(),
         }
 
     def unlinked(self) -> dict[str, list[str]]:
@@ -451,24 +426,6 @@ class Links:
                 named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
                 if named:
                     found[str(namespace)] = sorted(named)
-        return found
-
-    def held(self, origin: str) -> list[dict[str, Any]]:
-        """Messages of a cluster that are held here, by topic; see `BrokerControl.held`."""
-        here, found = self._broker.cluster, []
-        for text, topic in sorted(self._broker.topics.items()):
-            lives = holdings(topic.log, origin, here)
-            if lives or origin == here:
-                told = [one._asdict() | {"messages": count(one.runs)} for one in lives]
-                found.append(
-                    {
-                        "topic": text,
-                        "partitions": self._partitions_of(text),
-                        "incarnation": topic.log.incarnation,
-                        "lives": told,
-                        "deleted": topic.record.restored if origin == here else [],
-                    }
-                )
         return found
 
     def topic_stats(self, topic: Topic) -> dict[str, Any]:
@@ -505,7 +462,7 @@ class Links:
     def validate(self) -> None:
         """Check what must hold after every event."""
         self.destination.validate()
-        self.restorer.validate()
+        self.restores.machine.validate()
         for source in self.sources.values():
             source.validate()
 

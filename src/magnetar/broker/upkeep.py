@@ -154,7 +154,7 @@ class Upkeep:
         record.next_index = max(record.next_index, trim.next_index)
         for source, position in trim.watermarks.items():
             record.watermarks[source] = (position.ledger, position.entry)
-        broker.links.trimming(topic, trim)
+        broker.links.restores.trimming(topic, trim)
 
         def stored(error: str) -> None:
             self._trimming.discard(topic.text)
