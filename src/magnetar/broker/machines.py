@@ -3,7 +3,7 @@
 import uuid
 from typing import TYPE_CHECKING
 
-from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, SnapshotMachine
+from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, Seat, SnapshotMachine
 from magnetar.geo.ackedsets import AckedSets, MarkerPacer
 from magnetar.geo.snapshots import Snapshots
 
@@ -29,9 +29,11 @@ class Machines:
             self._number += 1
             return str(uuid.uuid5(_NAMESPACE, f"{broker.uuid} {broker.boot} {self._number}"))
 
-        exact = AckedSets(host, interval_ms=host.interval_ms, pacer=self.pacer, writes=host.mode == "exact")
+        exact = AckedSets(
+            Seat(host, exact=True), interval_ms=host.interval_ms, pacer=self.pacer, writes=host.mode == "exact"
+        )
         snapshot = Snapshots(
-            host,
+            Seat(host, exact=False),
             new_id=new_id,
             interval_ms=settings.snapshot_interval_ms,
             timeout_ms=settings.snapshot_timeout_s * 1000,

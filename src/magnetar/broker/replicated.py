@@ -25,13 +25,16 @@ from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import check_subscription
-from magnetar.geo.host import Acked, Machine
+from magnetar.geo.host import Acked, Machine, MarkerHost
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
+
+REFUSED_MAX: Final = 1_000
+"""A ceiling on remembered names of subscriptions that cannot be made here; of more nothing is noted."""
 
 COVER_MARKERS: Final = 100
 """The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
@@ -56,6 +59,14 @@ class ModalMachine(Machine, Protocol):
 class ExactMachine(ModalMachine, Protocol):
     """`geo.ackedsets.AckedSets`."""
 
+    def adopted(self, subscription: str) -> None:
+        """Snapshot mode made a subscription here because another cluster has it."""
+        ...
+
+    def moved_back(self, subscription: str) -> None:
+        """Snapshot mode took acknowledged messages back on the cursor."""
+        ...
+
 
 class SnapshotMachine(ModalMachine, Protocol):
     """`geo.snapshots.Snapshots`."""
@@ -63,6 +74,48 @@ class SnapshotMachine(ModalMachine, Protocol):
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
         """The cursor was moved over after < p <= up_to by expiry."""
         ...
+
+
+class Seat:
+    """A topic as one of its machines sees it (`geo.host.MarkerHost`): what it asks for is asked in its name.
+
+    Args:
+        topic: the host.
+        exact: which machine sits here.
+    """
+
+    def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
+        self._topic, self._exact = topic, exact
+        self.cluster, self.log = topic.cluster, topic.log
+        self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
+        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
+        self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms
+
+    @property
+    def now_ms(self) -> int:
+        """See `MarkerHost`."""
+        return self._topic.now_ms
+
+    @property
+    def routes(self) -> frozenset[tuple[str, str]]:
+        """See `MarkerHost`."""
+        return self._topic.routes
+
+    @property
+    def _machine(self) -> ModalMachine:
+        return self._topic.exact if self._exact else self._topic.snapshot
+
+    def create(self, subscription: str) -> None:
+        """See `MarkerHost`."""
+        self._topic.create(subscription, self._machine)
+
+    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """See `MarkerHost`."""
+        self._topic.rebuild(subscription, acked, partial, self._machine)
+
+
+_SEAT_CHECK: type[MarkerHost] = Seat
+"""mypy checks here that a machine finds at its seat what it asks for."""
 
 
 class _Beside:
@@ -80,7 +133,7 @@ _BESIDE: Final = _Beside()
 
 
 class ReplicatedTopic:
-    """Implements `geo.host.MarkerHost`.
+    """Hosts the two machines of a topic; each sees it through its `Seat`.
 
     Args:
         around: of the broker.
@@ -396,7 +449,7 @@ class ReplicatedTopic:
             self._names = tuple(sorted(one.name for one in found if one.durable and one.replicated))
         return self._names
 
-    def create(self, subscription: str) -> None:
+    def create(self, subscription: str, asker: ModalMachine) -> None:
         """Make a durable replicated subscription because another cluster told of it."""
         present = self._topic.subscriptions.get(subscription)
         if present is not None:
@@ -406,7 +459,7 @@ class ReplicatedTopic:
             return
         reason = self._cannot_create(subscription)
         if reason:
-            if subscription not in self._refused:
+            if subscription not in self._refused and len(self._refused) < REFUSED_MAX:
                 self._refused.add(subscription)
                 self.note("warning", f"{self._topic.text}: {reason}")
             return
@@ -415,7 +468,15 @@ class ReplicatedTopic:
         self._names = None
         self._connect(made)
         self.dirty(subscription)
+        self._later.append(lambda: self._adopted(subscription, asker))
         self.note("info", f"{self._topic.text}: subscription {subscription} was made because another cluster has it")
+
+    def _adopted(self, subscription: str, asker: ModalMachine) -> None:
+        """The machine of the other mode hears of a subscription that this one made."""
+        if asker is not self.exact:
+            self.exact.adopted(subscription)
+        if asker is not self.snapshot and not self.snapshot.describe(subscription):
+            self.snapshot.load(subscription, None)
 
     def _cannot_create(self, subscription: str) -> str:
         try:
@@ -436,7 +497,9 @@ class ReplicatedTopic:
             self.updated_ms[subscription] = self.now_ms
             self._touched[subscription] = None
 
-    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+    def rebuild(
+        self, subscription: str, acked: PositionSet, partial: Mapping[Position, int], asker: ModalMachine
+    ) -> None:
         """Consumed messages came back."""
         found = self._topic.subscriptions.get(subscription)
         if found is not None and found.durable:
@@ -444,6 +507,8 @@ class ReplicatedTopic:
             self.updated_ms[subscription] = self.now_ms
             self._touched[subscription] = None
             self.note("info", f"{self._topic.text}: subscription {subscription} goes back, as in another cluster")
+            if asker is not self.exact:
+                self.exact.moved_back(subscription)
 
     def dirty(self, subscription: str) -> None:
         """The machines' state changed: it is stored soon, with the cursor."""

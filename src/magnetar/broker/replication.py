@@ -27,7 +27,6 @@ from magnetar.broker.topic import Topic
 from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
-from magnetar.geo.host import MarkerHost
 from magnetar.geo.snapshots.routes import refuses
 from magnetar.metadata.change import Change
 from magnetar.storage.cursor import Cursor
@@ -176,6 +175,17 @@ class Replication:
             self.routes_changed(topic)
         if anew:
             self.rebased(text, source)
+
+    def retained(self, text: str) -> tuple[Mark, ...]:
+        """What a link tells its destination: per origin the first of its own messages that it retains."""
+        found = self.topics.get(text)
+        return () if found is None else found.exact.own_marks()
+
+    def learn_retained(self, text: str, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        found = self.topics.get(text)
+        if found is not None:
+            found.exact.learn_own(marks)
 
     def rebased(self, text: str, cluster: str) -> None:
         """A link of a topic to or from a cluster began anew, or something was lost to it."""
@@ -488,7 +498,3 @@ class _Part(NamedTuple):
     host: ReplicatedTopic
     names: list[str]
     cover: Position | None
-
-
-_HOST_CHECK: type[MarkerHost] = ReplicatedTopic
-"""mypy checks here that the host is one."""

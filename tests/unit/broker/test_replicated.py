@@ -605,3 +605,105 @@ def test_position_none_is_no_cover() -> None:
         assert decode_cover(encode_cover(position)) == position
     for damaged in (b"", b"x:y", b"1", b"\xff:3", b"9" * 40 + b":1"):
         assert decode_cover(damaged) == NONE
+
+
+# ------------------------------------------------------------------------------------------------------ snapshot mode
+
+
+def set_mode(world: World, mode: str, names: str = "") -> None:
+    """Change the mode of the namespace."""
+    namespace = NamespaceName.parse("public/default")
+    for name in names or world.nodes:
+        node = world[name]
+        change = node.broker.resources.set_subscription_mode(namespace, mode)  # type: ignore[arg-type]
+        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_positions_follow_in_snapshot_mode(names: str) -> None:
+    world = two(names, mode="snapshot")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.advance(3_000)
+    client.ack(number, positions[5], cumulative=True)
+    world.advance(5_000)
+    for name in names[1:]:
+        assert world[name].topic.subscriptions["s"].backlog_entries() == 0
+        assert got(*consumer(world[name])) == []
+    (state,) = world["a"].control.replicated_subscriptions(TOPIC)
+    assert state["mode"] == "snapshot"
+
+
+def test_snapshot_mode_survives_power_cuts() -> None:
+    world = two(mode="snapshot", cache_bytes=0)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.advance(3_000)
+    world["a"].restart()
+    world.advance(100)
+    client, number = consumer(world["a"])
+    client.ack(number, positions[5], cumulative=True)
+    world.advance(5_000)
+    world["b"].restart()
+    world.advance(5_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_snapshot_mode_writes_nothing_when_idle() -> None:
+    world = two("abc", mode="snapshot")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.settle()
+    client.ack(number, positions[1], cumulative=True)
+    world.advance(60_000)
+    ends = [node.topic.log.last for node in world.nodes.values()]
+    world.advance(3_600_000)
+    assert [node.topic.log.last for node in world.nodes.values()] == ends
+
+
+def test_snapshot_mode_says_why_it_does_not_work_one_way() -> None:
+    world = two(routes=[("a", "b")], mode="snapshot")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0")
+    world.settle()
+    client.ack(number, positions[0])
+    world.advance(5_000)
+    (state,) = world["a"].control.replicated_subscriptions(TOPIC)
+    assert "links in both directions" in state["stalled"]
+    assert "exact mode" in state["stalled"]
+    reason = world["a"].control.refuses_mode("public/default", "snapshot")
+    assert "exact mode" in reason
+    assert world["a"].control.refuses_mode("public/default", "exact") == ""
+
+
+@pytest.mark.parametrize("first, then", [("exact", "snapshot"), ("snapshot", "exact")])
+def test_the_mode_may_change_under_load(first: str, then: str) -> None:
+    world = two("abc", mode=first)
+    client, number = consumer(world["a"])
+    done = 0
+    for n in range(60):
+        (position,) = world["a"].publish(b"%d" % n)
+        if n == 30:
+            set_mode(world, then)
+        client.ack(number, position, cumulative=True)
+        done += 1
+        world.advance(150)
+    world.advance(5_000)
+    for node in world.nodes.values():
+        assert node.topic.subscriptions["s"].backlog_entries() == 0
+        assert node.control.topic_stats(TOPIC)["subscriptions"]["s"]["replicatedMode"] == then
+
+
+def test_modes_that_differ_understand_each_other() -> None:
+    world = two("ab")
+    set_mode(world, "snapshot", "b")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    client.ack(number, positions[0], positions[2])
+    world.advance(5_000)
+    other, there = consumer(world["b"])
+    assert got(other, there) == [b"1", b"3"]
+    other.ack(there, here(world["b"], positions[3]), cumulative=True)
+    world.advance(5_000)
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 0

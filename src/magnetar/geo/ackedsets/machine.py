@@ -282,6 +282,31 @@ class AckedSets(HearingTopic):
         self.gone.add(subscription)
         self._answer(subscription, NONE, f"subscription {subscription} was deleted")
 
+    def adopted(self, subscription: str) -> None:
+        """Snapshot mode made it here, because another cluster has it: known from now on, with no base of its own (E3)."""
+        if subscription not in self.states and subscription not in self.gone:
+            self.states[subscription] = SubscriptionState(epoch=CREATION)
+            self.host.dirty(subscription)
+
+    def moved_back(self, subscription: str) -> None:
+        """Snapshot mode took acknowledged messages back on the cursor (a smaller base of another cluster).
+
+        The mode that writes decides: in exact mode the cursor gets back what the set has, in snapshot mode the set follows.
+        """
+        state, cursor = self.states.get(subscription), self.host.cursor(subscription)
+        if state is None or cursor is None:
+            return
+        missing = self.translator.held_of(state.consumed()) - self.translator.of_cursor(cursor)
+        if not missing:
+            return
+        if self.writes:
+            self._apply(subscription, missing)
+            return
+        state.acks -= missing
+        if state.base is not None:
+            state.base -= missing
+        self.host.dirty(subscription)
+
     def trimmed(self) -> None:
         """Retention deleted ledgers: the low-water marks rose."""
         self._tidy()
