@@ -111,13 +111,16 @@ class Fences:
         Raises:
             PreconditionFailed: it is not known.
         """
-        resources = self._broker.resources
-        url = resources.cluster_data(cluster).broker_service_url if cluster in resources.clusters() else ""
+        url = self._url(cluster)
         if not url:
             raise PreconditionFailed(
                 f"{self._broker.cluster} does not know where clients reach cluster {cluster}; name it in clusters.toml"
             )
         return url
+
+    def _url(self, cluster: str) -> str:
+        resources = self._broker.resources
+        return resources.cluster_data(cluster).broker_service_url if cluster in resources.clusters() else ""
 
     def describe(self, text: str, name: str) -> dict[str, Any]:
         """The fence and what a failover has to know of the subscription, as plain values.
@@ -244,7 +247,7 @@ class Fences:
             self._outbox.put(Note("info", f"failover: subscription {name} of {text} is {after}"))
         subscription.hold(after.held)
         if after.phase is Phase.MOVED:
-            subscription.disconnect_all(migrated_to=self.url_of(after.target))
+            subscription.disconnect_all(migrated_to=self._url(after.target))
         self._go_on(key)
         self._waits.wake(text)
 
@@ -460,8 +463,8 @@ class Fences:
         fence = self._fences.get((subscription.topic, subscription.name))
         if fence is None or fence.phase is not Phase.MOVED:
             return False
-        url = self.url_of(fence.target)
-        if may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
+        url = self._url(fence.target)
+        if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
             session.send(
                 commands.success(command.request_id),
                 *commands.consumer_migrated(command.consumer_id, url, named=session.remembers_migration),
@@ -472,7 +475,7 @@ class Fences:
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
                     f"subscription {subscription.name} of {subscription.topic} was moved to cluster {fence.target}: "
-                    f"connect to {url}",
+                    f"connect to {url or 'it'}",
                 )
             )
         return True
