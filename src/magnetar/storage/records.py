@@ -54,6 +54,8 @@ _LOCAL_LENGTH: Final = struct.Struct("<IBQIBIqqq")
 LOCAL_RECORD: Final = struct.Struct("<IIBQIBIqqq")
 """Prefix and header of record 1: length, checksum, type, ledger, entry, flags, count, publish and broker time, index."""
 LOCAL_HEADER_BYTES: Final = PREFIX_BYTES + _LOCAL.size
+_REPLICATED_LENGTH: Final = struct.Struct("<IBQIBIqqqQqqB")
+"""Length and header of record 2, up to the size of the origin's name."""
 START_RECORD_BYTES: Final = PREFIX_BYTES + _START.size
 CHECK_RECORD_BYTES: Final = PREFIX_BYTES + _CHECK.size
 
@@ -121,13 +123,12 @@ def pack_entry_head(entry: StoredEntry) -> bytes:
         packed = _LOCAL_LENGTH.pack(length, LOCAL, ledger, number, flags, count, published, stored, first_index)
         return packed[:4] + crc32c(data, crc32c(packed)).to_bytes(4, "little") + packed[4:]
     name = origin.encode()
-    head = (
-        _LOCAL.pack(REPLICATED, ledger, number, flags, count, published, stored, first_index)
-        + _SOURCE.pack(incarnation, *source)
-        + bytes([len(name)])
-        + name
-    )
-    return _framed(head, data)
+    length = _REPLICATED_LENGTH.size - 4 + len(name) + len(data)
+    packed = _REPLICATED_LENGTH.pack(
+        length, REPLICATED, ledger, number, flags, count, published, stored, first_index, incarnation, *source, len(name)
+    )  # fmt: skip
+    packed += name
+    return packed[:4] + crc32c(data, crc32c(packed)).to_bytes(4, "little") + packed[4:]
 
 
 def pack_ledger(ledger: int, incarnation: int, created_ms: int, topic: str) -> bytes:
@@ -214,6 +215,17 @@ def read_head(buffer: memoryview, at: int) -> EntryHead | LedgerOpened | Sealed 
 
 def read_entry(buffer: memoryview, at: int, size: int) -> StoredEntry | None:
     """The entry in the record of `size` bytes at `at`; None when it is damaged or no entry."""
+    if size > LOCAL_HEADER_BYTES and at + size <= len(buffer) and buffer[at + PREFIX_BYTES] == LOCAL:
+        # The hot path: one unpack for the whole head.
+        length, checksum, _, ledger, entry, flags, count, publish, broker, first = LOCAL_RECORD.unpack_from(buffer, at)
+        end = at + size
+        if (
+            length != size - PREFIX_BYTES
+            or crc32c(buffer[at + PREFIX_BYTES : end], crc32c(buffer[at : at + 4])) != checksum
+        ):
+            return None
+        data = buffer[at + LOCAL_HEADER_BYTES : end].tobytes()
+        return StoredEntry(ledger, entry, flags, count, publish, broker, "", 0, first, NONE, data)
     if whole(buffer[at : at + size], 0, check=True) != size:
         return None
     head = read_head(buffer, at)
