@@ -65,6 +65,29 @@ def catch_up(world: World, topic: str, size: int, count: int) -> dict[str, Any]:
     }
 
 
+def one_link(scale: int, figures: list[Figure]) -> None:
+    """Two brokers, one link: what catching up reaches when nothing else is going on. The first round warms up the JVM."""
+    with tempfile.TemporaryDirectory() as name:
+        world = World(Path(name), ["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n')
+        pipeline = Pipeline(world.config)
+        try:
+            world.start()
+            pipeline.start()
+            for label, size, count, unit, key, aim in (
+                ("128 KB", 128 * KIB, 8000 // scale, "MB/s", "mb_per_s", ">= 100"),
+                ("1 KB", KIB, 400_000 // scale, "entries/s", "entries_per_s", ">= 50000"),
+            ):
+                catch_up(world, f"warm-{size}", size, count // 2)
+                rounds = [catch_up(world, f"one-{size}-{number}", size, count) for number in range(3)]
+                median = statistics.median(one[key] for one in rounds)
+                figures.append(
+                    Figure(f"one link, backlog of {label} entries, median of 3", median, unit, aim, {"rounds": rounds})
+                )
+        finally:
+            pipeline.kill()
+            world.close()
+
+
 def tail(world: World, topic: str, count: int) -> dict[str, Any]:
     """Publish at a steady rate; from the publish time in A to the arrival at a consumer in B."""
     client = client_of(world["b"])
@@ -187,6 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     scale = 4 if options.quick else 1
     figures: list[Figure] = []
+    one_link(scale, figures)
     with tempfile.TemporaryDirectory() as name:
         world = World(Path(name), ["a", "b", "c"])
         pipeline = Pipeline(world.config)
@@ -201,17 +225,15 @@ def main() -> None:
             figures.append(Figure("idle: three brokers together", of_brokers * 100, "% of a core"))
             large = catch_up(world, "large", 128 * KIB, 8000 // scale)
             figures.append(
-                Figure(
-                    "one link, backlog of 128 KB entries, to two clusters", large["mb_per_s"], "MB/s", ">= 100", large
-                )
+                Figure("one of two links of a topic, backlog of 128 KB entries", large["mb_per_s"], "MB/s", "", large)
             )
             small = catch_up(world, "small", KIB, 200_000 // scale)
             figures.append(
                 Figure(
-                    "one link, backlog of 1 KB entries, to two clusters",
+                    "one of two links of a topic, backlog of 1 KB entries",
                     small["entries_per_s"],
                     "entries/s",
-                    ">= 50000",
+                    "",
                     small,
                 )
             )
