@@ -26,6 +26,7 @@ from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
 from magnetar.metadata.policies import Policies
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -58,7 +59,7 @@ class Links:
         )
         self.destination.load(stored)
         self.restores = Restores(broker, self)
-        self.destination.on_retained = lambda topic, marks: broker.replication.learn_retained(topic, marks)
+        self.destination.on_retained = self._learn_retained
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
@@ -75,11 +76,17 @@ class Links:
             )
             source.load(stored)
             source.on_rebased = partial(self._rebased, target)
-            source.retained = broker.replication.retained
+            source.retained = self._retained
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[Callable[[], None]]] = {}
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+
+    def _retained(self, topic: str) -> tuple[Mark, ...]:
+        return self._broker.replication.retained(topic)
+
+    def _learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
+        self._broker.replication.learn_retained(topic, marks)
 
     def _rebased(self, target: str, topic: str) -> None:
         self._broker.replication.rebased(topic, target)

@@ -29,6 +29,7 @@ from magnetar.geo.host import Acked, Machine, MarkerHost
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet
+from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
@@ -58,6 +59,14 @@ class ModalMachine(Machine, Protocol):
 
 class ExactMachine(ModalMachine, Protocol):
     """`geo.ackedsets.AckedSets`."""
+
+    def own_marks(self) -> tuple[Mark, ...]:
+        """What origins retain of their own, for the links that lead from here."""
+        ...
+
+    def learn_own(self, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        ...
 
     def adopted(self, subscription: str) -> None:
         """Snapshot mode made a subscription here because another cluster has it."""

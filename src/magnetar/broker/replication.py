@@ -31,6 +31,7 @@ from magnetar.geo.snapshots.routes import refuses
 from magnetar.metadata.change import Change
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
+from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker

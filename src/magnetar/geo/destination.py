@@ -25,6 +25,7 @@ from magnetar.geo.reading import place
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Mark, read_marks
 
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
@@ -100,6 +101,7 @@ class LinkDestination:
 
     Attributes:
         on_heard: told of a topic, a source cluster, and whether its link began anew, when that is news.
+        on_retained: told of a topic that is here, and what origins retain of their own as a link's source knows it.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class LinkDestination:
         self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
         self._heard: dict[tuple[str, str], tuple[str, int]] = {}
         self.on_heard: Callable[[str, str, bool], None] = _nobody
+        self.on_retained: Callable[[str, tuple[Mark, ...]], None] = lambda _topic, _marks: None
 
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start."""
@@ -356,6 +359,7 @@ class LinkDestination:
 
     def _checked(self, query: pb.GeoWatermarkQuery) -> TopicName:
         name = self._name(query.topic)
+        read_marks(query.retained)
         if query.partitions > PARTITIONS_MAX or (query.partitions and not 0 <= name.partition < query.partitions):
             raise ProtocolError(f"{query.topic} cannot be one of {query.partitions} partitions")
         return name
@@ -401,6 +405,8 @@ class LinkDestination:
                 for query in request.topics:
                     if query.topic not in trouble:
                         self._hear(query.topic, request.source, request.uuid, query.incarnation)
+                        if query.retained:
+                            self.on_retained(query.topic, read_marks(query.retained))
                 reply(self._answer(request, trouble))
 
         for base, (partitions, topics) in missing.items():

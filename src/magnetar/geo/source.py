@@ -25,6 +25,7 @@ from magnetar.geo.reading import Reading, ReadReply, geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Mark, marks_message
 
 __all__ = ["LinkSource", "Skip"]
 
@@ -67,6 +68,8 @@ class LinkSource(OperatedLink):
         self.cluster, self.uuid, self.linked = cluster, uuid, linked
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
         self._partitions = partitions
+        self.retained: Callable[[str], Iterable[Mark]] = lambda _topic: ()
+        """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
         self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
 
     # ------------------------------------------------------------------------------------------- which topics are on it
@@ -246,6 +249,7 @@ class LinkSource(OperatedLink):
         told.last.ledger, told.last.entry = state.last
         told.pending_entries, told.pending_bytes, told.oldest_ms = entries, size, max(0, oldest)
         told.gap, told.paused, told.learned = state.gap, state.paused, state.learned
+        told.retained.extend(marks_message(self.retained(state.name)))
         if state.blocked is not None:
             told.blocked, told.reason = state.blocked.kind, state.blocked.reason
 

@@ -121,6 +121,7 @@ class Book:
         topic.partitions, topic.last = reported.partitions, place(reported.last)
         topic.pending_entries, topic.pending_bytes = reported.pending_entries, reported.pending_bytes
         topic.oldest_ms, topic.gap, topic.paused = reported.oldest_ms, reported.gap, reported.paused
+        topic.retained = tuple(reported.retained)
         if name not in state.owed and name not in state.learned:  # else what the source says is older than what we know
             self._set_blocked(state, topic, reported.blocked, reported.reason)
         self._note_pending(state, topic)
@@ -171,7 +172,7 @@ class Book:
     def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
         return pb.GeoWatermarkQuery(
             topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last),
-            start=geo(topic.cursor.c),
+            start=geo(topic.cursor.c), retained=topic.retained,
         )  # fmt: skip
 
     def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:

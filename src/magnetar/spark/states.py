@@ -63,6 +63,7 @@ class TopicState:
     pending_bytes: int = 0
     oldest_ms: int = 0
     gap: int = 0
+    retained: tuple[pb.GeoMark, ...] = ()
     blocked: str = ""
     reason: str = ""
     paused: bool = False
