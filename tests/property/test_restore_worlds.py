@@ -17,6 +17,7 @@ import pytest
 from magnetar.broker.draining import describe
 from magnetar.broker.restores import Restores
 from magnetar.core.ids import NONE, Identity, Position
+from magnetar.core.names import NamespaceName
 from magnetar.geo.reading import Reading
 from magnetar.geo.restoring import Restorer, _Topic
 from magnetar.runtime.client import Entries, LinkDown
@@ -24,6 +25,7 @@ from magnetar.spark import restore as job
 from magnetar.spark.restoreplan import chosen_by, compare
 from magnetar.storage.testing import MemoryFiles
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Node, World
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "60"))
@@ -301,3 +303,52 @@ def test_what_retention_deleted_after_a_restore_stays_deleted() -> None:
         assert sum(one.missing for one in plan(world, "b")) == 0
         a.restart()
     assert a.topic.log.position_of(Identity("a", *old[0])) is None
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("live", [True, False])
+def test_a_producer_that_began_anew_is_not_taken_for_one_that_repeats(live: bool) -> None:
+    world = World("ab")
+    world["a"].create()
+    deduplicate(world["a"])
+    send = producer(world["a"])
+    assert [send(sequence) for sequence in range(10)] == [True] * 10
+    world.advance(1_000)
+    wipe(world, "a")
+    world.advance(1_000)
+    deduplicate(world["a"])
+    if live:
+        send = producer(world["a"])
+        assert send(0) and send(1)
+    restore(world, "b")
+    assert len(identities(world["a"], "a")) == (12 if live else 10)
+    send = send if live else producer(world["a"])
+    # One that begins after the restore is told where its earlier life stopped, and goes on there.
+    assert [send(sequence) for sequence in (2, 9, 10)] == ([True, True, True] if live else [False, False, True])
+
+
+def deduplicate(node: Node) -> None:
+    """Switch deduplication on in the namespace."""
+    change = node.broker.resources.set_deduplication(NamespaceName.parse("public/default"), True)
+    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+
+
+def producer(node: Node) -> Callable[[int], bool]:
+    """Publish as `p`; tells whether a sequence id was stored."""
+    client = node.client()
+    command = pb.CommandProducer(
+        topic=TOPIC, producer_id=1, request_id=1, producer_name="p", user_provided_producer_name=True
+    )
+    client.send(pb.BaseCommand(type=5, producer=command))
+    node.world.settle()
+
+    def send(sequence: int) -> bool:
+        data = build(pb.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1), b"%d" % sequence)
+        client.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=sequence)), data)
+        node.world.work()
+        receipt = client.answers[-1]
+        assert receipt.type == 7, receipt
+        stored: bool = receipt.send_receipt.message_id.ledgerId < 1 << 63
+        return stored
+
+    return send

@@ -133,7 +133,8 @@ def test_a_wiped_cluster_gets_everything_back_once(make_mesh: Callable[..., Mesh
 
 def kill_in_the_middle(mesh: Mesh) -> None:
     """Start a restore, stop the cluster when it has the first messages, kill the job and everything it started."""
-    command = [sys.executable, "-m", "magnetar", "restore", "a", "--from", "b", "-c", str(mesh.world.config)]
+    words = ["restore", "a", "--from", "b", "--topic", TOPIC, "-c", str(mesh.world.config)]
+    command = [sys.executable, "-m", "magnetar", *words]
     job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     broker = mesh["a"].process
     assert broker is not None

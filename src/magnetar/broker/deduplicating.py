@@ -136,6 +136,7 @@ class TopicDeduplication:
         self._since = 0
         self._snapshot_ms = outbox.now_ms
         self._told_names: set[str] = set()
+        self._restored_names: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------- starting
 
@@ -293,6 +294,13 @@ class TopicDeduplication:
             return
         name = metadata.producer_name
         known = self.numbers.get(name)
+        if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
+            # Restored: of an earlier life of this cluster (`geo.restoring`). Who publishes in this life may have begun anew,
+            # and must not be taken for somebody who sends again what came back; a name of which nothing else is known goes on.
+            if known is None:
+                self._restored_names.add(name)
+            elif known.live or name not in self._restored_names:
+                return
         if known is not None and known.live and entry.flags & _REPLICATED and name not in self._told_names:
             self._told_names.add(name)
             self._outbox.put(
