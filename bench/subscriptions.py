@@ -213,7 +213,7 @@ def idle_subscriptions(world: World, count: int, seconds: float) -> float:
         world["a"].rest(
             "PUT",
             f"/admin/v2/persistent/public/default/idle-{number // per_topic}/subscription/s{number}?replicated=true",
-            "earliest",
+            {"ledgerId": -1, "entryId": -1},
         )
     eventually(lambda: all(link["lag_messages"] == 0 for link in world["a"].rest("GET", "/geo/v1/links")), within_s=120)
     time.sleep(5)  # what creating them left to do is not idling
