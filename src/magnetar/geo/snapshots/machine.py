@@ -89,7 +89,7 @@ class Snapshots:
             interval_ms=interval_ms,
             timeout_ms=timeout_ms,
         )
-        self._receiver = Receiver(host, self._writer, self._adopt, self._new_state)
+        self._receiver = Receiver(host, self._writer, self._adopt, self._brought)
 
     @property
     def missing(self) -> dict[str, int]:
@@ -135,6 +135,12 @@ class Snapshots:
         """A subscription that is here and that nobody told us of: the other mode created it."""
         self.load(subscription, None)
         return self._states.pop(subscription, None)
+
+    def _brought(self) -> State:
+        """A subscription that another cluster brings: from the first retained message on."""
+        state = self._new_state()
+        state.expired = self._consumed(NONE).widen()
+        return state
 
     def _new_state(self) -> State:
         return State(Cache(self._host.log, self._cached_max))

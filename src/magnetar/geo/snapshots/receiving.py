@@ -22,7 +22,7 @@ from magnetar.core.errors import NameNotValid
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import check_subscription
 from magnetar.geo.host import MarkerHost
-from magnetar.geo.snapshots.held import Held, entries_of
+from magnetar.geo.snapshots.held import Held, entries_of, held_by
 from magnetar.geo.snapshots.routes import audience
 from magnetar.geo.snapshots.state import Seeks, State, later
 from magnetar.geo.snapshots.writer import Writer
@@ -172,7 +172,12 @@ class Receiver:
         """Bases merge by intersection: what is only in ours is wanted there, so nobody has consumed it."""
         wanted = state.base.minus(base)
         state.base = state.base.common(base)
-        back = entries_of(self._host.log, self._host.cluster, wanted.minus(acked, state.claims))
+        log, here = self._host.log, self._host.cluster
+        unconsumed = wanted.minus(acked, state.claims)
+        # What is not retained cannot come back here, but may not be told as acknowledged either.
+        state.expired.update(unconsumed.minus(held_by(log, here)))
+        state.expired.widen()
+        back = entries_of(log, here, unconsumed)
         kept = PositionSet()
         lost = 0
         for ledger, entries in self._acked(cursor):
