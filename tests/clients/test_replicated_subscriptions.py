@@ -1,0 +1,302 @@
+"""Replicated subscriptions between real brokers, with the official client; couriers carry the links."""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.courier import Courier
+
+pytestmark = pytest.mark.e2e
+
+
+class Mesh:
+    """Real brokers, couriers on their links, clients."""
+
+    def __init__(self, world: World, links: list[str]) -> None:
+        self.world = world.start()
+        self.couriers = [Courier(world, *link) for link in links]
+        self._clients: dict[str, pulsar.Client] = {}
+
+    def __getitem__(self, cluster: str) -> BrokerProcess:
+        return self.world[cluster]
+
+    def client(self, cluster: str) -> pulsar.Client:
+        """An official client of one cluster."""
+        if cluster not in self._clients:
+            logger = logging.getLogger("pulsar-client")
+            logger.setLevel(logging.CRITICAL)
+            self._clients[cluster] = pulsar.Client(self[cluster].url, operation_timeout_seconds=20, logger=logger)
+        return self._clients[cluster]
+
+    def close(self) -> None:
+        """End everything."""
+        for client in self._clients.values():
+            client.close()
+        for courier in self.couriers:
+            courier.close()
+        self.world.close()
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Clusters a, b, c, all linked."""
+    mesh = Mesh(World(tmp_path_factory.mktemp("mesh"), ["a", "b", "c"]), ["ab", "ac", "ba", "bc", "ca", "cb"])
+    yield mesh
+    mesh.close()
+
+
+@pytest.fixture
+def make_mesh(tmp_path: Path) -> Iterator[Callable[..., Mesh]]:
+    """A mesh of this test alone."""
+    made: list[Mesh] = []
+
+    def make(clusters: str, links: list[str], extra: str = "") -> Mesh:
+        extra += "".join(f'[[links]]\nfrom = "{a}"\nto = "{b}"\n' for a, b in links)
+        made.append(Mesh(World(tmp_path, list(clusters), extra), links))
+        return made[-1]
+
+    yield make
+    for mesh in made:
+        mesh.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of this test alone."""
+    return f"persistent://public/default/s-{uuid.uuid4().hex[:12]}"
+
+
+TYPES = {
+    "exclusive": pulsar.ConsumerType.Exclusive,
+    "shared": pulsar.ConsumerType.Shared,
+    "failover": pulsar.ConsumerType.Failover,
+    "key_shared": pulsar.ConsumerType.KeyShared,
+}
+
+
+def consume(mesh: Mesh, cluster: str, topic: str, kind: str = "exclusive", **more: Any) -> pulsar.Consumer:
+    """A consumer of the replicated subscription `s`."""
+    options = {"replicate_subscription_state_enabled": True, "initial_position": pulsar.InitialPosition.Earliest} | more
+    return mesh.client(cluster).subscribe(topic, "s", TYPES[kind], **options)
+
+
+def take(consumer: pulsar.Consumer, count: int, timeout_ms: int = 30_000) -> list[pulsar.Message]:
+    """So many messages."""
+    return [consumer.receive(timeout_ms) for _ in range(count)]
+
+
+def nothing(consumer: pulsar.Consumer) -> bool:
+    """Whether nothing comes. The subscription's backlog was looked at before: nothing is on its way."""
+    try:
+        consumer.receive(200)
+    except pulsar.Timeout:
+        return True
+    return False
+
+
+def stats(mesh: Mesh, cluster: str, topic: str) -> dict[str, Any]:
+    """Of the subscription, empty when it is not there."""
+    found = mesh[cluster].rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")["subscriptions"]
+    return dict(found.get("s", {}))
+
+
+def backlog(mesh: Mesh, cluster: str, topic: str) -> int:
+    """Messages not acknowledged; -1 while there is no such subscription or topic."""
+    try:
+        return int(stats(mesh, cluster, topic).get("msgBacklogMessages", -1))
+    except OSError:
+        return -1
+
+
+def until(mesh: Mesh, cluster: str, topic: str, messages: int) -> None:
+    """Wait until the subscription has so much left in a cluster."""
+    eventually(lambda: backlog(mesh, cluster, topic) == messages, within_s=60, what=f"{messages} left in {cluster}")
+
+
+@pytest.mark.parametrize("kind", list(TYPES))
+def test_a_consumer_elsewhere_gets_exactly_the_rest(mesh: Mesh, topic: str, kind: str) -> None:
+    here = consume(mesh, "a", topic, kind)
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    for n in range(20):
+        producer.send(b"%d" % n, partition_key=str(n))
+    for message in take(here, 20):
+        if int(message.data()) % 3 == 0:
+            here.acknowledge(message)
+    until(mesh, "b", topic, 13)
+    there = consume(mesh, "b", topic, kind)
+    assert sorted(int(m.data()) for m in take(there, 13)) == [n for n in range(20) if n % 3]
+    assert nothing(there)
+    assert stats(mesh, "b", topic)["isReplicated"]
+    here.close()
+    there.close()
+
+
+def test_batch_indexes_and_cumulative_acknowledgements(mesh: Mesh, topic: str) -> None:
+    here = consume(mesh, "a", topic, "shared", batch_index_ack_enabled=True)
+    producer = mesh.client("a").create_producer(
+        topic, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=1_000
+    )
+    for n in range(30):
+        producer.send_async(b"%d" % n, lambda _result, _id: None)
+    producer.flush()
+    for message in take(here, 30):
+        if int(message.data()) % 2:
+            here.acknowledge(message)
+    until(mesh, "c", topic, 15)
+    here.close()
+    there = consume(mesh, "c", topic, batch_index_ack_enabled=True)
+    messages = take(there, 15)
+    assert [int(m.data()) for m in messages] == list(range(0, 30, 2))
+    there.acknowledge_cumulative(messages[9])
+    until(mesh, "a", topic, 5)
+    there.close()
+
+
+def test_seek_and_unsubscribe(mesh: Mesh, topic: str) -> None:
+    here = consume(mesh, "a", topic)
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    for n in range(6):
+        producer.send(b"%d" % n)
+    messages = take(here, 6)
+    here.acknowledge_cumulative(messages[-1])
+    until(mesh, "b", topic, 0)
+    there = consume(mesh, "b", topic)
+    here.seek(pulsar.MessageId.earliest)
+    until(mesh, "b", topic, 6)
+    # Consumers there were told to come back, and start over.
+    assert [m.data() for m in take(there, 6)] == [b"%d" % n for n in range(6)]
+    there.unsubscribe()
+    for message in take(here, 6):
+        here.acknowledge(message)
+    until(mesh, "c", topic, 0)
+    assert backlog(mesh, "b", topic) == -1
+    here.close()
+
+
+def test_a_partitioned_topic(mesh: Mesh, topic: str) -> None:
+    mesh["a"].rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", 3)
+    here = consume(mesh, "a", topic, "shared")
+    producer = mesh.client("a").create_producer(
+        topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False
+    )
+    for n in range(30):
+        producer.send(b"%d" % n)
+    for message in take(here, 30):
+        if int(message.data()) >= 10:
+            here.acknowledge(message)
+    parts = [f"{topic}-partition-{number}" for number in range(3)]
+    eventually(
+        lambda: (
+            sum(max(0, backlog(mesh, "b", part)) for part in parts) == 10
+            and all(backlog(mesh, "b", part) >= 0 for part in parts)
+        ),
+        within_s=60,
+        what="10 left in b",
+    )
+    there = consume(mesh, "b", topic, "shared")
+    assert sorted(int(m.data()) for m in take(there, 10)) == list(range(10))
+    status = mesh["b"].rest("GET", f"/admin/v2/{topic.replace('://', '/')}/subscription/s/replicatedSubscriptionStatus")
+    assert status == dict.fromkeys(parts, True)
+    here.close()
+    there.close()
+
+
+def test_markers_are_seen_by_nobody(mesh: Mesh, topic: str) -> None:
+    here = consume(mesh, "a", topic)
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    producer.send(b"0")
+    here.acknowledge(take(here, 1)[0])
+    until(mesh, "b", topic, 0)
+    for cluster in "ab":
+        reader = mesh.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
+        assert reader.read_next(20_000).data() == b"0"
+        assert not reader.has_message_available()
+        reader.close()
+        internal = mesh[cluster].rest("GET", f"/admin/v2/{topic.replace('://', '/')}/internalStats")
+        cursor = internal["cursors"]["s"]
+        eventually(
+            lambda cluster=cluster: (
+                (mesh[cluster].rest("GET", f"/admin/v2/{topic.replace('://', '/')}/internalStats"))["cursors"]["s"][
+                    "numberOfEntriesSinceFirstNotAckedMessage"
+                ]
+                == 0
+            )
+        )
+        assert cursor["replicatedState"]["mode"] == "exact"
+        state = list(mesh[cluster].rest("GET", f"/geo/v1/subscriptions?topic={topic}"))
+        assert [(one["subscription"], one["backlog"]) for one in state] == [("s", 0)]
+    here.close()
+
+
+def run_over(mesh: Mesh, topic: str, restart: Callable[[], None]) -> None:
+    """Acknowledge some in a, have a broker killed, go on in b."""
+    here = consume(mesh, "a", topic, "shared")
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    for n in range(30):
+        producer.send(b"%d" % n)
+    for message in take(here, 30):
+        if int(message.data()) % 2:
+            here.acknowledge(message)
+    until(mesh, "b", topic, 15)
+    restart()
+    until(mesh, "b", topic, 15)
+    there = consume(mesh, "b", topic, "shared")
+    messages = take(there, 15)
+    assert sorted(int(m.data()) for m in messages) == list(range(0, 30, 2))
+    for message in messages[:5]:
+        there.acknowledge(message)
+    until(mesh, "a", topic, 10)
+
+
+def test_power_cuts_of_either_side(make_mesh: Callable[..., Mesh], topic: str) -> None:
+    mesh = make_mesh("ab", ["ab", "ba"])
+
+    def restart() -> None:
+        for name in "ab":
+            mesh[name].kill()
+            mesh[name].start()
+
+    run_over(mesh, topic, restart)
+
+
+def test_one_way_and_a_dead_cluster(make_mesh: Callable[..., Mesh], topic: str) -> None:
+    mesh = make_mesh("abc", ["ab", "ac", "ca"])
+    here = consume(mesh, "a", topic, "shared")
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    for n in range(10):
+        producer.send(b"%d" % n)
+    until(mesh, "c", topic, 10)
+    mesh["c"].kill()
+    for message in take(here, 10):
+        if int(message.data()) < 7:
+            here.acknowledge(message)
+    until(mesh, "b", topic, 3)
+    mesh["c"].start()
+    until(mesh, "c", topic, 3)
+
+
+def test_snapshot_mode(make_mesh: Callable[..., Mesh], topic: str) -> None:
+    mesh = make_mesh("ab", ["ab", "ba"], '[subscriptions]\nmode = "snapshot"\nsnapshot_interval_ms = 300\n')
+    here = consume(mesh, "a", topic)
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    for n in range(20):
+        producer.send(b"%d" % n)
+    here.acknowledge_cumulative(take(here, 20)[-1])
+    until(mesh, "b", topic, 0)
+    (state,) = mesh["b"].rest("GET", "/geo/v1/subscriptions")
+    assert state["mode"] == "snapshot"
+    # The namespace's own mode, under load.
+    for name in "ab":
+        mesh[name].rest("POST", "/geo/v1/namespaces/public/default/subscriptionMode", "exact")
+    for n in range(20, 30):
+        producer.send(b"%d" % n)
+    messages = take(here, 10)
+    for message in messages[1::2]:
+        here.acknowledge(message)
+    until(mesh, "b", topic, 5)
