@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.storage.cursor import Cursor
+from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import Retention
 from tests.support.subscriptions import add_entries, entry, new_log
 
@@ -73,6 +74,36 @@ class CursorAndTwin(RuleBasedStateMachine):
             self.left[position] = set() if position < target else set(range(count))
             if position == target and bits:
                 self.left[position] = {index for index in range(count) if bits >> index & 1}
+
+    @rule(numbers=st.lists(st.integers(0, 60), max_size=12), strange=st.booleans())
+    def ack_set(self, numbers: list[int], strange: bool) -> None:
+        wanted = PositionSet()
+        for number in numbers:
+            wanted.add(*self.some(number))
+        if strange:
+            wanted.add(3, 1)
+            wanted.add(self.log.last.ledger, self.log.last.entry + 5)
+        fresh = {position for position in wanted if self.left.get(position)}
+        assert set(self.cursor.ack_set(wanted)) == fresh
+        for position in fresh:
+            self.left[position] = set()
+
+    @rule(
+        numbers=st.lists(st.integers(0, 60), max_size=12), part=st.integers(0, 60), bits=LEFT, floor=st.integers(0, 60)
+    )
+    def replace(self, numbers: list[int], part: int, bits: int, floor: int) -> None:
+        wanted = PositionSet()
+        for number in numbers:
+            wanted.add(*self.some(number))
+        below = self.some(floor) if floor % 4 == 0 else NONE
+        partial = {self.some(part): bits}
+        self.cursor.replace(wanted, partial, below)
+        for position in self.left:
+            count = self.log.count_at(position)
+            gone = position in wanted or position <= below
+            self.left[position] = set() if gone else set(range(count))
+            if position in partial:
+                self.left[position] = {index for index in self.left[position] if not bits >> index & 1}
 
     @rule()
     def store_and_load(self) -> None:

@@ -17,6 +17,7 @@ from magnetar.broker.consumer import Consumer, SubType
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.storage.cursor import bits_of
 from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import Limits, Received, World, entry
 
@@ -303,6 +304,42 @@ class Dispatch(RuleBasedStateMachine):
         self.world.subscription.seek_to(target)
         self.run()
 
+    @rule(which=st.lists(NUMBER, min_size=1, max_size=5), bits=st.sampled_from([0, 0, 1, 6]))
+    def acknowledged_elsewhere(self, which: list[int], bits: int) -> None:
+        """Another cluster's consumers acknowledge: whole entries, or all messages of batches but those of `bits`."""
+        known = list(self.left)
+        if not known:
+            return
+        whole, partial = PositionSet(), {}
+        for position in {known[each % len(known)] for each in which}:
+            if bits:
+                partial[position] = ((1 << self.entries[position]) - 1) & ~bits
+            else:
+                whole.add(*position)
+            self.left[position] &= bits
+            self.forget(position)
+        self.world.subscription.acknowledged_elsewhere(whole, partial)
+        self.world.subscription.available()
+        self.run()
+
+    @rule(which=st.lists(NUMBER, max_size=5), bits=st.sampled_from([0, 0, 1, 6]))
+    def rebuild(self, which: list[int], bits: int) -> None:
+        """Another cluster's seek: exactly these are acknowledged."""
+        known = list(self.left)
+        chosen = {known[each % len(known)] for each in which} if known else set()
+        whole, partial = PositionSet(), {}
+        self.seen.clear()
+        self.reached = EARLIEST
+        for position, count in self.entries.items():
+            full = (1 << count) - 1
+            self.left[position] = full & bits if position in chosen else full
+            if position in chosen and bits:
+                partial[position] = full & ~bits
+            elif position in chosen:
+                whole.add(*position)
+        self.world.subscription.rebuild(whole, partial)
+        self.run()
+
     @rule(error=st.sampled_from(["", "", "disk on fire"]))
     def disk(self, error: str) -> None:
         self.world.disk_error = error
@@ -417,6 +454,8 @@ def walk(machine: Dispatch, seed: int) -> None:
         (6, lambda: machine.redeliver(number(), chance.choice([None, some(4), some(4)]))),
         (8, lambda: machine.time_passes(chance.choice([1, 1, 3, 3, 1_000, 2_500]))),
         (1, lambda: machine.skip(chance.randint(1, 4))),
+        (5, lambda: machine.acknowledged_elsewhere(some(5), chance.choice([0, 0, 1, 6]))),
+        (1, lambda: machine.rebuild(some(5), chance.choice([0, 0, 1, 6]))),
         (1, lambda: machine.seek(number(), chance.choice(["earliest", "latest", "entry"]))),
         (2, lambda: machine.disk(chance.choice(["", "", "disk on fire"]))),
         (3, lambda: machine.disk_speed(chance.random() < 0.6)),
