@@ -133,8 +133,9 @@ class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Held for one cluster beyond the window before a task waits for it: memory of each executor process."""
     tail_batch_bytes_max: Bytes = 16 * MIB
     """Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
-    bulk_batch_bytes_max: Bytes = 64 * MIB
-    """Of a batch that catches up: long enough that Spark's own 160 ms are a small part of it."""
+    bulk_batch_bytes_max: Bytes = 256 * MIB
+    """Of a batch that catches up: long enough that Spark's own 160 ms are a small part of it. After a kill so much is sent twice,
+    and dropped by its destination."""
     handshake_idle_ms: Milliseconds = 5_000
     """How often an idle link shakes hands. Keep it below the brokers' `identity_silence_ms`: a living cluster has to be
     heard of before its name may be given away."""

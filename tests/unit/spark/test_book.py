@@ -308,8 +308,8 @@ def test_one_query_gives_catching_up_a_small_part_beside_the_tail() -> None:
     parts = {part.topic: part for part in ranges(of, ALL)}
     assert parts["near"].bytes_max < MB
     assert parts["far"].bytes_max == 8 * MB
-    of = ready(states=(state("far", size=20 * MB),))
-    assert ranges(of, ALL)[0].bytes_max == 64 * MB
+    of = ready(states=(state("far", size=40 * MB),))
+    assert ranges(of, ALL)[0].bytes_max == ReplicationLimits().bulk_batch_bytes_max < 400 * MB
 
 
 def test_a_range_that_does_not_move_is_no_hot_loop() -> None:
