@@ -22,7 +22,7 @@ from magnetar.cli.common import (
     size,
     with_spark,
 )
-from magnetar.cli.drain import LOOK_S, POLL_MS, read_token
+from magnetar.cli.drain import LOOK_S, read_token
 from magnetar.cli.verify import SETTINGS
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
@@ -39,6 +39,8 @@ TIMEOUT_S: Final = 30.0
 
 STATES_S: Final = 60.0
 """How long to wait for what the peer's link still has to bring, at most: a link that is down must not stop a restore."""
+
+LOOK_MS: Final = int(LOOK_S * 1000)
 
 COLUMNS = ("topic", "held", "here_before", "restored", "missing", "gaps", "detail")
 PLAN_COLUMNS = ("topic", "held", "here_before", "to_restore", "gaps")
@@ -123,24 +125,16 @@ class Sides:
         if not any((link.source, link.target) == (self.peer, self.cluster) for link in self.config.links):
             return
         until = time.monotonic() + STATES_S
-        waiting = {
-            topic["topic"]
-            for link in self._there.get("/geo/v1/drain")["links"]
-            if link["target"] == self.cluster
-            for topic in link["topics"]
-        }
+        waiting = self._behind()
         if waiting:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
             with LinkClient.connect(self.config.cluster(self.peer).advertised, self.token) as client:
                 told = client.topics(self.cluster)
-                while True:
-                    # Of a busy topic it is enough that its link was at the end once.
-                    waiting -= {state.topic for state in told.topics if not state.pending_entries or state.removed}
-                    left_ms = int((until - time.monotonic()) * 1000)
-                    if not waiting or left_ms <= 0:
-                        break
-                    told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, POLL_MS))
+                while waiting and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
+                    # What a link steps over without its pipeline is no news to a poll: look all the same, now and then.
+                    told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, LOOK_MS))
+                    waiting &= self._behind()  # of a busy topic it is enough that its link was at the end once
         except MagnetarError as error:
             say(cell(f"note: {self.peer} does not tell how far its link is: {error}"))
         if waiting:
@@ -148,6 +142,11 @@ class Sides:
                 f"note: the link {self.peer}:{self.cluster} is behind in {len(waiting):,} topics: replicated subscriptions "
                 f"may be given messages again there that they consumed before"
             )
+
+    def _behind(self) -> set[str]:
+        """Topics of which the peer's link has not delivered everything."""
+        links = self._there.get("/geo/v1/drain")["links"]
+        return {topic["topic"] for link in links if link["target"] == self.cluster for topic in link["topics"]}
 
     @contextmanager
     def progress(self, messages: int, say: Callable[[str], None]) -> Iterator[None]:
