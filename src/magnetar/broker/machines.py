@@ -3,7 +3,8 @@
 import uuid
 from typing import TYPE_CHECKING
 
-from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, Seat, SnapshotMachine
+from magnetar.broker.replicated import ReplicatedTopic
+from magnetar.broker.seats import ExactMachine, Seat, SnapshotMachine
 from magnetar.geo.ackedsets import AckedSets, MarkerPacer
 from magnetar.geo.snapshots import Snapshots
 

@@ -12,24 +12,24 @@ that a message which another cluster's consumer acknowledged is never sent in be
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from magnetar.broker.cover import StoredStates
 from magnetar.broker.effects import Note, Timer
 from magnetar.broker.progress import Progress
-from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.broker.replay import Replay
+from magnetar.broker.seats import ModalMachine
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import check_subscription
-from magnetar.geo.host import Acked, Machine, MarkerHost
+from magnetar.geo.host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
@@ -37,111 +37,11 @@ if TYPE_CHECKING:
 REFUSED_MAX: Final = 1_000
 """A ceiling on remembered names of subscriptions that cannot be made here; of more nothing is noted."""
 
-COVER_MARKERS: Final = 100
-"""The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
-milliseconds."""
-
 _MARKER: Final = int(EntryFlags.MARKER)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 
 
-class ModalMachine(Machine, Protocol):
-    """A machine that writes only while its mode is the namespace's."""
-
-    def set_writes(self, writes: bool) -> None:
-        """Whether it writes from now on; it understands what comes in either way."""
-        ...
-
-    def metrics(self) -> dict[str, int]:
-        """Counters of the topic."""
-        ...
-
-
-class ExactMachine(ModalMachine, Protocol):
-    """`geo.ackedsets.AckedSets`."""
-
-    def own_marks(self) -> tuple[Mark, ...]:
-        """What origins retain of their own, for the links that lead from here."""
-        ...
-
-    def learn_own(self, marks: tuple[Mark, ...]) -> None:
-        """What a link's source told in that way."""
-        ...
-
-    def adopted(self, subscription: str) -> None:
-        """Snapshot mode made a subscription here because another cluster has it."""
-        ...
-
-    def moved_back(self, subscription: str) -> None:
-        """Snapshot mode took acknowledged messages back on the cursor."""
-        ...
-
-
-class SnapshotMachine(ModalMachine, Protocol):
-    """`geo.snapshots.Snapshots`."""
-
-    def expired(self, subscription: str, after: Position, up_to: Position) -> None:
-        """The cursor was moved over after < p <= up_to by expiry."""
-        ...
-
-
-class Seat:
-    """A topic as one of its machines sees it (`geo.host.MarkerHost`): what it asks for is asked in its name.
-
-    Args:
-        topic: the host.
-        exact: which machine sits here.
-    """
-
-    def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
-        self._topic, self._exact = topic, exact
-        self.cluster, self.log = topic.cluster, topic.log
-        self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
-        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
-        self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms
-
-    @property
-    def now_ms(self) -> int:
-        """See `MarkerHost`."""
-        return self._topic.now_ms
-
-    @property
-    def routes(self) -> frozenset[tuple[str, str]]:
-        """See `MarkerHost`."""
-        return self._topic.routes
-
-    @property
-    def _machine(self) -> ModalMachine:
-        return self._topic.exact if self._exact else self._topic.snapshot
-
-    def create(self, subscription: str) -> None:
-        """See `MarkerHost`."""
-        self._topic.create(subscription, self._machine)
-
-    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
-        """See `MarkerHost`."""
-        self._topic.rebuild(subscription, acked, partial, self._machine)
-
-
-_SEAT_CHECK: type[MarkerHost] = Seat
-"""mypy checks here that a machine finds at its seat what it asks for."""
-
-
-class _Beside:
-    """A key of ours in the cursors' transaction, whose value `Replication.beside` supplies."""
-
-    durable_mark_delete = NONE
-    mark_delete = NONE
-
-    def encode(self) -> bytes:
-        """Replaced."""
-        return b""
-
-
-_BESIDE: Final = _Beside()
-
-
-class ReplicatedTopic:
+class ReplicatedTopic(StoredStates):
     """Hosts the two machines of a topic; each sees it through its `Seat`.
 
     Args:
@@ -158,22 +58,15 @@ class ReplicatedTopic:
     """
 
     def __init__(self, around: "Replication", topic: Topic, covered: Position = NONE) -> None:
-        self._around, self._broker, self._topic = around, around.broker, topic
+        super().__init__(topic, around.broker.keeper, covered)
+        self._around, self._broker = around, around.broker
         self._outbox = around.broker.outbox
         self.cluster = around.broker.cluster
-        self.log = topic.log
-        self.covered = covered
-        self.ready = False
-        self.closed = False
-        self.known: set[str] = set()
-        self.dirty_names: set[str] = set()
-        self.storing = 0
         self.markers_written = self.markers_failed = 0
         self.updated_ms: dict[str, int] = {}
         self.progress = Progress(topic.log)
         self._names: tuple[str, ...] | None = None
         self._routes: frozenset[tuple[str, str]] | None = None
-        self._wants_cover = False
         self._touched: dict[str, None] = {}
         self._later: list[Callable[[], None]] = []
         self._waiting: list[Callable[[], None]] = []
@@ -519,18 +412,6 @@ class ReplicatedTopic:
             if asker is not self.exact:
                 self.exact.moved_back(subscription)
 
-    def dirty(self, subscription: str) -> None:
-        """The machines' state changed: it is stored soon, with the cursor."""
-        self.known.add(subscription)
-        self.dirty_names.add(subscription)
-        if not self.ready or self.closed:
-            return
-        found = self._topic.subscriptions.get(subscription)
-        if found is not None and found.durable:
-            self._broker.keeper.dirty(cursor_key(self._topic.text, subscription), found)
-        else:
-            self._broker.keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
-
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
         """Call `then(now_ms)` once at or after a time."""
 
@@ -544,50 +425,6 @@ class ReplicatedTopic:
     def note(self, level: str, text: str) -> None:
         """One line for the broker's log."""
         self._outbox.put(Note(level, text))
-
-    # --------------------------------------------------------------------------------------------------------- storing
-
-    def state(self, subscription: str) -> bytes:
-        """Both machines' state of a subscription; b"" when there is nothing to keep."""
-        pair = (self.exact.encode(subscription), self.snapshot.encode(subscription))
-        return msgspec.msgpack.encode(pair) if any(pair) else b""
-
-    def taken(self, subscription: str) -> tuple[str, bytes]:
-        """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
-        self.dirty_names.discard(subscription)
-        data = self.state(subscription)
-        if data:
-            self.known.add(subscription)
-        else:
-            self.known.discard(subscription)
-        return replicated_key(self._topic.text, subscription), data
-
-    def cover_now(self, *, alone: bool) -> Position | None:
-        """The cover that a transaction may store which holds every state that is dirty; None: the old one will do.
-
-        Args:
-            alone: no earlier transaction of this topic's states is under way.
-        """
-        if not self.ready or self.dirty_names or not alone:
-            return None
-        behind = self.log.markers_between(self.covered, self.log.last)
-        if not behind or (behind < COVER_MARKERS and not self._wants_cover):
-            return None
-        self._wants_cover = False
-        return self.log.last
-
-    def want_cover(self) -> None:
-        """Let the cover be stored soon, if there is any marker behind it."""
-        if self.ready and not self.closed and self.log.markers_between(self.covered, self.log.last):
-            self._wants_cover = True
-            self._broker.keeper.dirty(replicated_key(self._topic.text), _BESIDE)
-
-    def durable_low(self) -> Position | None:
-        """Retention may delete up to here as far as markers go; None: everything."""
-        if not self.log.markers_between(self.covered, self.log.last):
-            return None
-        self.want_cover()
-        return self.covered
 
     # --------------------------------------------------------------------------------------------------------- watching
 

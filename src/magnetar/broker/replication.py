@@ -21,7 +21,8 @@ from magnetar.broker.records import (
     split_cursor_key,
     split_replicated_key,
 )
-from magnetar.broker.replicated import ExactMachine, ReplicatedTopic, SnapshotMachine
+from magnetar.broker.replicated import ReplicatedTopic
+from magnetar.broker.seats import ExactMachine, SnapshotMachine
 from magnetar.broker.subscription import REPLICATED, Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.config import SubscriptionsConfig

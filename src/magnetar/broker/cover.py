@@ -1,0 +1,112 @@
+"""What is stored of a topic's replicated subscriptions, and the cover: how far all of it has taken in the topic's markers.
+
+A state goes into the transaction of its cursor; one without a cursor (unsubscribed here) and the cover itself go with whatever
+is stored next. The cover moves when a transaction holds every state that changed since, and none is under way before it.
+"""
+
+from typing import Final
+
+import msgspec
+
+from magnetar.broker.keeper import CursorKeeper
+from magnetar.broker.records import cursor_key, replicated_key
+from magnetar.broker.seats import ModalMachine
+from magnetar.broker.topic import Topic
+from magnetar.core.ids import NONE, Position
+
+COVER_MARKERS: Final = 100
+"""The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
+milliseconds."""
+
+
+class _Beside:
+    """A key of ours in the cursors' transaction, whose value `Replication.beside` supplies."""
+
+    durable_mark_delete = NONE
+    mark_delete = NONE
+
+    def encode(self) -> bytes:
+        """Replaced."""
+        return b""
+
+
+_BESIDE: Final = _Beside()
+
+
+class StoredStates:
+    """The storing half of `broker.replicated.ReplicatedTopic`.
+
+    Args:
+        topic: whose.
+        keeper: of the broker.
+        covered: the stored cover.
+    """
+
+    exact: ModalMachine
+    snapshot: ModalMachine
+
+    def __init__(self, topic: Topic, keeper: CursorKeeper, covered: Position) -> None:
+        self._topic = topic
+        self._keeper = keeper
+        self.log = topic.log
+        self.covered = covered
+        self.ready = False
+        self.closed = False
+        self.known: set[str] = set()
+        self.dirty_names: set[str] = set()
+        self.storing = 0
+        self._wants_cover = False
+
+    def dirty(self, subscription: str) -> None:
+        """The machines' state changed: it is stored soon, with the cursor."""
+        self.known.add(subscription)
+        self.dirty_names.add(subscription)
+        if not self.ready or self.closed:
+            return
+        found = self._topic.subscriptions.get(subscription)
+        if found is not None and found.durable:
+            self._keeper.dirty(cursor_key(self._topic.text, subscription), found)
+        else:
+            self._keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
+
+    def state(self, subscription: str) -> bytes:
+        """Both machines' state of a subscription; b"" when there is nothing to keep."""
+        pair = (self.exact.encode(subscription), self.snapshot.encode(subscription))
+        return msgspec.msgpack.encode(pair) if any(pair) else b""
+
+    def taken(self, subscription: str) -> tuple[str, bytes]:
+        """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
+        self.dirty_names.discard(subscription)
+        data = self.state(subscription)
+        if data:
+            self.known.add(subscription)
+        else:
+            self.known.discard(subscription)
+        return replicated_key(self._topic.text, subscription), data
+
+    def cover_now(self, *, alone: bool) -> Position | None:
+        """The cover that a transaction may store which holds every state that is dirty; None: the old one will do.
+
+        Args:
+            alone: no earlier transaction of this topic's states is under way.
+        """
+        if not self.ready or self.dirty_names or not alone:
+            return None
+        behind = self.log.markers_between(self.covered, self.log.last)
+        if not behind or (behind < COVER_MARKERS and not self._wants_cover):
+            return None
+        self._wants_cover = False
+        return self.log.last
+
+    def want_cover(self) -> None:
+        """Let the cover be stored soon, if there is any marker behind it."""
+        if self.ready and not self.closed and self.log.markers_between(self.covered, self.log.last):
+            self._wants_cover = True
+            self._keeper.dirty(replicated_key(self._topic.text), _BESIDE)
+
+    def durable_low(self) -> Position | None:
+        """Retention may delete up to here as far as markers go; None: everything."""
+        if not self.log.markers_between(self.covered, self.log.last):
+            return None
+        self.want_cover()
+        return self.covered

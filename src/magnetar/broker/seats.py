@@ -1,0 +1,94 @@
+"""The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar.core.ids import Position
+from magnetar.geo.host import Machine, MarkerHost
+from magnetar.storage.positions import PositionSet
+from magnetar.wire.acksets import Mark
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated import ReplicatedTopic
+
+
+class ModalMachine(Machine, Protocol):
+    """A machine that writes only while its mode is the namespace's."""
+
+    def set_writes(self, writes: bool) -> None:
+        """Whether it writes from now on; it understands what comes in either way."""
+        ...
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of the topic."""
+        ...
+
+
+class ExactMachine(ModalMachine, Protocol):
+    """`geo.ackedsets.AckedSets`."""
+
+    def own_marks(self) -> tuple[Mark, ...]:
+        """What origins retain of their own, for the links that lead from here."""
+        ...
+
+    def learn_own(self, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        ...
+
+    def adopted(self, subscription: str) -> None:
+        """Snapshot mode made a subscription here because another cluster has it."""
+        ...
+
+    def moved_back(self, subscription: str) -> None:
+        """Snapshot mode took acknowledged messages back on the cursor."""
+        ...
+
+
+class SnapshotMachine(ModalMachine, Protocol):
+    """`geo.snapshots.Snapshots`."""
+
+    def expired(self, subscription: str, after: Position, up_to: Position) -> None:
+        """The cursor was moved over after < p <= up_to by expiry."""
+        ...
+
+
+class Seat:
+    """A topic as one of its machines sees it (`geo.host.MarkerHost`): what it asks for is asked in its name.
+
+    Args:
+        topic: the host.
+        exact: which machine sits here.
+    """
+
+    def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
+        self._topic, self._exact = topic, exact
+        self.cluster, self.log = topic.cluster, topic.log
+        self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
+        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
+        self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms
+
+    @property
+    def now_ms(self) -> int:
+        """See `MarkerHost`."""
+        return self._topic.now_ms
+
+    @property
+    def routes(self) -> frozenset[tuple[str, str]]:
+        """See `MarkerHost`."""
+        return self._topic.routes
+
+    @property
+    def _machine(self) -> ModalMachine:
+        return self._topic.exact if self._exact else self._topic.snapshot
+
+    def create(self, subscription: str) -> None:
+        """See `MarkerHost`."""
+        self._topic.create(subscription, self._machine)
+
+    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """See `MarkerHost`."""
+        self._topic.rebuild(subscription, acked, partial, self._machine)
+
+
+_SEAT_CHECK: type[MarkerHost] = Seat
+"""mypy checks here that a machine finds at its seat what it asks for."""
