@@ -13,13 +13,13 @@ what may be known, and what each cluster must know in the end. Who has to know w
 acknowledgement that was answered, or stands in a marker that is on a disk, or whose broker did not die since.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import SubscriptionState
+from magnetar.geo.ackedsets.state import SubscriptionState, Told
 from magnetar.sim.clients import Client, Consumer
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
@@ -61,7 +61,7 @@ class Acked:
     expired: set[int] = field(default_factory=set)
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
-    unread: list[tuple[Position, Any, set[int]]] = field(default_factory=list)
+    unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -92,7 +92,8 @@ class Shared:
         must: per epoch and cluster what must be known in the end.
         created: all creations.
         acked: acknowledged by a consumer, anywhere, ever.
-        again: deliveries of messages that were acknowledged somewhere.
+        deliveries: messages that consumers were given.
+        again: of these, those that were acknowledged somewhere before.
         given_up: it was deleted in some cluster: what that one still hears is not promised.
         sought: it was moved back, or ahead, by somebody.
     """
@@ -101,6 +102,7 @@ class Shared:
     must: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
     created: list[Creation] = field(default_factory=list)
     acked: set[int] = field(default_factory=set)
+    deliveries: int = 0
     again: int = 0
     given_up: bool = False
     sought: bool = False
@@ -187,7 +189,11 @@ class Acks:
         """Everything that a cluster may count as acknowledged now."""
         truth = self.get((cluster.name, topic, machine.name))
         if not self.exact(machine):
-            return truth.may | truth.expired
+            if not machine.replicated:
+                return truth.may | truth.expired
+            # What the first one's starting point skipped is told to those who make it because of that.
+            made = self.all(topic, machine.name).created
+            return (truth.may | truth.expired).union(*(one.base for one in made))
         shared = self.all(topic, machine.name)
         state = self.state(cluster, topic, machine.name)
         keys = list(shared.may) if state is None else [self.key(state)]
@@ -254,6 +260,9 @@ class Acks:
         state = self.state(cluster, topic, machine.name)
         key = self.key(state) if state is not None else CREATION
         shared.may.setdefault(key, set()).update(fresh)
+        if state is not None and state.base is not None:
+            # What the starting point skipped anyway is no acknowledgement: another creation may want it.
+            fresh -= self.uids(topic, state.base)
         truth.unsafe.append((key, fresh))
         truth.told.setdefault(key, set()).update(fresh)
         return key
@@ -302,6 +311,12 @@ class Acks:
             true = (before - held) | covers
             shared.may.setdefault(self.key(state), set()).update(true)
 
+    def adopted(self, topic: str, subscription: str, state: SubscriptionState, told: Told) -> None:
+        """A cluster took a higher epoch, and kept bits that its seek states nothing about."""
+        if told.base is not None and state.epoch.kind:
+            kept = self.uids(topic, state.acks - told.acks)
+            self.all(topic, subscription).may.setdefault(self.key(state), set()).update(kept)
+
     # ----------------------------------------------------------------------------------------------------- observation
 
     def heard_of(self, cluster: str, topic: str, subscription: str) -> None:
@@ -317,8 +332,9 @@ class Acks:
                 truth = self.get((cluster.name, text, name))
                 if truth.machine is not machine:
                     self._made(cluster, text, machine, truth, loaded=loaded)
-                if truth.unread:
-                    self._read(truth, topic.log.last)
+                if truth.unread and topic.replicated is not None:
+                    linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
+                    self._read(truth, topic.log.last, linked)
         for (at, text, name), truth in self.of.items():
             if at == cluster.name and truth.machine is not None:
                 found = broker.topics.get(text)
@@ -341,16 +357,18 @@ class Acks:
             truth.may = set(shared.acked)
             return
         truth.may = covers
-        if self.exact(machine):
+        if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
             scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
             incarnation = cluster.broker.topics[topic].log.incarnation
             shared.created.append(Creation(cluster.name, cluster.uuid, incarnation, covers, scope))
 
     @staticmethod
-    def _read(truth: Acked, last: Position) -> None:
+    def _read(truth: Acked, last: Position, linked: Collection[str]) -> None:
         while truth.unread and truth.unread[0][0] <= last:
-            _, key, fresh = truth.unread.pop(0)
+            _, writer, key, fresh = truth.unread.pop(0)
+            if writer not in linked:
+                continue  # by policy there is no such cluster just now: its markers are passed over
             truth.told.setdefault(key, set()).update(fresh)
 
     def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry) -> None:
@@ -364,7 +382,7 @@ class Acks:
             key = one.epoch if one.epoch.kind else CREATION
             fresh = self.uids(topic, IndexSet(one.acks))
             truth = self.get((cluster.name, topic, one.subscription))
-            truth.unread.append((entry.position, key, fresh))
+            truth.unread.append((entry.position, marker.writer, key, fresh))
             if entry.origin:
                 continue
             base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
@@ -387,6 +405,7 @@ class Acks:
         self.get((consumer.cluster, consumer.topic, consumer.subscription)).delivered |= uids
         shared = self.shared.get((consumer.topic, consumer.subscription))
         if shared is not None:
+            shared.deliveries += len(uids)
             shared.again += len(uids & shared.acked)
 
     # ---------------------------------------------------------------------------------------------------------- faults

@@ -1,14 +1,63 @@
-"""Planted bugs: one rule of the real code left out each, here and only here; the simulator has to notice."""
+"""Planted bugs: one rule of the real code left out each, here and only here; the simulator has to notice.
+
+The names are those of ../shared/model (chain.py, exact.py, snapshot.py), so that its findings can be looked up. What is not
+in the table cannot be seen from outside a whole broker, or not by these checkers; tests/property finds it with worlds of its own:
+
+    answer_pushed, refuse_pushed, no_cursor_gen   need a failed write, a rewind and a deletion within one append's flight
+    base_of_unheld, shrink_keeps_consumers, late_ack, floor_all, floor_sources, floor_by_markers, never_forget, drop_never,
+    local_floor, same_incarnation                 need the world's hand inside the machine, or cost space only
+    one_round, untagged, partial, no_vector       need peers without vectors (Apache Pulsar), which no broker here is
+    no_trailing, nothing_on_arrival, ...          slow convergence: snapshot mode promises no time
+"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
+from magnetar.sim.plants_exact import EXACT, KINDS
+from magnetar.sim.plants_links import LINKS
+from magnetar.sim.plants_snapshot import SNAPSHOT
 from magnetar.sim.world import World
 
-BUGS: dict[str, type[World]] = {}
+
+class Plant(NamedTuple):
+    """A planted bug.
+
+    Attributes:
+        mode: in which it shows.
+        patches: by the dotted name of what is replaced.
+        kind: of exact mode's machine, if it is another.
+        seed: that finds it.
+    """
+
+    mode: str
+    patches: dict[str, Any]
+    kind: Any
+    seed: int
+
+
+KNOWN: dict[str, int] = {}
+"""A seed that finds each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`)."""
+
+BUGS: dict[str, Plant] = {
+    **{name: Plant("exact", patches, None, KNOWN.get(name, -1)) for name, patches in LINKS.items()},
+    **{
+        name: Plant("exact", EXACT.get(name, {}), KINDS.get(name), KNOWN.get(name, -1))
+        for name in (*KINDS, *(one for one in EXACT if one not in KINDS))
+    },
+    **{name: Plant("snapshot", patches, None, KNOWN.get(name, -1)) for name, patches in SNAPSHOT.items()},
+}
 
 
 @contextmanager
 def planted(bug: str) -> Iterator[type[World]]:
-    """The kind of world in which a bug is planted; "" for the honest one."""
-    yield World if not bug else BUGS[bug]
+    """The kind of world in which a bug is planted, for as long as the block runs; "" for the honest one."""
+    if not bug:
+        yield World
+        return
+    plant = BUGS[bug]
+    with ExitStack() as stack:
+        for name, replacement in plant.patches.items():
+            stack.enter_context(patch(name, replacement))
+        yield World if plant.kind is None else type("Planted", (World,), {"sets_class": plant.kind})

@@ -1,10 +1,14 @@
 """The simulator's command line."""
 
 import argparse
+import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from magnetar.sim.compare import compare, table
 from magnetar.sim.runner import BUGS, run_many, run_world, shorter
 
 
@@ -25,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bug", default="", choices=("", *BUGS), help="leave a rule out")
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
+    parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
+    parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
     given = parser.parse_args(arguments)
+    if given.compare:
+        return _compare(given)
     if given.seed is not None:
         return _one(given)
     return _many(given)
@@ -41,6 +49,16 @@ def _one(given: argparse.Namespace) -> int:
         f"({outcome.events} events, digest {outcome.digest:08x})\n"
     )
     return 1 if outcome.why else 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    seeds = range(given.first, given.first + given.seeds)
+    result = compare(seeds, given.cores or os.cpu_count() or 1)
+    sys.stdout.write(table(result) + "\n")
+    if given.output is not None:
+        command = f"python -m magnetar.sim --compare --seeds {given.seeds} --from {given.first}"
+        given.output.write_text(json.dumps({"command": command, **result}, indent=2) + "\n")
+    return 0
 
 
 def _many(given: argparse.Namespace) -> int:

@@ -463,11 +463,13 @@ class Link:
         self.tasks.append(task)
         self._planned[name] = work
         size = self.rng.choice((1, 200, 600, 1 << 20))
+        # Never past what was known when it was planned: a topic that is made anew meanwhile goes on above that.
+        last = pb.GeoPosition(ledger=state.last.ledger, entry=state.last.entry)
         self._from.ask(
             1002,
             "geo_read",
             lambda request_id: pb.CommandGeoRead(
-                request_id=request_id, topic=name, to=self.target, after=geo(c), bytes_max=size
+                request_id=request_id, topic=name, to=self.target, after=geo(c), up_to=last, bytes_max=size
             ),
             lambda frame: self._read(task, frame),
         )

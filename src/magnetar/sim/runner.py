@@ -29,6 +29,11 @@ class Outcome(NamedTuple):
     events: int
 
 
+def steps_of(seed: int) -> int:
+    """How long a world is."""
+    return int(random.Random(f"steps-{seed}").choice(STEPS))  # noqa: S311 - chance for tests
+
+
 def run_world(
     seed: int, mode: str = "exact", *, steps: int = 0, bug: str = "", trace: list[str] | None = None
 ) -> Outcome:
@@ -40,7 +45,7 @@ def run_world(
         bug: a planted one, see `sim.bugs`.
         trace: what happened is appended here.
     """
-    steps = steps or random.Random(f"steps-{seed}").choice(STEPS)  # noqa: S311 - chance for tests
+    steps = steps or steps_of(seed)
     world: World | None = None
     why = ""
     with planted(bug) as kind:
@@ -102,7 +107,7 @@ def run_many(
 
 def shorter(seed: int, mode: str, bug: str = "") -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
-    full: int = random.Random(f"steps-{seed}").choice(STEPS)  # noqa: S311 - chance for tests
+    full = steps_of(seed)
     best: int = full if run_world(seed, mode, bug=bug).why else 0
     if not best:
         return 0
@@ -113,4 +118,4 @@ def shorter(seed: int, mode: str, bug: str = "") -> int:
     return best
 
 
-__all__ = ["BUGS", "STEPS", "Outcome", "run_many", "run_world", "shorter"]
+__all__ = ["BUGS", "STEPS", "Outcome", "run_many", "run_world", "shorter", "steps_of"]

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
+from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import AckedSetsMarker
+from magnetar.wire.markers import parse_marker
 from magnetar.wire.metadata import build
 
 if TYPE_CHECKING:
@@ -87,8 +90,19 @@ def uid_of(data: bytes) -> int:
 
 
 def _told(entry: StoredEntry) -> str:
-    what = "a marker" if entry.flags & EntryFlags.MARKER else str(uid_of(entry.data))
+    what = str(uid_of(entry.data)) if not entry.flags & EntryFlags.MARKER else _marker_told(entry)
     return f"{what} at {entry.ledger % 10_000_000}:{entry.entry}" + (f" of {entry.origin}" if entry.origin else "")
+
+
+def _marker_told(entry: StoredEntry) -> str:
+    marker = parse_marker(entry.data)
+    if not isinstance(marker, AckedSetsMarker):
+        return type(marker).__name__
+    return "; ".join(
+        f"{one.subscription} {'full' if one.full else 'delta'} {one.epoch if one.epoch.kind else 'creation'} "
+        f"acks {IndexSet(one.acks)}" + ("" if one.base is None else f" base {IndexSet(one.base)}")
+        for one in marker.sets
+    )
 
 
 class Truth:

@@ -14,6 +14,7 @@ from magnetar.sim.clients import SHARED, Client, Consumer
 from magnetar.sim.clock import Clock
 from magnetar.sim.cluster import Cluster, small_limits
 from magnetar.sim.faults import Faults
+from magnetar.sim.machines import SimMachines, SimSets
 from magnetar.sim.net import Network
 from magnetar.sim.pipeline import Link
 from magnetar.sim.truth import Copy, Published, Truth, Violation
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
 TOPIC: Final = "persistent://public/default/t"
-CALM_MS: Final = 5_000
-"""One look at whether the world has come to rest."""
-CALM_MAX: Final = 40
-"""So many looks, then it never does: 200 s, longer than every timeout in it."""
+LATE_MS: Final = 25_000
+"""What is late is not later than this."""
+CALM_MS: Final = 12_000
+"""One look at whether the world has come to rest: longer than acknowledgements are ever collected."""
+CALM_MAX: Final = 20
+"""So many looks, then it never does: 240 s, longer than every timeout in it."""
+
+UNPLAIN: Final = ("seek", "skip", "unsubscribe", "wipe", "recreate", "policy", "clock", "store_fails")
+"""What a comparison leaves out: it makes messages come again on purpose, or in one mode only."""
 
 _CONFIGS: dict[tuple[str, ...], Config] = {}
 
@@ -62,6 +68,10 @@ def topology(rng: random.Random, names: list[str]) -> tuple[str, list[tuple[str,
     return kind, every
 
 
+def _mesh(names: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    return "mesh", [(one, other) for one in names for other in names if one != other]
+
+
 class World:
     """Everything there is.
 
@@ -71,12 +81,16 @@ class World:
         trace: what happened is appended here, if wanted.
     """
 
+    plain = False
+    """Only what makes duplicates: no seeks, no lost disks, no changes of policies; both modes can be compared."""
     link_class: type[Link] = Link
+    sets_class: type[SimSets] = SimSets
 
     def __init__(self, seed: int, mode: str = "exact", trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
         self.mode, self.trace = mode, trace
         self.digest = 0
+        self._sets: type[SimSets] = type("Sets", (self.sets_class,), {"world": self})
         self.clock = Clock()
         self.slow_disk_ms = rng.choice((2, 20, 200))
         self._slow_hop_ms = rng.choice((1, 5, 50))
@@ -84,12 +98,12 @@ class World:
         self.names = ["a", "b", "c", "d"][: rng.choice((2, 2, 3, 3, 3, 4))]
         self.topics = [TOPIC]
         self.skipped: set[int] = set()
-        self.replicated = rng.random() < 0.9
+        self.replicated = rng.random() < 0.9 or self.plain
         self.storm = True
         self.truth = Truth(self)
         self.acks = Acks(self)
         self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
-        self.kind, self.pairs = kind, pairs = topology(rng, self.names)
+        self.kind, self.pairs = kind, pairs = topology(rng, self.names) if not self.plain else _mesh(self.names)
         self._sources = {name: {name} | {one for one, other in pairs if other == name} for name in self.names}
         for _ in self.names:
             for name in self.names:
@@ -142,7 +156,11 @@ class World:
 
     def broker_extras(self, _cluster: Cluster) -> dict[str, Any]:
         """Further arguments of a broker."""
-        return {"routes": frozenset(self.pairs), "subscriptions": self.settings}
+        return {
+            "routes": frozenset(self.pairs),
+            "subscriptions": self.settings,
+            "machines": SimMachines(self._sets),
+        }
 
     def sources(self, cluster: str) -> set[str]:
         """A cluster and everything from which links lead to it, by any way."""
@@ -227,6 +245,8 @@ class World:
         """
         rng = self.rng
         table = self.workload.actions() | self.faults.actions()
+        for name in UNPLAIN if self.plain else ():
+            del table[name]
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
@@ -260,7 +280,7 @@ class World:
             cluster.store.failing = 0
             while cluster.broker is None:
                 cluster.start()
-        self.clock.run_for(CALM_MS)
+        self.clock.run_for(LATE_MS)
         for cluster in self.clusters.values():
             assert cluster.broker is not None
             self.faults.set_policy(cluster, self.names)

@@ -3,13 +3,25 @@
 A bit that is forgotten because nobody can need it any more (E9) is not missed: only messages that are held are looked at.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from magnetar.sim.checkers.base import Checker
 from magnetar.sim.truth import Violation
+from magnetar.wire.acksets import Epoch
 
 if TYPE_CHECKING:
     from magnetar.sim.cluster import Cluster
+
+
+class _Seen(NamedTuple):
+    """What a cluster had at the last look, as far as it was held."""
+
+    epoch: Epoch
+    incarnation: int
+    acks: set[int]
+    base: set[int] | None
+    floor: dict[str, tuple[int, int]]
+    held: set[int]
 
 
 class Monotony(Checker):
@@ -17,9 +29,7 @@ class Monotony(Checker):
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
-        self._seen: dict[
-            tuple[str, str, str], tuple[Any, int, set[int], set[int] | None, dict[str, tuple[int, int]]]
-        ] = {}
+        self._seen: dict[tuple[str, str, str], _Seen] = {}
 
     def died(self, cluster: "Cluster") -> None:
         """What was not durable may be forgotten."""
@@ -44,14 +54,18 @@ class Monotony(Checker):
         now = acks.uids(topic, state.acks) & held
         base = acks.uids(topic, state.base) & held if state.base is not None else None
         before = self._seen.get((cluster.name, topic, name))
-        self._seen[cluster.name, topic, name] = (state.epoch, incarnation, now, base, dict(state.floor))
-        if before is None or before[:2] != (state.epoch, incarnation) or acks.all(topic, name).given_up:
+        self._seen[cluster.name, topic, name] = _Seen(state.epoch, incarnation, now, base, dict(state.floor), held)
+        if (
+            before is None
+            or (before.epoch, before.incarnation) != (state.epoch, incarnation)
+            or acks.all(topic, name).given_up
+        ):
             return
-        gone = (before[2] & held) - now
+        gone = (before.acks & held) - now
         if gone:
             raise Violation(f"{name} in {cluster.name} forgets {acks.copies(gone)} within {state.epoch}")
-        if before[3] is not None and base is not None:
-            grown = {uid for uid in base - before[3] if self._stated(uid, before[4])}
+        if before.base is not None and base is not None:
+            grown = {uid for uid in (base - before.base) & before.held if self._stated(uid, before.floor)}
             if grown:
                 raise Violation(f"the base of {name} in {cluster.name} grows by {acks.copies(grown)}")
 

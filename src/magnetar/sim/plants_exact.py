@@ -1,0 +1,272 @@
+"""Planted bugs of exact mode (../shared/model/exact.py): kinds of the real machine, or patches, with one rule left out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from magnetar.broker.subscription import Subscription
+from magnetar.core.ids import Position
+from magnetar.geo.ackedsets import AckedSets, writing
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told, marks_of
+from magnetar.geo.host import Acked
+from magnetar.sim.machines import SimSets
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch, LowWater
+
+ZERO = (0, 0)
+STATE = "magnetar.geo.ackedsets.state"
+Marks = dict[str, tuple[int, int]]
+_read = AckedSets._read
+
+
+class OldestCreation(SimSets):
+    """Each creation is an epoch, the older wins."""
+
+    def _creation_epoch(self) -> Epoch:
+        return Epoch(0, -self.clock.next(self.host.now_ms), self.host.cluster, self.host.log.incarnation)
+
+
+def _any_epoch(message: pb.GeoEpoch) -> Epoch:
+    return Epoch(message.kind, message.time_ms, message.cluster, message.incarnation)
+
+
+class NoFloor(SimSets):
+    """A base states everything."""
+
+    def _creation_floor(self) -> Marks:
+        return dict.fromkeys(self.world.names, ZERO)
+
+    def _seek_floor(self, state: SubscriptionState) -> Marks:
+        return dict.fromkeys(self.world.names, ZERO)
+
+
+class TakesAll(SimSets):
+    """Who knows a subscription by a delta only takes everything for consumed."""
+
+    def stored(self, entries: Any) -> None:
+        super().stored(entries)
+        for subscription, state in self.states.items():
+            if state.base is None and not self._loading:
+                positions = [entry.position for entry in entries if not entry.flags & EntryFlags.MARKER]
+                state.acks |= self.translator.of_entries(positions)
+                self._apply(subscription, state.acks)
+
+
+def _first_with_base(subscription: str, state: SubscriptionState, *, full: bool, bytes_max: int) -> list[AckedSet]:
+    sets = writing.sets_of(subscription, state, full=full, bytes_max=bytes_max)
+    return sets if state.opened != state.epoch else [one._replace(base=None, floor=()) for one in sets]
+
+
+class EpochWithoutIncarnation(SimSets):
+    """A seek's epoch lacks the incarnation."""
+
+    def _seek_epoch(self, state: SubscriptionState) -> Epoch:
+        return super()._seek_epoch(state)._replace(incarnation=0)
+
+
+class CountingEpochs(SimSets):
+    """Epochs are counted."""
+
+    def _seek_epoch(self, state: SubscriptionState) -> Epoch:
+        return Epoch(1, state.epoch.time_ms + 1, self.host.cluster, 0)
+
+
+class SeeksAll(SimSets):
+    """A seek takes back what is not held here."""
+
+    def _held_at_seek(self, messages: IndexSet) -> IndexSet:
+        return messages
+
+
+class FloorOver(SimSets):
+    """The floor is that of some clusters."""
+
+    def clusters(self) -> Iterable[str]:
+        """Which."""
+        return (self.host.cluster,)
+
+    def _floor(self) -> Marks:
+        here, into = self._here(), self.routing.into
+        return {
+            origin: min(
+                (
+                    self.waters.mark(name, origin, self.routing, here)
+                    for name in self.clusters()
+                    if origin in into[name]
+                ),
+                default=ZERO,
+            )
+            for origin in self.routing.clusters
+        }
+
+
+class Directly(FloorOver):
+    """Of those with a direct link into this one; marks are not relayed."""
+
+    def clusters(self) -> Iterable[str]:
+        return self.routing.into[self.host.cluster]
+
+    def _learn_low(self, low: LowWater, writer: str) -> None:
+        if low.cluster == writer:
+            super()._learn_low(low, writer)
+
+
+class ByOrigin(SimSets):
+    """The floor is the origin's own mark."""
+
+    def _floor(self) -> Marks:
+        here = self._here()
+        return {name: self.waters.mark(name, name, self.routing, here) for name in self.routing.clusters}
+
+
+class Stale(SimSets):
+    """Marks of a peer's former life count."""
+
+    def _learn_low(self, low: LowWater, writer: str) -> None:
+        if low.cluster != self.host.cluster:
+            self.waters.learn_low(low, 0)
+
+    def rebased(self, cluster: str) -> None:
+        self._all_full(cluster)
+
+
+class Acknowledging(SimSets):
+    """Everything below an announced mark counts as acknowledged."""
+
+    def _merge(self, marker: AckedSetsMarker, position: Position) -> None:
+        super()._merge(marker, position)
+        low = next((marks_of(one.marks) for one in marker.low if one.cluster == marker.writer), {})
+        for subscription, state in self.states.items():
+            if not self._loading and any(one.subscription == subscription for one in marker.sets):
+                state.acks |= self.translator.held().below(low)
+                self._apply(subscription, state.acks)
+
+
+class DropsUnheld(SimSets):
+    """Bits of messages that are not here are dropped."""
+
+    def _tidy(self) -> None:
+        held = self.translator.held()
+        for state in self.states.values():
+            state.acks -= state.consumed() - held
+            state.dirty = state.dirty & state.acks
+        super()._tidy()
+
+
+class NotRelaying(SimSets):
+    """Nothing is written again for those that the writer has no link to."""
+
+    def _relays(self, writer: str) -> bool:
+        return False
+
+
+class GoesOn(SimSets):
+    """No full state after a restart."""
+
+    def _restarted(self, state: SubscriptionState) -> None:
+        state.dirty, state.opened, state.full = IndexSet(), state.epoch, ""
+
+
+class ForgetsRebase(SimSets):
+    """No full state for a peer whose topic is new."""
+
+    def rebased(self, cluster: str) -> None:
+        self.waters.forget_peer(cluster)
+
+
+class Replacing(SimSets):
+    """A full state of the same epoch replaces."""
+
+    def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
+        if full and told.epoch == state.epoch:
+            state.acks, state.dirty = IndexSet(), IndexSet()
+        return super()._merged(state, told, full=full)
+
+
+class ByIndex(SimSets):
+    """A cumulative acknowledgement claims all lower indexes."""
+
+    def _bits_of(self, acked: Acked) -> IndexSet:
+        found = super()._bits_of(acked)
+        if acked.up_to > acked.after:
+            for bitmap in found.origins.values():
+                bitmap.add_range(0, bitmap.max() + 1)
+        return found
+
+    def acknowledged(self, subscription: str, acked: Acked) -> None:
+        super().acknowledged(subscription, acked)
+        self._apply(subscription, self.states[subscription].acks)
+
+
+class AcknowledgesBacklog(SimSets):
+    """A start at the latest acknowledges what is before it."""
+
+    def _begin(self, subscription: str) -> None:
+        super()._begin(subscription)
+        state = self.states[subscription]
+        state.acks = (state.base or IndexSet()).copy()
+
+
+class OwnReplayed(SimSets):
+    """Recovery leaves markers of other clusters out."""
+
+    def _read(self, entry: Any) -> bool:
+        return False if self._loading and entry.origin else _read(self, entry)
+
+
+class OthersReplayed(SimSets):
+    """Recovery leaves its own markers out."""
+
+    def _read(self, entry: Any) -> bool:
+        return False if self._loading and not entry.origin else _read(self, entry)
+
+
+def _told_expiry(self: Any, publish_time_ms: int) -> None:
+    before = self.cursor.mark_delete
+    hook, self.on_expired = self.on_expired, None
+    try:
+        _expire(self, publish_time_ms)
+    finally:
+        self.on_expired = hook
+    if self.on_acked is not None and self.cursor.mark_delete > before:
+        self.on_acked(self, Acked(before, self.cursor.mark_delete))
+
+
+_expire = Subscription.expire
+
+KINDS: dict[str, type[SimSets]] = {
+    "creation_older_wins": OldestCreation,
+    "base_no_floor": NoFloor,
+    "unknown_base_is_all": TakesAll,
+    "epoch_no_incarnation": EpochWithoutIncarnation,
+    "epoch_counter": CountingEpochs,
+    "seek_forgets_foreign": SeeksAll,
+    "floor_own": FloorOver,
+    "floor_direct": Directly,
+    "origin_floor": ByOrigin,
+    "stale_low": Stale,
+    "floor_is_ack": Acknowledging,
+    "no_pending": DropsUnheld,
+    "no_relay": NotRelaying,
+    "delta_after_restart": GoesOn,
+    "no_full_on_rebase": ForgetsRebase,
+    "full_replaces": Replacing,
+    "cumulative_by_index": ByIndex,
+    "latest_is_ack": AcknowledgesBacklog,
+    "no_replay": OwnReplayed,
+    "epoch_volatile": OthersReplayed,
+}
+
+EXACT: dict[str, dict[str, Any]] = {
+    "creation_older_wins": {"magnetar.wire.acksets._epoch": _any_epoch},
+    "base_union": {f"{STATE}.merge_bases": lambda left, floor, right, _: (left | right, dict(floor))},
+    "base_no_floor": {f"{STATE}.SubscriptionState._raised": lambda _, floor: dict(floor)},
+    "delta_without_base": {"magnetar.geo.ackedsets.telling.sets_of": _first_with_base},
+    "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
+    "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},
+    "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
+}
+
+
+__all__ = ["EXACT", "KINDS"]

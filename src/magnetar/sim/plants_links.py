@@ -1,0 +1,111 @@
+"""Planted bugs of links and storage (../shared/model/chain.py): each is a patch of the real code or of the pipeline."""
+
+from typing import Any
+
+from magnetar.broker.records import TopicRecord
+from magnetar.core.ids import LinkCursor, Position
+from magnetar.geo import chain
+from magnetar.geo.chain import Verdict
+from magnetar.geo.destination import LinkDestination
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.reading import place
+from magnetar.geo.source import LinkSource
+from magnetar.sim.pipeline import Link, Range
+from magnetar.storage.ledgerids import LedgerIds
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import pulsar_pb2 as pb
+
+_judge, _advance, _load = chain.judge, chain.advance, TopicLog._load
+_append, _forget, _handshake = LinkDestination.append, TopicRecord.watermark_positions, Link._handshake
+
+
+def _judge_without_chain(pushed: Position, p: Position, positions: Any) -> Verdict:
+    verdict = _judge(pushed, p, positions)
+    return Verdict(0, 0, False) if verdict.refused else verdict
+
+
+def _judge_without_watermark(pushed: Position, p: Position, positions: Any) -> Verdict:
+    return Verdict(0, 0, False) if p <= pushed else _judge(pushed, p, positions)
+
+
+def _advance_of_any_generation(cursor: LinkCursor, commit: LinkCursor) -> LinkCursor | None:
+    moved = _advance(cursor._replace(gen=commit.gen), commit)
+    return moved._replace(gen=cursor.gen) if moved is not None else None
+
+
+def _answers_pushed(self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+    topic = self._host.find(request.topic)
+    if topic is not None and self.peers.known().get(request.source, ("",))[0] == request.uuid:
+        positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
+        pushed = topic.log.watermark_staged(request.source)
+        if _judge(pushed, place(request.p), positions).first_new is None and place(request.p) <= pushed:
+            response = pb.CommandGeoAppendResponse(request_id=request.request_id)
+            response.persisted.ledger, response.persisted.entry = pushed
+            reply(response)
+            return
+    _append(self, connection, request, payload, reply)
+
+
+def _refuses_pushed(self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+    topic = self._host.find(request.topic)
+
+    def told(response: Any) -> None:
+        if response.refused and topic is not None:
+            response.persisted.ledger, response.persisted.entry = topic.log.watermark_staged(request.source)
+        reply(response)
+
+    _append(self, connection, request, payload, told)
+
+
+def _rewinds_in_memory(self: LinkSource, state: LinkTopic, target: LinkCursor, stored: Any) -> None:
+    durable = state.durable
+    state.rewound(target)
+    state.durable = durable
+    self._changed(state)
+    stored("")
+
+
+def _index_from_log(self: TopicLog, recovered: Any, saved: Any) -> None:
+    _load(self, recovered, saved)
+    self.next_index = recovered.next_index if recovered is not None else 0
+
+
+def _next_id(self: LedgerIds, now_ms: int) -> int:
+    self.last += 1
+    return self.last
+
+
+def _first_p_is_cursor(self: Link, work: Range, p: Position) -> Position:
+    return work.c if p == work.s else p
+
+
+def _next_p_is_position(self: Link, position: Position, p: Position, *, sent: bool) -> Position:
+    return position
+
+
+def _handshake_for_work(self: Link) -> None:
+    if any(place(one.cursor.c) < place(one.last) for one in self._topics.values()):
+        _handshake(self)
+    else:
+        self._shaken.update({name: (one.incarnation, one.cursor.gen) for name, one in self._topics.items()})
+
+
+PIPELINE = "magnetar.sim.pipeline.Link"
+DESTINATION = "magnetar.geo.destination.LinkDestination"
+
+LINKS: dict[str, dict[str, Any]] = {
+    "no_chain": {"magnetar.geo.chain.judge": _judge_without_chain},
+    "no_dedup": {"magnetar.geo.chain.judge": _judge_without_watermark},
+    "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
+    "p_is_previous_entry": {f"{PIPELINE}.next_p": _next_p_is_position},
+    "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
+    "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},
+    "w_from_log_only": {"magnetar.broker.records.TopicRecord.watermark_positions": lambda _self: {}},
+    "reuse_ledgers": {"magnetar.storage.ledgerids.LedgerIds.allocate": _next_id},
+    "no_cursor_gen": {"magnetar.geo.chain.advance": _advance_of_any_generation},
+    "rewind_volatile": {"magnetar.geo.source.LinkSource._rewind": _rewinds_in_memory},
+    "read_unsynced": {"magnetar.runtime.logthread.LogThread._split": lambda _self, batch: (batch, [])},
+    "idx_from_log": {"magnetar.storage.topiclog.TopicLog._load": _index_from_log},
+    "trim_volatile": {"magnetar.geo.linktopic.LinkTopic.low": property(lambda self: self.cursor.c)},
+    "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
+}

@@ -1,0 +1,47 @@
+"""Planted bugs of snapshot mode (../shared/model/snapshot.py, and rules that it leaves out): patches of the real machine."""
+
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.core.ids import Position
+from magnetar.geo.snapshots import Snapshots
+from magnetar.geo.snapshots.cache import Taken
+from magnetar.geo.snapshots.held import Held
+from magnetar.geo.snapshots.receiving import Receiver
+from magnetar.geo.snapshots.state import State
+from magnetar.wire import markers
+from magnetar.wire.acksets import SoughtEpoch
+
+HERE = "magnetar.geo.snapshots"
+_taken, _own, _work = Taken.__init__, Snapshots._own, Snapshots._work
+
+
+def _taken_highest(self: Taken, local: Position, clusters: dict[str, Position], held: Held) -> None:
+    _taken(self, local, clusters, Held({key: [(0, runs[-1][1])] for key, runs in held.origins.items()}))
+
+
+def _own_with_present_vector(self: Any, entry: Any, marker: Any) -> None:
+    if isinstance(marker, markers.Snapshot) and self._started:
+        marker = marker._replace(held=self._held.copy().origins)
+    _own(self, entry, marker)
+
+
+def _hears_of_a_seek(self: Receiver, marker: SoughtEpoch, states: dict[str, State]) -> None:
+    if marker.subscription in states:
+        states[marker.subscription].heard(marker.epoch)
+
+
+def _work_without_telling(self: Snapshots) -> None:
+    with patch.object(self, "_tell", lambda *_: None):
+        _work(self)
+
+
+SNAPSHOT: dict[str, dict[str, Any]] = {
+    "no_restricted_check": {f"{HERE}.cache.Taken.__init__": _taken_highest},
+    "no_epoch": {f"{HERE}.receiving.Receiver._written_before_our_seek": lambda self, claim, state: False},
+    "base_is_ack": {f"{HERE}.machine.Snapshots._claimable": lambda _, state, taken: taken.held.minus(state.expired)},
+    "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
+    "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
+    "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},
+    "seek_forgets_nothing": {f"{HERE}.receiving.Receiver.sought": _hears_of_a_seek},
+}
