@@ -71,7 +71,7 @@ class FakeFailovers:
         named = Token.parse(token)
         steps: dict[Step, Callable[[Fence], Fence]] = {
             "activate": lambda fence: fence.activate(named, NOW_MS),
-            "complete": lambda fence: fence.complete(named, 0, NOW_MS),
+            "complete": lambda fence: fence.complete(named, NOW_MS),
             "put-back": lambda fence: fence.put_back(named, NOW_MS),
             "give-up": lambda fence: fence.give_up(named),
         }

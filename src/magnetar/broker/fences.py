@@ -342,10 +342,9 @@ class Fences:
         Raises:
             NotFound. (`done`: Conflict.)
         """
-        _, subscription = self._existing(text, name)
+        self._existing(text, name)
         self.url_of(self.fence(text, name).target or self._broker.cluster)
-        left = subscription.in_flight()
-        self._change((text, name), lambda fence: fence.complete(token, left, self._outbox.now_ms), done)
+        self._change((text, name), lambda fence: fence.complete(token, self._outbox.now_ms), done)
 
     def put_back(self, text: str, name: str, token: Token, done: Done) -> None:
         """Call a failover off, at its source.

@@ -93,7 +93,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         target: the cluster that it moves or moved to; "" when active.
         since_ms: wall clock of the last change of phase.
         final: where the final state stands in the topic here, once it is durable.
-        left: messages that had been sent and were not acknowledged when the grace period ended.
+        left: messages that had been sent and were not acknowledged when the grace period ended. The final state lacks them, so
+            the target delivers them again, unless an acknowledgement still made it there.
         end: how the last failover ended, when active.
         given_up: failovers with this token and earlier ones cannot activate the subscription here any more.
     """
@@ -162,7 +163,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         return replace(self, final=final)
 
-    def complete(self, token: Token, left: int, now_ms: int) -> "Fence":
+    def complete(self, token: Token, now_ms: int) -> "Fence":
         """The target is active.
 
         Raises:
@@ -174,7 +175,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Conflict(f"failover {token} is over here: {self}")
         if self.final is None:
             raise Conflict(f"failover {token}: its final state is not written yet")
-        return replace(self, phase=Phase.MOVED, left=left, since_ms=now_ms)
+        return replace(self, phase=Phase.MOVED, since_ms=now_ms)
 
     def put_back(self, token: Token, now_ms: int) -> "Fence":
         """The failover is called off: as it was before.

@@ -104,7 +104,7 @@ class FenceBroker:
                 token = Token.parse(body["tokens"][topic])
                 fence = {
                     "activate": lambda: fence.activate(token, NOW_MS),
-                    "complete": lambda: fence.complete(token, self.left, NOW_MS),
+                    "complete": lambda: fence.complete(token, NOW_MS),
                     "put-back": lambda: fence.put_back(token, NOW_MS),
                     "give-up": lambda: fence.give_up(token),
                 }[step]()
@@ -233,7 +233,7 @@ def test_a_command_that_was_killed_can_be_repeated_from_anywhere(two: Two) -> No
         if step in {"activate", "complete"}:
             brokers[target].fences[TOPIC] = brokers[target].fences[TOPIC].activate(token, NOW_MS)
         if step == "complete":
-            brokers[source].fences[TOPIC] = fence.complete(token, 0, NOW_MS)
+            brokers[source].fences[TOPIC] = fence.complete(token, NOW_MS)
         answer = two.move(source, target)
         assert answer.code == 0, (step, answer.err)
         assert brokers[source].fences[TOPIC].phase is Phase.MOVED

@@ -16,7 +16,7 @@ ACTIVE = Fence()
 FENCING = ACTIVE.fence(T, "b", 1)
 FENCED = FENCING.drained(T, 2, 2)
 WRITTEN = FENCED.written(T, FINAL)
-MOVED = WRITTEN.complete(T, 1, 3)
+MOVED = WRITTEN.complete(T, 3)
 BACK = FENCED.put_back(T, 4)
 UNFENCED = MOVED.unfence(LATE, 5)
 HERE = ACTIVE.activate(T, 6)
@@ -37,8 +37,8 @@ STEPS = {
     "fence elsewhere": lambda state: state.fence(Token(300, "a"), "c", 9),
     "drained": lambda state: state.drained(T, 0, 9),
     "written": lambda state: state.written(T, FINAL),
-    "complete": lambda state: state.complete(T, 0, 9),
-    "complete early": lambda state: state.complete(EARLY, 0, 9),
+    "complete": lambda state: state.complete(T, 9),
+    "complete early": lambda state: state.complete(EARLY, 9),
     "put back": lambda state: state.put_back(T, 9),
     "put back early": lambda state: state.put_back(EARLY, 9),
     "unfence": lambda state: state.unfence(Token(300, "a"), 9),
@@ -103,7 +103,7 @@ def test_what_is_told() -> None:
         "target": "b",
         "since_ms": 3,
         "final": "7:3",
-        "left": 1,
+        "left": 2,
         "end": "",
         "given_up": "",
     }
@@ -126,8 +126,8 @@ def test_a_token_is_later_than_all_that_is_known_also_with_a_slow_clock() -> Non
     assert ACTIVE.give_up(Token(700, "b")).next_token("a", 5) == Token(701, "a")
 
 
-def test_acknowledgements_that_were_left_are_counted_when_consumers_go() -> None:
-    assert (FENCED.left, WRITTEN.left, MOVED.left) == (2, 2, 1)
+def test_what_the_final_state_lacks_is_remembered() -> None:
+    assert (FENCED.left, WRITTEN.left, MOVED.left, BACK.left) == (2, 2, 2, 0)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -172,7 +172,7 @@ def test_careless_commands_never_activate_out_of_order(seed: int) -> None:
                         activated[target] = token
             elif step == "complete":
                 if states[target].end is End.ACTIVATED and states[target].token >= token:
-                    states[source] = states[source].complete(token, 0, now_ms)
+                    states[source] = states[source].complete(token, now_ms)
             elif step == "put_back":
                 states[source] = states[source].put_back(token, now_ms)
             elif step == "give_up":
