@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar.core.errors import ProtocolError
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.wire import markers, metadata
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -54,3 +54,93 @@ def test_clusters_have_a_ceiling():
         update.clusters.add(cluster="c", message_id=pb.MarkersMessageIdData(ledger_id=1, entry_id=1))
     with pytest.raises(ProtocolError, match="at most 256"):
         markers.parse_body(13, update.SerializeToString())
+
+
+A, B = OriginKey("a", 7), OriginKey("b", 300)
+SEEK = markers.Epoch(1, 1000, "a", 7)
+GOLDEN = [
+    (markers.SnapshotRequest("id", "eu"), "0a02696412026575"),
+    (markers.SnapshotRequest("id", "eu", 2), "0a0269641202657" + "5c03e02"),
+    (markers.SnapshotResponse("id", "eu", Position(3, 4), 1), "0a026964120a0a0265751204080310" + "04c03e01"),
+    (
+        markers.Snapshot("id", Position(3, 4), {"eu": Position(5, 6)}, {A: [(0, 5), (7, 300)]}),
+        "0a026964120408031004" + "1a0a0a0265751204080510" + "06" + "c23e0c0a01611007" + "1a050005" + "02a502",
+    ),
+    (
+        markers.Update("s", {}, markers.Claim({B: [(0, 1)]}, {A: [(2, 3)]}, (SEEK,), True)),
+        "0a0173"
+        + "c23e27"
+        + "0a0a0a016210ac021a020001"
+        + "12090a016110071a020201"
+        + "1801"
+        + "220a080110e8071a01612007"
+        + "2801",
+    ),
+    (markers.Update("s", {}, markers.Claim({})), "0a0173c23e00"),
+]
+"""Never edited, only added: what an older broker wrote has to be read."""
+
+
+@pytest.mark.parametrize(("marker", "body"), GOLDEN, ids=lambda item: type(item).__name__)
+def test_golden_bodies(marker, body):
+    entry = markers.build_marker(marker, 0)
+    assert entry[metadata.split(entry) :].hex() == body
+    assert markers.parse_marker(entry) == marker
+
+
+def test_a_pulsar_peer_reads_what_it_knows():
+    """Without our fields the bodies are Pulsar's, byte for byte in front of them."""
+    bare = markers.build_marker(markers.Update("s", {"eu": Position(1, 2)}), 0)
+    ours = markers.build_marker(markers.Update("s", {"eu": Position(1, 2)}, markers.Claim({A: [(0, 1)]})), 0)
+    assert ours[metadata.split(ours) :].startswith(bare[metadata.split(bare) :])
+
+
+def _held(**fields):
+    return pb.GeoHeld(**{"cluster": "a", "incarnation": 1, "ranges": [0, 1]} | fields)
+
+
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        ([_held(ranges=[1])], "without an end"),
+        ([_held(ranges=[0, 0])], "do not ascend"),
+        ([_held(ranges=[0, 1, 0, 1])], "do not ascend"),
+        ([_held(ranges=[0, 1 << 63])], "end above"),
+        ([_held(), _held()], "twice"),
+        ([_held(cluster="")], "without a name"),
+        ([_held(incarnation=1 << 63)], "incarnation"),
+        ([_held(ranges=[1, 1] * (markers.RANGES_MAX + 1))], "more than"),
+        ([_held(cluster=f"c{number}") for number in range(markers.ORIGINS_MAX + 1)], "more than"),
+    ],
+)
+def test_held_messages_that_cannot_be(held, text):
+    snapshot = pb.ReplicatedSubscriptionsSnapshot(
+        snapshot_id="i", local_message_id=pb.MarkersMessageIdData(ledger_id=1, entry_id=1), held=held
+    )
+    update = pb.ReplicatedSubscriptionsUpdate(subscription_name="s", claim=pb.GeoClaim(acked=held))
+    for kind, body in ((12, snapshot), (13, update)):
+        with pytest.raises(ProtocolError, match=text):
+            markers.parse_body(kind, body.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        (pb.GeoClaim(base=[_held()]), "says that it has none"),
+        (pb.GeoClaim(seeks=[pb.GeoEpoch(kind=0)]), "that is none"),
+        (pb.GeoClaim(seeks=[pb.GeoEpoch(kind=1, time_ms=0, cluster="a", incarnation=1)]), "that is none"),
+        (pb.GeoClaim(seeks=[pb.GeoEpoch(kind=1, time_ms=5, incarnation=1)]), "that is none"),
+        (pb.GeoClaim(seeks=[pb.GeoEpoch(kind=1, time_ms=5, cluster="a", incarnation=-1)]), "that is none"),
+        (pb.GeoClaim(seeks=[pb.GeoEpoch(kind=1, time_ms=5, cluster="a")] * 257), "at most 256"),
+    ],
+)
+def test_claims_that_cannot_be(claim, text):
+    update = pb.ReplicatedSubscriptionsUpdate(subscription_name="s", claim=claim)
+    with pytest.raises(ProtocolError, match=text):
+        markers.parse_body(13, update.SerializeToString())
+
+
+def test_too_much_is_not_written():
+    many = {A: [(2 * number, 2 * number + 1) for number in range(markers.RANGES_MAX + 1)]}
+    with pytest.raises(ValueError, match="more than 8192 ranges"):
+        markers.build_marker(markers.Update("s", {}, markers.Claim(many)), 0)

@@ -1,0 +1,419 @@
+"""The machine of snapshot mode, step by step, in one cluster."""
+
+import pytest
+
+from magnetar.core.ids import LATEST, NONE, OriginKey, Position
+from magnetar.geo.host import Acked
+from magnetar.geo.snapshots import refuses
+from magnetar.wire import markers
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Epoch, SoughtEpoch
+from magnetar.wire.markers import Claim, Snapshot, SnapshotRequest, SnapshotResponse, Update
+from magnetar.wire.metadata import build
+from tests.unit.geo.snapshots.host import Host
+
+B = OriginKey("b", 1)
+A = OriginKey("a", 7)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host("b")
+
+
+def test_a_round_trip(host: Host) -> None:
+    host.subscribe()
+    announced = host.take(Update)
+    assert announced == [Update("s", {"b": NONE}, Claim({}, {}, (), created=True))]
+    first = host.publish()
+    assert host.take(SnapshotRequest) == [SnapshotRequest("id1", "a", 1)]
+    host.written.append((SnapshotRequest("id1", "a", 1), ()))
+    host.answer("b", Position(3, 4))
+    (snapshot,) = host.take(Snapshot)
+    assert snapshot.clusters == {"b": Position(3, 4)}
+    assert snapshot.held == {A: [(0, 1)]}
+    assert not host.take(Update)
+    host.ack(first)
+    (update,) = host.take(Update)
+    assert update == Update("s", {"b": Position(3, 4)}, Claim({A: [(0, 1)]}, {}, ()))
+
+
+def test_first_at_once_then_every_interval_then_silence(host: Host) -> None:
+    host.subscribe()
+    host.publish()
+    assert len(host.take(SnapshotRequest)) == 1
+    host.written.append((SnapshotRequest("id1", "a", 1), ()))
+    host.answer("b")
+    host.publish()
+    assert len(host.take(SnapshotRequest)) == 1, "the first one again, no second within the interval"
+    host.pass_ms(999)
+    assert not host.take(SnapshotRequest)
+    host.pass_ms(1)
+    assert len(host.take(SnapshotRequest)) == 1
+    host.written.append((SnapshotRequest("id2", "a", 1), ()))
+    host.answer("b")
+    host.written.clear()
+    for _ in range(5):
+        host.pass_ms(60_000)
+    assert not host.written
+    assert not host.timers
+
+
+def test_nothing_without_a_replicated_subscription(host: Host) -> None:
+    host.publish()
+    host.pass_ms(60_000)
+    assert not host.written
+
+
+def test_the_vector_is_taken_at_the_local_position(host: Host) -> None:
+    host.subscribe()
+    first = host.publish()
+    host.answer("b")
+    later = host.arrives("b", 0)
+    host.ack(first, later)
+    updates = [update for update in host.take(Update) if not update.claim.created]
+    assert updates[0].claim.acked == {A: [(0, 1)]}
+
+
+def test_a_snapshot_that_comes_after_the_acknowledgement(host: Host) -> None:
+    host.subscribe()
+    host.ack(host.publish())
+    host.take(Update)
+    host.answer("b")
+    assert len(host.take(Update)) == 1
+
+
+def test_who_was_told_tells_nobody(host: Host) -> None:
+    host.arrives("b", 0)
+    host.told("b", Update("s", {"a": NONE}, Claim({B: [(0, 1)]}, {}, ())))
+    assert host.cursors["s"].backlog_entries() == 0
+    host.answer("b")
+    host.pass_ms(60_000)
+    assert not [update for update in host.take(Update) if update.claim.acked]
+
+
+def test_late_rounds_do_not_count() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.publish()
+    host.answer("b", round_=0)
+    host.answer("c", Position(1, 9), round_=0)
+    second = host.take(SnapshotRequest)[-1]
+    assert (second.snapshot_id, second.round) == ("id1:2", 2)
+    host.written.append((SnapshotRequest("id1", "a", 1), ()))
+    host.answer("b", round_=0)
+    host.answer("c", round_=0)
+    assert not host.take(Snapshot), "answers to the first round"
+    host.written.append((second, ()))
+    host.answer("b", Position(1, 77), round_=0)
+    host.answer("c", Position(1, 78), round_=0)
+    (snapshot,) = host.take(Snapshot)
+    assert snapshot.clusters == {"b": Position(1, 5), "c": Position(1, 9)}, "positions of the first round"
+
+
+def test_one_answer_is_enough_when_the_time_is_up_and_claims_are_known() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.publish()
+    host.answer("b")
+    host.pass_ms(30_000)
+    (snapshot,) = host.take(Snapshot)
+    assert set(snapshot.clusters) == {"b"}
+    assert host.machine.missing == {"c": 1_000_000}
+    assert any("c did not answer" in note for note in host.notes)
+    host.take(SnapshotRequest)
+    host.publish()
+    host.pass_ms(1000)
+    host.answer("b")
+    assert host.take(Snapshot), "nobody waits for c now"
+    host.arrives("c", 0)
+    assert not host.machine.missing
+
+
+def test_nobody_answers_and_the_topic_is_idle(host: Host) -> None:
+    host.subscribe()
+    host.publish()
+    host.take(SnapshotRequest)
+    host.pass_ms(30_000)
+    assert host.machine.metrics()["dropped"] == 1
+    for _ in range(10):
+        host.pass_ms(60_000)
+    assert not host.take(SnapshotRequest)
+    host.told("b", SnapshotResponse("id1", "b", Position(1, 1), 1), ["a"])
+    assert len(host.take(SnapshotRequest)) == 1, "b is back"
+
+
+def test_a_peer_without_claims_that_is_missing_answers_drops_it() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.publish()
+    host.answer("b", round_=0)
+    host.pass_ms(30_000)
+    assert not host.take(Snapshot)
+    assert host.machine.metrics()["dropped"] == 1
+
+
+def test_requests_are_answered_in_either_mode() -> None:
+    host = Host("b", writes=False)
+    host.publish()
+    host.told("b", SnapshotRequest("x", "b", 1))
+    assert host.written == [(SnapshotResponse("x", "a", Position(7, 1), 1), ("b",))]
+    host.told("b", SnapshotRequest("y", "b"))
+    assert host.written[-1] == (SnapshotResponse("y", "a", Position(7, 3)), ("b",))
+
+
+def test_what_never_came_to_the_writer_stays(host: Host) -> None:
+    kept = [host.arrives("b", index) for index in range(4)]
+    host.subscribe()
+    host.told("b", Update("s", {"a": kept[3]}, Claim({B: [(0, 1), (2, 4)]}, {}, ())))
+    cursor = host.cursors["s"]
+    assert [cursor.is_acked(position) for position in kept] == [True, False, True, True]
+
+
+def test_a_batch_counts_only_as_a_whole(host: Host) -> None:
+    batch = host.arrives("b", 0, count=5)
+    host.subscribe()
+    host.told("b", Update("s", {}, Claim({B: [(0, 4)]}, {}, ())))
+    assert not host.cursors["s"].is_acked(batch)
+    host.told("b", Update("s", {}, Claim({B: [(0, 5)]}, {}, ())))
+    assert host.cursors["s"].is_acked(batch)
+
+
+def test_acknowledged_before_it_comes(host: Host) -> None:
+    host.subscribe()
+    host.told("b", Update("s", {}, Claim({OriginKey("c", 3): [(0, 2)]}, {}, ())))
+    assert host.cursors["s"].is_acked(host.arrives("c", 0, incarnation=3))
+    assert not host.cursors["s"].is_acked(host.arrives("c", 2, incarnation=3))
+
+
+def test_positions_of_a_peer_that_only_knows_those(host: Host) -> None:
+    first, second = host.publish(), host.publish()
+    host.subscribe()
+    host.told("b", Update("s", {"a": Position(6, 0)}))
+    host.told("b", Update("s", {"a": Position(7, 999)}))
+    host.told("b", Update("s", {"c": second}))
+    assert host.cursors["s"].backlog_entries() == 2
+    assert host.machine.metrics()["unknown_positions"] == 2
+    host.told("b", Update("s", {"a": first}))
+    assert host.cursors["s"].mark_delete == first
+    host.told("b", Update("s", {"a": second}))
+    host.told("b", Update("s", {"a": first}))
+    assert host.cursors["s"].backlog_entries() == 0
+
+
+def test_an_update_written_before_our_seek_is_ignored(host: Host) -> None:
+    first = host.arrives("b", 0)
+    host.subscribe()
+    host.ack(first)
+    answered = []
+    host.cursors["s"].reset(first)
+    host.machine.sought("s", answered.append)
+    assert not answered, "it is not durable yet"
+    host.run()
+    assert answered == [""]
+    (marker,) = host.take(SoughtEpoch)
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, ())))
+    assert not host.cursors["s"].is_acked(first)
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, (marker.epoch,))))
+    assert host.cursors["s"].is_acked(first)
+
+
+def test_a_second_seek_within_the_same_moment(host: Host) -> None:
+    host.publish()
+    host.subscribe()
+    for _ in range(2):
+        host.machine.sought("s", lambda error: None)
+        host.run()
+    one, two = host.take(SoughtEpoch)
+    assert two.epoch.time_ms == one.epoch.time_ms + 1
+
+
+def test_hearing_of_a_seek_forgets_what_was_not_told(host: Host) -> None:
+    host.subscribe()
+    host.ack(host.publish())
+    host.told("b", SoughtEpoch("b", "s", Epoch(1, 5, "b", 1)))
+    host.take(Update)
+    host.answer("b")
+    assert not host.take(Update)
+    host.ack(host.publish())
+    host.pass_ms(1000)
+    host.answer("b")
+    (update,) = host.take(Update)
+    assert update.claim.seeks == (Epoch(1, 5, "b", 1),)
+
+
+def test_a_starting_point_is_no_acknowledgement(host: Host) -> None:
+    host.publish()
+    host.arrives("b", 0)
+    host.subscribe(at=LATEST)
+    (announced,) = host.take(Update)
+    assert announced.claim.base == {A: [(0, 1)], B: [(0, 1)]}
+    host.ack(host.publish())
+    host.answer("b")
+    (update,) = host.take(Update)
+    assert update.claim.acked == {A: [(1, 2)]}
+
+
+def test_bases_merge_by_intersection(host: Host) -> None:
+    mine, yours = host.publish(), host.arrives("b", 0)
+    cursor = host.subscribe(at=LATEST)
+    host.told("b", Update("s", {}, Claim({}, {B: [(0, 1)]}, (), created=True)))
+    assert host.rebuilt == ["s"]
+    assert not cursor.is_acked(mine)
+    assert cursor.is_acked(yours)
+    host.told("b", Update("s", {}, Claim({}, {B: [(0, 1)], A: [(0, 1)]}, ())))
+    assert host.rebuilt == ["s"]
+
+
+def test_a_base_comes_with_the_subscription(host: Host) -> None:
+    old, new = host.arrives("b", 0), host.arrives("b", 1)
+    host.told("b", Update("s", {}, Claim({}, {B: [(0, 1)]}, (), created=True)))
+    assert host.cursors["s"].is_acked(old)
+    assert not host.cursors["s"].is_acked(new)
+
+
+def test_expiry_is_not_told(host: Host) -> None:
+    host.subscribe()
+    first, second = host.publish(), host.publish()
+    host.cursors["s"].ack_up_to(first)
+    host.machine.expired("s", NONE, first)
+    host.answer("b")
+    host.take(Update)
+    host.ack(second)
+    host.pass_ms(1000)
+    if host.take(SnapshotRequest):
+        host.written.append((SnapshotRequest("id2", "a", 1), ()))
+        host.answer("b")
+    (update,) = host.take(Update)
+    assert update.claim.acked == {A: [(1, 2)]}
+
+
+def test_deleted_here_stays_deleted(host: Host) -> None:
+    host.subscribe()
+    host.machine.deleted("s")
+    del host.cursors["s"]
+    mark = host.machine.encode("s")
+    host.told("b", Update("s", {}, Claim({}, {}, ())))
+    assert "s" not in host.cursors
+    again = Host("b")
+    again.machine.load("s", mark)
+    again.told("b", Update("s", {}, Claim({}, {}, ())))
+    assert "s" not in again.cursors
+    again.subscribe()
+    again.told("b", Update("s", {}, Claim({}, {}, ())))
+    assert again.machine.describe("s")["cachedSnapshots"] == 0
+
+
+def test_a_subscription_of_the_same_name_that_is_not_replicated(host: Host) -> None:
+    first = host.arrives("b", 0)
+    host.subscribe("mine")
+    host.replicated.clear()
+    host.machine.deleted("mine")
+    fresh = Host("b")
+    fresh.cursors["mine"] = host.cursors["mine"]
+    fresh.told("b", Update("mine", {}, Claim({B: [(0, 9)]}, {}, ())))
+    assert not host.cursors["mine"].is_acked(first)
+    assert any("not replicated here" in note for note in fresh.notes)
+
+
+@pytest.mark.parametrize(
+    ("origin", "marker", "counter"),
+    [
+        ("x", Update("s", {}), "unknown_clusters"),
+        ("b", SnapshotRequest("i", "c"), "unknown_clusters"),
+        ("b", SnapshotResponse("i", "c", Position(1, 1)), "unknown_clusters"),
+        ("b", SoughtEpoch("c", "s", Epoch(1, 5, "c", 1)), "unknown_clusters"),
+        ("b", Update("pulsar.dedup", {}), "bad_names"),
+        ("b", Update("", {}), "bad_names"),
+    ],
+)
+def test_markers_that_cannot_be(host: Host, origin: str, marker: markers.Marker, counter: str) -> None:
+    host.subscribe()
+    host.publish()
+    before = host.machine.describe("s"), host.machine.encode("s")
+    for _ in range(2):
+        host.told(origin, marker)
+    assert host.machine.metrics()[counter] == 2
+    assert len([note for note in host.notes if origin in note]) == 1, "noted once"
+    assert (host.machine.describe("s"), host.machine.encode("s")) == before
+
+
+def test_malformed_markers_are_passed_over(host: Host) -> None:
+    cursor = host.subscribe()
+    for kind in (10, 11, 12, 13, 111):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, marker_type=kind)
+        host.raw("b", build(metadata, b"\xff\xff"))
+    assert host.machine.metrics()["malformed"] == 5
+    assert len([note for note in host.notes if "ignored" in note]) == 1
+    assert cursor.backlog_entries() == 0
+
+
+def test_refused_writes_are_tried_again(host: Host) -> None:
+    host.refusing = True
+    host.subscribe()
+    host.told("b", SnapshotRequest("x", "b", 1))
+    assert not host.written
+    host.refusing = False
+    host.machine.healed()
+    host.run()
+    kinds = {type(marker) for marker, _ in host.written}
+    assert kinds == {SnapshotResponse, Update}
+
+
+def test_a_failed_update_is_written_again(host: Host) -> None:
+    host.subscribe()
+    first = host.publish()
+    host.answer("b")
+    host.take(Update)
+    host.cursors["s"].ack((first,))
+    host.machine.acknowledged("s", Acked(entries=(first,)))
+    assert len(host.take(Update)) == 1
+    lost, host.waiting = host.waiting, []
+    host.log.fail()
+    host.machine.healed()
+    assert len(host.take(Update)) == 1
+    for _, then in lost:
+        assert then is not None
+        then(NONE, "late")
+    assert not host.take(Update)
+
+
+def test_retelling_goes_to_whom_it_concerns() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.ack(host.publish())
+    host.answer("b")
+    host.answer("c")
+    host.written.clear()
+    host.machine.rebased("b")
+    host.run()
+    host.pass_ms(1000)
+    request = host.take(SnapshotRequest)[-1]
+    host.written.append((request, ()))
+    host.answer("b")
+    host.answer("c")
+    updates = [(marker, to) for marker, to in host.written if isinstance(marker, Update) and not marker.claim.created]
+    assert [to for _, to in updates] == [("b",)]
+
+
+def test_state_there_and_back(host: Host) -> None:
+    host.subscribe()
+    host.ack(host.publish())
+    data = host.machine.encode("s")
+    again = Host("b")
+    again.log, again.cursors, again.replicated = host.log, host.cursors, host.replicated
+    assert again.machine.load("s", data) == host.cursors["s"].mark_delete
+    assert again.machine.encode("s") == data
+    for damaged in (b"x", data[:-1], b"\x09" + data[1:]):
+        other = Host("b")
+        other.cursors = host.cursors
+        other.machine.load("s", damaged)
+        assert any("damaged" in note or "version" in note for note in other.notes)
+
+
+def test_refuses() -> None:
+    assert refuses({("a", "b"), ("b", "a")}) == ""
+    text = refuses({("a", "b"), ("b", "a"), ("a", "c")})
+    assert "none leads from c to a" in text
+    assert "exact mode" in text
+    assert "\n" not in text
