@@ -566,6 +566,16 @@ def test_when_links_change_everybody_tells_everything():
     assert rig.pass_time() == []
 
 
+@pytest.mark.parametrize("peer", ["b", "c"])
+def test_both_ends_of_a_link_that_began_anew_tell_everything(peer):
+    """Also the end that has no link back: what the new log forgot may have been told to this cluster alone."""
+    rig = Rig(CHAIN)
+    rig.subscribe()
+    rig.machine.rebased(peer)
+    (said,) = rig.pass_time()
+    assert said.sets[0].full
+
+
 def test_describe_is_plain():
     rig = Rig()
     rig.subscribe()
