@@ -82,6 +82,7 @@ class Dispatch(RuleBasedStateMachine):
         self.left: dict[Position, int] = {}  # bits of messages not acknowledged; 0: all are, or it is a marker
         self.seen: dict[int, Seen] = {}
         self.reached = EARLIEST
+        self.sought_at = EARLIEST
         self.names = 0
 
     # ----------------------------------------------------------------------------------------------------- the model
@@ -236,6 +237,7 @@ class Dispatch(RuleBasedStateMachine):
             return
         positions = [mine[each % len(mine)] for each in which]
         for position in positions:
+            assert not self.late(position)
             self.left[position] &= bits or 0
             self.forget(position)
         self.world.ack(seen.consumer, *positions, ack_set=[bits] if bits else ())
@@ -257,8 +259,16 @@ class Dispatch(RuleBasedStateMachine):
         if seen is None or not self.left:
             return
         position = list(self.left)[which % len(self.left)]
-        self.acked_up_to(position)
-        self.world.ack(seen.consumer, position, cumulative=True)
+        late = self.late(position)
+        if not late:
+            self.acked_up_to(position)
+        assert not (self.world.ack(seen.consumer, position, cumulative=True) and late)
+
+    def late(self, position: Position) -> bool:
+        """Whether it was sent before a seek and not again since; when all has been, nothing is late any more."""
+        if self.read() >= self.sought_at:
+            self.sought_at = EARLIEST
+        return self.read() < position <= self.sought_at
 
     def acked_up_to(self, position: Position) -> None:
         for each in self.left:
@@ -299,6 +309,7 @@ class Dispatch(RuleBasedStateMachine):
         known = list(self.left)
         target = {"earliest": EARLIEST, "latest": LATEST}.get(place, known[number % len(known)] if known else LATEST)
         self.seen.clear()
+        self.sought_at = self.world.log.last
         for position, count in self.entries.items():
             self.left[position] = (1 << count) - 1 if position >= target else 0
         self.world.subscription.seek_to(target)
@@ -329,6 +340,7 @@ class Dispatch(RuleBasedStateMachine):
         chosen = {known[each % len(known)] for each in which} if known else set()
         whole, partial = PositionSet(), {}
         self.seen.clear()
+        self.sought_at = self.world.log.last
         self.reached = EARLIEST
         for position, count in self.entries.items():
             full = (1 << count) - 1

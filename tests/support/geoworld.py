@@ -312,6 +312,10 @@ class Node:
         self.run(lambda: self.broker.catalog.create(TopicName.parse(topic), then=lambda _t, _e: None))
         self.world.work()
 
+    def apply(self, change: Any) -> None:
+        """A change of policies, in force when this returns."""
+        assert self.control_call(lambda done: self.control.apply(change, done)) is None
+
     def control_call(self, call: Callable[[Callable[[Any], None]], None]) -> Any:
         """A change through administration; what it was answered."""
         answers: list[Any] = []
@@ -370,15 +374,15 @@ class World:
     def work(self) -> bool:
         """Everything that needs no time happens; whether anything did."""
         did = False
-        while any([node.work() for node in self.nodes.values()]):
+        while any(node.work() for node in self.nodes.values()):
             did = True
         return did
 
     def pump(self) -> bool:
         """Every link carries once what there is; whether anything moved."""
-        return any([self._carry(a, b) for a, b in sorted(self.links) if (a, b) not in self.cut])
+        return any(self._carry(a, b) for a, b in sorted(self.links) if (a, b) not in self.cut)
 
-    def settle(self, rounds: int = 50) -> None:
+    def settle(self, rounds: int = 500) -> None:
         """Disks and links until nothing moves. Time stands still."""
         for _ in range(rounds):
             if not (self.work() | self.pump()):
@@ -447,7 +451,7 @@ class World:
         self._ask(a, lambda reply: a.broker.links.commit(learn, reply))
         request = pb.CommandGeoRead(request_id=3, to=b.name, topic=text, bytes_max=1 << 20)
         request.after.ledger, request.after.entry = state.cursor.c
-        got = self._ask(a, lambda reply: source.read(request, lambda response, buffers: reply(response, buffers)))
+        got = self._ask(a, lambda reply: source.read(request, reply))
         if got is None:
             return False
         response, buffers = got

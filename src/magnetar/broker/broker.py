@@ -160,6 +160,7 @@ class Broker:
         for topic in self.topics.values():
             self.replication.added(topic)
             self.deduplications.added(topic, stored.get(self.deduplications.key(topic)))
+        self.replication.started()
 
     def add_topic(
         self,

@@ -10,7 +10,7 @@ import msgspec
 
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key, replicated_key
-from magnetar.broker.seats import ModalMachine
+from magnetar.broker.seats import ExactMachine, SnapshotMachine
 from magnetar.broker.topic import Topic
 from magnetar.core.ids import NONE, Position
 
@@ -42,8 +42,8 @@ class StoredStates:
         covered: the stored cover.
     """
 
-    exact: ModalMachine
-    snapshot: ModalMachine
+    exact: ExactMachine
+    snapshot: SnapshotMachine
 
     def __init__(self, topic: Topic, keeper: CursorKeeper, covered: Position) -> None:
         self._topic = topic

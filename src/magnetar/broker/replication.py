@@ -11,7 +11,7 @@ anything send "no". Only an administrator takes it back.
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from magnetar.broker.effects import Note
+from magnetar.broker.effects import Note, Store
 from magnetar.broker.keeper import Beside
 from magnetar.broker.progress import Progress
 from magnetar.broker.records import (
@@ -108,6 +108,13 @@ class Replication:
         states = self._stored.pop(topic.text, None)
         if states is not None or self.routes_of(topic) or topic.log.watermarks():
             self.attach(topic, states)
+
+    def started(self) -> None:
+        """Every topic that is stored was added: what is stored of others is left over."""
+        stale = tuple(replicated_key(text, name) for text, states in self._stored.items() for name in states)
+        self._stored.clear()
+        if stale:
+            self.broker.outbox.put(Store({}, stale, None))
 
     def attach(self, topic: Topic, states: dict[str, bytes] | None = None) -> ReplicatedTopic:
         """Give a topic its machines."""
@@ -328,6 +335,7 @@ class Replication:
     def beside(self, keys: Collection[str]) -> Beside | None:
         """What belongs into the same transaction as these cursors (the keeper's)."""
         concerned: dict[str, list[str]] = {}
+        deletes: list[str] = []
         for key in keys:
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)
@@ -338,10 +346,11 @@ class Replication:
             found = self.topics.get(text)
             if found is not None and (not name or name in found.known):
                 concerned.setdefault(text, []).append(name)
-        if not concerned:
+            elif key.startswith(REPLICATED_PREFIX):
+                deletes.append(key)  # its topic, or what was to be kept of it, is gone
+        if not concerned and not deletes:
             return None
         puts: dict[str, bytes] = {}
-        deletes: list[str] = []
         parts: list[_Part] = []
         for text, names in concerned.items():
             self._take(self.topics[text], names, puts, deletes, parts)

@@ -132,6 +132,7 @@ class Subscription:
         self._log = log
         self._on_dirty = on_dirty
         self._on_detached = on_detached
+        self._late_up_to = NONE
         self.on_acked: OnAcked | None = None
         self.on_expired: OnExpired | None = None
         self._ranges_max = config.cursor_ranges_max
@@ -271,6 +272,10 @@ class Subscription:
                 another number of ids than one.
         """
         before = self.cursor.mark_delete
+        if self._late_up_to != NONE:
+            ids = self._without_late(ids)
+            if not ids:
+                return False
         if cumulative:
             consumer.cumulative = True
             changed = self._ack_cumulative(ids)
@@ -282,6 +287,17 @@ class Subscription:
             consumer.last_acked_ms = self.moments.acked_ms = self._outbox.now_ms
             self._changed(before)
         return changed
+
+    def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
+        """Without acknowledgements of what was sent before a seek: it would undo the seek (FINDINGS B9).
+
+        What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
+        """
+        read = self._dispatcher.reading.after
+        if read >= self._late_up_to:
+            self._late_up_to = NONE
+            return ids
+        return [item for item in ids if not read < _position(item) <= self._late_up_to]
 
     def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
         if self._dispatcher.sub_type in _SHARED_TYPES:
@@ -396,6 +412,7 @@ class Subscription:
         for key in (EXPIRED_LEDGER, EXPIRED_ENTRY):
             self.cursor.properties.pop(key, None)
         self.cursor.reset(position, bits_of(ack_set))
+        self._late_up_to = self._log.last
         self._dispatcher.restart()
         self._changed(before)
 
@@ -490,6 +507,7 @@ class Subscription:
         self.disconnect_all()
         before = self.cursor.mark_delete
         self.cursor.replace(acked, partial, self.expired)
+        self._late_up_to = self._log.last
         self._dispatcher.restart()
         self._changed(before)
 

@@ -142,9 +142,9 @@ def test_a_source_that_the_policy_here_does_not_name() -> None:
     namespace = NamespaceName.parse("public/default")
     node = world["b"]
     change = node.broker.resources.set_replication(namespace, ["b"])
-    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    node.apply(change)
     change = node.broker.resources.set_allowed(namespace, ["a", "b"])
-    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    node.apply(change)
     client, number = consumer(world["a"])
     positions = world["a"].publish(b"0", b"1", b"2")
     world.settle()
@@ -420,9 +420,9 @@ def test_a_policy_replicates_all_without_the_clients() -> None:
     node = world["a"]
     namespace = NamespaceName.parse("public/default")
     change = node.broker.resources.set_replicate_subscription_state(namespace, True)
-    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    node.apply(change)
     client.ack(number, positions[0])
-    later, more = consumer(node, "later", replicated=False)
+    _later, _more = consumer(node, "later", replicated=False)
     world.advance(500)
     assert sorted(world["b"].topic.subscriptions) == ["later", "s"]
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
@@ -489,7 +489,7 @@ def test_a_topic_learns_of_a_new_cluster_with_everything_that_was_acknowledged()
     namespace = NamespaceName.parse("public/default")
     for node in world.nodes.values():
         change = node.broker.resources.set_replication(namespace, [node.name])
-        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+        node.apply(change)
     world["a"].create()
     world.settle()
     client, number = consumer(world["a"])
@@ -499,7 +499,7 @@ def test_a_topic_learns_of_a_new_cluster_with_everything_that_was_acknowledged()
     assert TOPIC not in world["b"].broker.topics
     for node in world.nodes.values():
         change = node.broker.resources.set_replication(namespace, ["a", "b"])
-        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+        node.apply(change)
     world.advance(1_000)
     assert got(*consumer(world["b"])) == [b"0", b"2"]
 
@@ -616,7 +616,7 @@ def set_mode(world: World, mode: str, names: str = "") -> None:
     for name in names or world.nodes:
         node = world[name]
         change = node.broker.resources.set_subscription_mode(namespace, mode)  # type: ignore[arg-type]
-        assert node.control_call(lambda done, node=node, change=change: node.control.apply(change, done)) is None
+        node.apply(change)
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
@@ -676,17 +676,15 @@ def test_snapshot_mode_says_why_it_does_not_work_one_way() -> None:
     assert world["a"].control.refuses_mode("public/default", "exact") == ""
 
 
-@pytest.mark.parametrize("first, then", [("exact", "snapshot"), ("snapshot", "exact")])
+@pytest.mark.parametrize(("first", "then"), [("exact", "snapshot"), ("snapshot", "exact")])
 def test_the_mode_may_change_under_load(first: str, then: str) -> None:
     world = two("abc", mode=first)
     client, number = consumer(world["a"])
-    done = 0
     for n in range(60):
         (position,) = world["a"].publish(b"%d" % n)
         if n == 30:
             set_mode(world, then)
         client.ack(number, position, cumulative=True)
-        done += 1
         world.advance(150)
     world.advance(5_000)
     for node in world.nodes.values():
@@ -707,3 +705,77 @@ def test_modes_that_differ_understand_each_other() -> None:
     other.ack(there, here(world["b"], positions[3]), cumulative=True)
     world.advance(5_000)
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_acknowledgements_of_deliveries_before_a_foreign_seek_are_dropped() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    client.ack(number, positions[3], cumulative=True)
+    world.advance(500)
+    other, there = consumer(world["b"])
+    client.seek(number, positions[0])
+    world.advance(500)
+    assert other.closed_consumers == [there]
+    other.ack(there, here(world["b"], positions[3]), cumulative=True)  # it has not heard of its end
+    again = other.subscribe("s")
+    world.settle()
+    other.ack(again, here(world["b"], positions[3]), cumulative=True)  # collected before, sent after
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 4
+    other.flow(again)
+    world.settle()
+    assert len(other.take(again)) == 4
+    other.ack(again, here(world["b"], positions[3]), cumulative=True)
+    world.advance(500)
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_what_is_stored_of_topics_that_are_gone_is_deleted() -> None:
+    world = two()
+    node = world["a"]
+    gone = replicated_key("persistent://public/default/gone", "s")
+    node.meta[gone] = b"x"
+    node.restart()
+    world.settle()
+    assert gone not in node.meta
+
+
+def test_a_damaged_state_is_told_and_the_rest_goes_on() -> None:
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    world.settle()
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    node.meta[replicated_key(TOPIC, "s")] = b"\xc1 no state"
+    node.restart()
+    world.advance(1_000)
+    assert any("damaged" in note.text for note in node.notes)
+    assert node.topic.subscriptions["s"].backlog_entries() == 1
+
+
+def test_a_removed_cluster_is_forgotten_and_may_come_back() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.advance(500)
+    namespace = NamespaceName.parse("public/default")
+
+    def clusters(names: str) -> None:
+        for name in "ab":
+            node = world[name]
+            change = node.broker.resources.set_replication(namespace, list(names))
+            node.apply(change)
+
+    clusters("ab")
+    assert ("a", "c") not in world["a"].topic.replicated.routes  # type: ignore[union-attr]
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 5
+    assert world["c"].topic.subscriptions["s"].backlog_entries() == 6
+    clusters("abc")
+    world.advance(1_000)
+    assert world["c"].topic.subscriptions["s"].backlog_entries() == 5
