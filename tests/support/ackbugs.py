@@ -92,8 +92,13 @@ class TakesAll(Observed):
 
 
 class UnknownBaseIsAll(Planted):
+    """Needs a new log that hears a delta first, because retention took the full state."""
+
     machine_class = TakesAll
-    boost: ClassVar[dict[str, float]] = {"recreate": 6, "trim": 3, "persist": 4, "consume": 2}
+    ledger_sizes = (1,)
+    boost: ClassVar[dict[str, float]] = {
+        "recreate": 3, "trim": 5, "persist": 6, "consume": 3, "tick": 3, "crash": 0.05, "seek": 0, "subscribe": 0.1, "stall": 0,
+    }  # fmt: skip
 
 
 class Shrinking(Observed):
@@ -107,7 +112,19 @@ class Shrinking(Observed):
 
 class ShrinkKeepsConsumers(Planted):
     machine_class = Shrinking
-    boost: ClassVar[dict[str, float]] = {"subscribe": 8, "link": 0.4, "consume": 2, "seek": 0}
+    boost: ClassVar[dict[str, float]] = {"consume": 2, "seek": 0, "recreate": 0, "crash": 0.3}
+
+    def begin(self) -> None:
+        """Consumers appear in several clusters, with different starts, before any hears of another."""
+        for _ in range(6):
+            self.publish()
+            self.check()
+        self.drain()
+        for name in self.names:
+            self.nodes[name].sync()
+            self.subscribe(name)
+            for _ in range(2):
+                self.consume()
 
     def disconnect(self, node: Node, subscription: str) -> None:
         if not getattr(node.machine, "shrinking", False):
@@ -133,12 +150,13 @@ class EpochWithoutIncarnation(Observed):
 
 class EpochNoIncarnation(Planted):
     machine_class = EpochWithoutIncarnation
-    boost: ClassVar[dict[str, float]] = {"seek": 4, "recreate": 4}
+    boost: ClassVar[dict[str, float]] = {"seek": 6, "recreate": 6, "subscribe": 6, "link": 0.6}
+    right_clocks = 0.2
 
 
 class SeekIsFinal(Planted):
     patches: ClassVar[dict[str, Any]] = {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()}
-    boost: ClassVar[dict[str, float]] = {"seek": 2}
+    boost: ClassVar[dict[str, float]] = {"seek": 4, "trim": 0.3}
 
 
 class CountingEpochs(Observed):
@@ -148,7 +166,7 @@ class CountingEpochs(Observed):
 
 class EpochCounter(Planted):
     machine_class = CountingEpochs
-    boost: ClassVar[dict[str, float]] = {"seek": 4, "recreate": 4}
+    boost: ClassVar[dict[str, float]] = {"seek": 6, "recreate": 6, "subscribe": 6, "link": 0.6}
 
 
 class SeeksAll(Observed):
@@ -277,7 +295,7 @@ class Stale(Observed):
 
 class StaleLow(Planted):
     machine_class = Stale
-    boost: ClassVar[dict[str, float]] = {"recreate": 4, "trim": 2, "persist": 3}
+    boost: ClassVar[dict[str, float]] = {"recreate": 5, "trim": 3, "persist": 4}
 
     def rebase(self, node: Node, peer: str) -> None:
         node.machine._all_full(peer)
@@ -334,7 +352,8 @@ class DropsNever(Dropping):
 
 class DropNever(Planted):
     machine_class = DropsNever
-    boost: ClassVar[dict[str, float]] = {"seek": 2}
+    boost: ClassVar[dict[str, float]] = {"seek": 3, "trim": 1.5, "persist": 2}
+    restricted = 0.6
 
 
 class DropsUnheld(Dropping):
@@ -407,6 +426,24 @@ class Replacing(Observed):
         return super()._merged(state, told, full=full)
 
 
+class DestinationSilent(Planted):
+    """The model's own rule: only who has a link *to* the re-created topic tells it everything. What that one had told this
+    cluster and nobody else before it lost its log then never goes further (exact.py, seed 917, 60 steps, without a bug).
+    """
+
+    boost: ClassVar[dict[str, float]] = {"recreate": 3, "seek": 0, "expire": 0, "crash": 0, "tick": 2}
+
+    def links(self) -> tuple[str, set[tuple[str, str]]]:
+        self.names = ["a", "b", "c"]
+        return "a ring with a short cut", {("a", "b"), ("a", "c"), ("b", "c"), ("c", "a")}
+
+    def rebase(self, node: Node, peer: str) -> None:
+        if (node.cluster, peer) in self.at:
+            super().rebase(node, peer)
+        else:
+            node.machine.waters.forget_peer(peer)
+
+
 class FullReplaces(Planted):
     machine_class = Replacing
 
@@ -473,6 +510,7 @@ BUGS: dict[str, type[World]] = {
     "no_replay": NoReplay,
     "delta_after_restart": DeltaAfterRestart,
     "no_full_on_rebase": NoFullOnRebase,
+    "destination_silent": DestinationSilent,
     "full_replaces": FullReplaces,
     "seek_forgets_foreign": SeekForgetsForeign,
     "cumulative_by_index": CumulativeByIndex,
@@ -489,8 +527,24 @@ BUGS: dict[str, type[World]] = {
 }
 """All of the model but `delta_opens_epoch`, which is only wasteful there too (FINDINGS B7)."""
 
+KNOWN: dict[str, int] = {
+    "creation_older_wins": 69, "base_union": 115, "base_of_unheld": 110, "base_no_floor": 197, "unknown_base_is_all": 256,
+    "shrink_keeps_consumers": 12, "delta_without_base": 115, "seek_is_final": 19, "no_relay": 9, "floor_all": 7,
+    "floor_direct": 50, "floor_sources": 15, "floor_by_markers": 15, "floor_own": 50, "floor_untold": 21,
+    "same_incarnation": 2, "epoch_counter": 539, "epoch_volatile": 11, "no_replay": 11, "delta_after_restart": 0,
+    "no_full_on_rebase": 47, "destination_silent": 63, "full_replaces": 1, "seek_forgets_foreign": 18,
+    "cumulative_by_index": 3, "latest_is_ack": 115, "late_ack": 1, "no_pending": 10, "drop_never": 67, "local_floor": 4,
+    "origin_floor": 50, "never_forget": 0, "floor_is_ack": 2, "expiry_is_ack": 1,
+}  # fmt: skip
+"""A seed that finds each bug in `BUG_STEPS` steps (`python -m tests.support.ackbugs`).
+
+Two have none in 1,200 worlds, and are held by unit tests instead: `stale_low` (what an origin retains of its own, which links
+and markers tell, is the lower bound wherever a stale mark would be too high) and `epoch_no_incarnation` (a clock must be
+lost, then repeat a time to the millisecond, before the cluster hears of its own earlier seek).
+"""
+
 STEPS = (20, 30, 60)
-BUG_STEPS = 30
+BUG_STEPS = 40
 
 
 @contextmanager
@@ -527,6 +581,13 @@ def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:
         if why:
             return seed, why, trace
     return None
+
+
+def control(name: str) -> type[World]:
+    """The same world without the bug: as often, with the same beginning."""
+    bug = BUGS[name]
+    kept = ("boost", "restricted", "right_clocks", "ledger_sizes", "begin", "links")
+    return type("Control", (World,), {one: getattr(bug, one) for one in kept})
 
 
 if __name__ == "__main__":

@@ -372,13 +372,16 @@ class World:
     machine_class: type[Observed] = Observed
     ledger_sizes: ClassVar[tuple[int, ...]] = (1, 1, 2, 3)
     same_incarnation = False
+    restricted: ClassVar[float] = 0.2
+    """Share of messages with `replicate_to`."""
+    right_clocks: ClassVar[float] = 2 / 3
     boost: ClassVar[dict[str, float]] = {}
     """What a world does more (or less) often than others."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rng, self.trace = rng, trace
         self.names = ["a", "b", "c", "d"][: rng.randint(2, 4)]
-        self.kind, links = topology(rng, self.names)
+        self.kind, links = self.links()
         self.at = dict.fromkeys(sorted(links), 0)
         self.route = {name: Routing(name, links) for name in self.names}
         self.src = {name: set(self.route[name].sources.get(name, {name})) for name in self.names}
@@ -386,7 +389,7 @@ class World:
         self.ledger_entries = rng.choice(self.ledger_sizes)
         self.marker_bytes_max = rng.choice((1 << 20, 1 << 20, 0))
         self.slow_disk = rng.random() < 0.3
-        self.skew = {name: rng.choice((0, 0, rng.randint(-400, 400))) for name in self.names}
+        self.skew = {name: 0 if rng.random() < self.right_clocks else rng.randint(-400, 400) for name in self.names}
         self.now_ms = START_MS
         self.stalled: set[tuple[str, str]] = set()
         self.subscriptions = ["s", "t"] if rng.random() < 0.15 else ["s"]
@@ -396,6 +399,14 @@ class World:
         self.nodes = {name: Node(self, name, 1 + number) for number, name in enumerate(self.names)}
         self.next_incarnation = 10
         self.say(f"{self.kind}: {' '.join(s + '>' + d for s, d in self.at)}, clocks {self.skew}")
+        self.begin()
+
+    def links(self) -> tuple[str, set[tuple[str, str]]]:
+        """Kind and links of the topology."""
+        return topology(self.rng, self.names)
+
+    def begin(self) -> None:
+        """What was before."""
         self.subscribe("a")
 
     def say(self, text: str) -> None:
@@ -447,8 +458,8 @@ class World:
         if state.epoch != before:
             node.known[subscription] = set()
             if told.base is not None and state.epoch.kind:
-                kept = ids(state.acks) - ids(told.acks)
-                self.owe(subscription, state.epoch, node, kept)
+                # What the seeking cluster could not know stays consumed, here and wherever this cluster is heard.
+                self.owe(subscription, state.epoch, node, {m for m in consumed if unstated(told.floor, m)})
         node.known.setdefault(subscription, set()).update(ids(state.acks))
 
     def skipped(self, node: Node, subscription: str, message: Message) -> bool:
@@ -481,7 +492,9 @@ class World:
     def publish(self) -> None:
         node = self.pick()
         entries, count = [], 0
-        to = frozenset(n for n in self.names if self.rng.random() < 0.6) if self.rng.random() < 0.2 else None
+        to = (
+            frozenset(n for n in self.names if self.rng.random() < 0.6) if self.rng.random() < self.restricted else None
+        )
         for _ in range(self.rng.choice((1, 1, 1, 2))):
             count = self.rng.choice((1, 1, 3))
             flags = (EntryFlags.BATCH if count > 1 else 0) | (EntryFlags.RESTRICTED if to is not None else 0)

@@ -28,7 +28,8 @@ FULL = AckedSet(
 )  # fmt: skip
 DELTA = AckedSet("other", CREATION, False, 1, 1, {OriginKey("eu", 3): BitMap64([7])}, None, (), None)
 MARKER = AckedSetsMarker(
-    "eu", 3, 12, (LowWater("eu", 3, Position(5, 6), (Mark("eu", 3, 0), Mark("us-west", 9, 4))),), (Mark("eu", 3, 2),), (FULL, DELTA),
+    "eu", 3, 12, (LowWater("eu", 3, Position(5, 6), (Mark("eu", 3, 0), Mark("us-west", 9, 4))),), (Mark("eu", 3, 2),),
+    (FULL, DELTA),
 )  # fmt: skip
 GOLDEN = bytes.fromhex(
     "0a0265751003180c22250a02657510031a040805100622080a02657510031800220d0a0775732d77657374100918042a080a"

@@ -19,8 +19,8 @@ class Rig:
 
     cluster = "a"
 
-    def __init__(self, routes=MESH, **options):
-        self.log = TopicLog("t", INCARNATION, LedgerIds(INCARNATION), EntryCache(0), ledger_entries_max=4)
+    def __init__(self, routes=MESH, *, incarnation=INCARNATION, **options):
+        self.log = TopicLog("t", incarnation, LedgerIds(incarnation), EntryCache(0), ledger_entries_max=4)
         self.routes = routes
         self.now_ms = 1_000_000
         self.incarnations = {}

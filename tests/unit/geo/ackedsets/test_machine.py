@@ -307,6 +307,18 @@ def test_an_earlier_full_state_does_not_answer_a_later_seek():
     assert answers == [""]
 
 
+def test_a_clock_that_was_lost_may_repeat_a_time_but_no_epoch():
+    """The topic made anew has another incarnation, and its clock starts where the wall clock is."""
+    epochs = []
+    for incarnation in (INCARNATION, INCARNATION + 1):
+        rig = Rig(incarnation=incarnation)
+        rig.subscribe()
+        rig.machine.sought("s", lambda _: None)
+        epochs.append(rig.machine.states["s"].epoch)
+    assert epochs[0].time_ms == epochs[1].time_ms
+    assert epochs[0] < epochs[1]
+
+
 def test_seeks_grow_also_behind_a_clock_that_is_ahead():
     rig = Rig()
     rig.subscribe()
