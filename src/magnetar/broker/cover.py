@@ -42,9 +42,6 @@ class StoredStates:
         covered: the stored cover.
     """
 
-    exact: ExactMachine
-    snapshot: SnapshotMachine
-
     def __init__(self, topic: Topic, keeper: CursorKeeper, covered: Position) -> None:
         self._topic = topic
         self._keeper = keeper
@@ -56,6 +53,16 @@ class StoredStates:
         self.dirty_names: set[str] = set()
         self.storing = 0
         self._wants_cover = False
+
+    @property
+    def exact(self) -> ExactMachine:
+        """The machine of exact mode."""
+        raise NotImplementedError
+
+    @property
+    def snapshot(self) -> SnapshotMachine:
+        """The machine of snapshot mode."""
+        raise NotImplementedError
 
     def dirty(self, subscription: str) -> None:
         """The machines' state changed: it is stored soon, with the cursor."""

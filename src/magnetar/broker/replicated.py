@@ -20,16 +20,18 @@ from magnetar.broker.cover import StoredStates
 from magnetar.broker.effects import Note, Timer
 from magnetar.broker.progress import Progress
 from magnetar.broker.replay import Replay
-from magnetar.broker.seats import ModalMachine
+from magnetar.broker.seats import ExactMachine, ModalMachine, SnapshotMachine
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import check_subscription
 from magnetar.geo.host import Acked, Machine
+from magnetar.geo.policy import index_after
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet
+from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
@@ -72,13 +74,53 @@ class ReplicatedTopic(StoredStates):
         self._waiting: list[Callable[[], None]] = []
         self._refused: set[str] = set()
         self._replay: Replay | None = None
-        self._asleep = False
+        self._made: tuple[ExactMachine, SnapshotMachine] | None = None
+        self._marks: dict[str, Mark] = {}
         self.mode = around.mode_of(topic)
-        self._make_machines()
 
-    def _make_machines(self) -> None:
-        self.exact, self.snapshot = self._around.machines(self)
-        self._machines: tuple[ModalMachine, ...] = (self.exact, self.snapshot)
+    # -------------------------------------------------------------------------------------------------------- machines
+
+    @property
+    def exact(self) -> ExactMachine:
+        """The machine of exact mode; made when it is asked for."""
+        return self._both()[0]
+
+    @property
+    def snapshot(self) -> SnapshotMachine:
+        """The machine of snapshot mode; made when it is asked for."""
+        return self._both()[1]
+
+    @property
+    def _machines(self) -> tuple[ModalMachine, ...]:
+        """Those that there are: none while no subscription is replicated, for most topics have none (11 KB each)."""
+        return self._made or ()
+
+    def _both(self) -> tuple[ExactMachine, SnapshotMachine]:
+        """What machines are not told of while there are none, new ones find in the log."""
+        if self._made is None:
+            self._made = self._around.machines(self)
+            if self._marks:
+                self._made[0].learn_own(tuple(self._marks.values()))
+            if self.ready:
+                for machine in self._made:
+                    machine.started()
+        return self._made
+
+    def retained(self) -> tuple[Mark, ...]:
+        """Per origin the first of its own messages that it retains, as far as known here."""
+        if self._made is not None:
+            return self.exact.own_marks()
+        own = Mark(self.cluster, self.log.incarnation, index_after(self.log, NONE))
+        return (own, *(mark for cluster, mark in sorted(self._marks.items()) if cluster != self.cluster))
+
+    def learn_retained(self, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        for mark in marks:
+            if mark[1:] > self._marks.get(mark.cluster, (mark.cluster, 0, 0))[1:]:
+                self._marks[mark.cluster] = mark
+        if self._made is not None:
+            self.exact.learn_own(marks)
+            self._settle()
 
     # ------------------------------------------------------------------------------------------------------- beginning
 
@@ -123,6 +165,7 @@ class ReplicatedTopic(StoredStates):
 
     def _give(self, markers: list[StoredEntry]) -> None:
         if not self.closed:
+            self._both()
             self._event(lambda machine: machine.stored(markers))
 
     def _replayed(self, fresh: list[str]) -> None:
@@ -181,20 +224,11 @@ class ReplicatedTopic(StoredStates):
             # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
             entries = [entry for entry in entries if not entry.flags & _MARKER]
         if not self.known and self.ready and not any(entry.flags & _MARKER for entry in entries):
-            # No subscription is replicated: machines that are made when there is one find everything in the log.
-            self._asleep = True
+            self._made = None
             return
-        self._wake()
         if entries:
+            self._both()
             self._event(lambda machine: machine.stored(entries))
-
-    def _wake(self) -> None:
-        """The machines were not told of messages for a while; they held nothing, so new ones do."""
-        if self._asleep:
-            self._asleep = False
-            self._make_machines()
-            for machine in self._machines:
-                machine.started()
 
     def _acknowledged(self, subscription: Subscription, acked: Acked) -> None:
         name = subscription.name
@@ -212,6 +246,9 @@ class ReplicatedTopic(StoredStates):
 
     def created(self, subscription: Subscription) -> None:
         """A consumer or operator made a replicated subscription here, or switched one to it (the property is set)."""
+        if self.ready and self._made is None:
+            self._names = ()  # new machines shall hear of it as a creation, which is told at once
+            self._both()
         self._names = None
         self._connect(subscription)
         if self.ready:
@@ -221,8 +258,7 @@ class ReplicatedTopic(StoredStates):
             self._waiting.append(lambda: self.created(subscription) if self._is(subscription) else None)
 
     def _created(self, name: str) -> None:
-        self._wake()
-        for machine in self._machines:
+        for machine in self._both():
             machine.created(name)
         self.dirty(name)
 
@@ -236,7 +272,7 @@ class ReplicatedTopic(StoredStates):
 
     def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """The cursor was moved by a seek; `then` when every machine says that it may be answered."""
-        left, problem = len(self._machines), ""
+        left, problem = len(self._both()), ""
 
         def one(error: str) -> None:
             nonlocal left, problem
@@ -282,8 +318,9 @@ class ReplicatedTopic(StoredStates):
     def follow(self, mode: str) -> None:
         """The namespace's mode says which machine writes."""
         self.mode = mode
-        self.exact.set_writes(mode == "exact")
-        self.snapshot.set_writes(mode == "snapshot")
+        if self._made is not None:
+            self.exact.set_writes(mode == "exact")
+            self.snapshot.set_writes(mode == "snapshot")
         self._settle()
 
     def healed(self) -> None:
@@ -439,6 +476,8 @@ class ReplicatedTopic(StoredStates):
 
     def metrics(self) -> dict[str, int]:
         """Both machines' counters, and the host's."""
+        if self._made is None:
+            return {"markers_written": self.markers_written, "markers_failed": self.markers_failed}
         told = {f"exact_{name}": value for name, value in self.exact.metrics().items()}
         told |= {f"snapshot_{name}": value for name, value in self.snapshot.metrics().items()}
         return told | {"markers_written": self.markers_written, "markers_failed": self.markers_failed}

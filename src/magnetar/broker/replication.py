@@ -188,13 +188,13 @@ class Replication:
     def retained(self, text: str) -> tuple[Mark, ...]:
         """What a link tells its destination: per origin the first of its own messages that it retains."""
         found = self.topics.get(text)
-        return () if found is None else found.exact.own_marks()
+        return () if found is None else found.retained()
 
     def learn_retained(self, text: str, marks: tuple[Mark, ...]) -> None:
         """What a link's source told in that way."""
         found = self.topics.get(text)
         if found is not None:
-            found.exact.learn_own(marks)
+            found.learn_retained(marks)
 
     def rebased(self, text: str, cluster: str) -> None:
         """A link of a topic to or from a cluster began anew, or something was lost to it."""
