@@ -37,7 +37,11 @@ class Plant(NamedTuple):
     seed: int
 
 
-KNOWN: dict[str, int] = {}
+KNOWN: dict[str, int] = {
+    "no_chain": 3, "no_dedup": 0, "p_is_cursor": 0, "w_from_log_only": 3, "read_unsynced": 0, "no_handshake": 3,
+    "unknown_base_is_all": 12, "latest_is_ack": 11, "cumulative_by_index": 5, "full_replaces": 4, "no_pending": 12,
+    "floor_is_ack": 0, "no_restricted_check": 5,
+}  # fmt: skip
 """A seed that finds each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`)."""
 
 BUGS: dict[str, Plant] = {

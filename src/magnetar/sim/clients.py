@@ -18,6 +18,9 @@ CONNECT: Final = encode(
     pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="sim", protocol_version=PROTOCOL_VERSION))
 )
 
+PERMITS: Final = 500
+"""A consumer's queue, as official clients have it: asked for again when half of it is used."""
+
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = 0, 1, 2, 3
 
 
@@ -160,6 +163,7 @@ class Consumer(Client):
         self.topic, self.subscription, self.kind = topic, subscription, kind
         self.ready = False
         self.received: list[Received] = []
+        self._unused = 0
         self.asked: dict[int, tuple[Any, set[int]]] = {}
         self._subscribe = pb.CommandSubscribe(
             topic=topic, subscription=subscription, subType=kind, consumer_id=1, request_id=0,
@@ -175,7 +179,7 @@ class Consumer(Client):
             self._message(frame)
         elif command.type == 13 and not self.ready:
             self.ready = True
-            self.flow(1000)
+            self.flow(PERMITS)
         elif command.type == 38:
             self._ack_answered(command.ackResponse)
         elif command.type in (14, 16):
@@ -192,6 +196,7 @@ class Consumer(Client):
 
     def flow(self, permits: int) -> None:
         """Ask for messages."""
+        self._unused += permits
         self.put(encode(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=1, messagePermits=permits))))
 
     def _message(self, frame: Frame) -> None:
@@ -203,7 +208,9 @@ class Consumer(Client):
         self.received.append(Received(position, published.uid, published.count, bits))
         uids = {published.uid + number for number in range(published.count) if bits >> number & 1}
         self.world.acks.delivered(self, uids)
-        self.flow(bits.bit_count())
+        self._unused -= bits.bit_count()
+        if self._unused < PERMITS // 2:
+            self.flow(PERMITS)
 
     # --------------------------------------------------------------------------------------------------- acknowledging
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _Fact = tuple[int, Callable[[Broker], None]]
 
 LINK_TOKEN = b"sim"
-VALIDATE_EVERY = 5
+VALIDATE_EVERY = 10
 """Every so many events the broker's own `validate` runs: it costs as much as several events."""
 
 logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)

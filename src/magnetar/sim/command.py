@@ -29,9 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bug", default="", choices=("", *BUGS), help="leave a rule out")
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
+    parser.add_argument(
+        "--find", default="", choices=("", *BUGS), help="the first of the seeds that notices this planted bug"
+    )
     parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
     parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
     given = parser.parse_args(arguments)
+    if given.find:
+        return _find(given)
     if given.compare:
         return _compare(given)
     if given.seed is not None:
@@ -49,6 +54,17 @@ def _one(given: argparse.Namespace) -> int:
         f"({outcome.events} events, digest {outcome.digest:08x})\n"
     )
     return 1 if outcome.why else 0
+
+
+def _find(given: argparse.Namespace) -> int:
+    mode = BUGS[given.find].mode
+    for seed in range(given.first, given.first + given.seeds):
+        why = run_world(seed, mode, bug=given.find).why
+        if why and not run_world(seed, mode).why:
+            sys.stdout.write(f"{given.find}: seed {seed} ({mode}): {why}\n")
+            return 0
+    sys.stdout.write(f"{given.find}: not noticed by {given.seeds} seeds\n")
+    return 1
 
 
 def _compare(given: argparse.Namespace) -> int:

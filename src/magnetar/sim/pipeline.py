@@ -38,10 +38,16 @@ CONNECT_LINK = encode(
 )
 
 TICK_MS = 400
-"""Between two looks of an idle pipeline for something to do."""
+"""Between two looks of an idle pipeline for something to do, while things go wrong."""
 
-HANDSHAKE_MS = 4_000
+CALM_TICK_MS = 2_000
+"""The same when all is well: news comes by itself, and worlds are calm for longer than they are not."""
+
+HANDSHAKE_MS = 6_000
 """Between two handshakes of an idle link: well below `identity_silence_ms`."""
+
+AGAIN_MS = 300
+"""Between two handshakes of a link that waits for one."""
 
 WINDOW = 3
 """Pieces under way of one task."""
@@ -287,7 +293,7 @@ class Link:
         self.stopped = False
 
     def _tick(self) -> None:
-        self.world.clock.after(TICK_MS, self._tick)
+        self.world.clock.after(TICK_MS if self.world.storm else CALM_TICK_MS, self._tick)
         if not self.stopped:
             self.work()
 
@@ -324,7 +330,7 @@ class Link:
         if not self._to.open:
             return
         names = [name for name, told in self._topics.items() if self._shaken.get(name) != _life(told)]
-        if names or self.world.clock.now_ms - self._shook_ms >= HANDSHAKE_MS:
+        if self.world.clock.now_ms - self._shook_ms >= (AGAIN_MS if names else HANDSHAKE_MS):
             self._handshake()
         for name in list(self._topics):
             self._plan(name)

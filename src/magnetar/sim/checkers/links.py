@@ -27,6 +27,7 @@ class OnceAndInOrder(Checker):
         self._floor: dict[tuple[str, str, str], Position] = {}
         self._before: dict[tuple[str, str, str], set[int]] = {}
         self._begun: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._gens: dict[tuple[str, str, str], int] = {}
         self._lost: dict[tuple[str, str, str], tuple[int, set[int]]] = {}
 
     def stored(self, cluster: "Cluster", topic: str, copy: "Copy", entry: StoredEntry, published: "Published") -> None:
@@ -69,9 +70,7 @@ class OnceAndInOrder(Checker):
                     self._lost[key] = (self._gen(source, target, topic), set(copy.ever))
 
     def _gen(self, source: str, target: str, topic: str) -> int:
-        broker = self.world.clusters[source].broker
-        state = broker.links.sources[target].topics.get(topic) if broker is not None else None
-        return state.cursor.gen if state is not None else -1
+        return self._gens.get((source, target, topic), 0)
 
     def after_event(self, cluster: "Cluster") -> None:
         """A source that meets a watermark of an earlier life cannot send what is at or below it; it says so."""
@@ -87,10 +86,13 @@ class OnceAndInOrder(Checker):
                     if copy is not None and (copy.uuid, copy.incarnation) == self._begun[key]:
                         self._before.setdefault(key, set()).update(copy.deleted)
                 floor = max(state.floor, state.cursor.c if state.cursor.c > state.log.last else NONE)
+                if state.rewinding is not None and state.rewinding.c > state.cursor.c:
+                    floor = max(floor, state.rewinding.c)  # a jump on its way to the store
                 if floor != NONE:
                     self._floor[key] = max(floor, self._floor.get(key, NONE))
+                self._gens[key] = state.cursor.gen
                 lost = self._lost.get(key)
-                if lost is not None and state.cursor.gen > lost[0] >= 0:
+                if lost is not None and state.cursor.gen > lost[0]:
                     # The rewind is in use: what the destination once had and was deleted here meanwhile is declared now.
                     del self._lost[key]
                     copy = self.world.truth.copies.get((cluster.name, topic))
