@@ -306,6 +306,7 @@ class Site:
         if subscription in self.deletions:
             raise Violation(f"{self.cluster}: {subscription} was deleted here, and another cluster brings it back")
         self.open[subscription] = Cursor.at(self.log, EARLIEST)
+        self.expired_ever |= self.ever - {uid for position, uid in self.uids.items() if self.log.valid(position)}
         self.world.say(f"{self.cluster} gets {subscription} from another cluster")
 
     def apply(self, subscription: str, entries: PositionSet, partial: Mapping[Position, int]) -> None:
@@ -339,14 +340,14 @@ class Site:
 
     def unacked(self, subscription: str = SUB) -> list[Position]:
         cursor = self.open[subscription]
-        return [position for position in sorted(self.uids) if self.log.valid(position) and not cursor.is_acked(position)]
+        return [
+            position for position in sorted(self.uids) if self.log.valid(position) and not cursor.is_acked(position)
+        ]
 
     def acked_uids(self, subscription: str = SUB) -> set[int]:
         """Of the retained ones."""
         cursor = self.open[subscription]
-        return {
-            uid for position, uid in self.uids.items() if self.log.valid(position) and cursor.is_acked(position)
-        }
+        return {uid for position, uid in self.uids.items() if self.log.valid(position) and cursor.is_acked(position)}
 
     def check(self) -> None:
         self.machine.validate()
@@ -364,9 +365,13 @@ def describe(marker: Any) -> str:
             shown = {f"{key.cluster}/{key.incarnation}": runs for key, runs in held.items()}
             return f"SNAPSHOT {snapshot_id} at {local} = { {c: str(p) for c, p in clusters.items()} } {shown}"
         case markers.Update(_, clusters, claim):
-            shown = {f"{key.cluster}/{key.incarnation}": runs for key, runs in claim.acked.items()} if claim else "plain"
+            shown = (
+                {f"{key.cluster}/{key.incarnation}": runs for key, runs in claim.acked.items()} if claim else "plain"
+            )
             base = claim.base if claim else None
-            return f"UPDATE { {c: str(p) for c, p in clusters.items()} } {shown} base {base} seeks {claim and claim.seeks}"
+            return (
+                f"UPDATE { {c: str(p) for c, p in clusters.items()} } {shown} base {base} seeks {claim and claim.seeks}"
+            )
     return f"{marker}"
 
 
@@ -400,6 +405,8 @@ class World:
     boost: ClassVar[dict[str, float]] = {}
     """What a world does more (or less) often than others."""
     clusters_least: ClassVar[int] = 2
+    warm: ClassVar[float] = 0.6
+    """Share of worlds in which the subscription is there from the beginning."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rng, self.trace = rng, trace
@@ -437,6 +444,9 @@ class World:
         for site in self.sites.values():
             site.skew = rng.choice((0, 0, -3_600_000, 3_600_000)) if not self.is_plain else 0
         self.actions = self.make_actions()
+        if rng.random() < self.warm:
+            self.bases.append(set())
+            self.make(self.sites[self.home], EARLIEST)
 
     def say(self, text: str) -> None:
         if self.trace is not None:
@@ -863,9 +873,7 @@ class World:
         skipped = set.intersection(*self.bases)
         for name in sorted(self.members):
             site = self.sites[name]
-            if SUB in site.open and (
-                wrong := sorted(site.acked_uids() - self.done - site.expired_ever - skipped)
-            ):
+            if SUB in site.open and (wrong := sorted(site.acked_uids() - self.done - site.expired_ever - skipped)):
                 raise Violation(f"{name} skips {wrong}, which a consumer that subscribed elsewhere still wants")
 
     def check_told(self) -> None:

@@ -307,10 +307,16 @@ class Snapshots:
 
     def _retell(self, clusters: Collection[str]) -> None:
         for subscription, state in self._states.items():
-            state.retell = (state.retell | set(clusters)) & self._audience
+            forgot = {cluster for cluster in clusters if not self._remembers(state, cluster)}
+            state.retell = (state.retell | forgot) & self._audience
             state.announce = state.announce or bool(clusters)
             self._host.dirty(subscription)
         self._work()
+
+    def _remembers(self, state: State, cluster: str) -> bool:
+        """Whether a cluster sought in the present life of its topic: what was acknowledged before would undo that."""
+        seek = state.seeks.get(cluster)
+        return seek is not None and seek.incarnation >= self._host.incarnation_of(cluster)
 
     def healed(self) -> None:
         """See `geo.host.Machine`."""

@@ -1,0 +1,403 @@
+"""Planted bugs: the world of `snapworld` with one rule left out of the real code. Each must be found.
+
+The first seven have the names of ../../shared/model/snapshot.py; the others are rules that that model leaves out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.snapshots import Snapshots
+from magnetar.geo.snapshots.cache import Taken
+from magnetar.geo.snapshots.held import Held
+from magnetar.geo.snapshots.pending import Pending, Step
+from magnetar.geo.snapshots.receiving import Receiver
+from magnetar.geo.snapshots.state import State
+from magnetar.wire import markers
+from magnetar.wire.acksets import SoughtEpoch
+from tests.support import snapworld
+from tests.support.snapworld import Site, World
+
+SNAPSHOTS = "magnetar.geo.snapshots"
+
+
+class Planted(World):
+    """A world with a rule left out; `patches` says where."""
+
+    patches: ClassVar[dict[str, Any]] = {}
+    reason: ClassVar[str] = ""
+    """Part of the violation that the missing rule leads to; other ones do not count."""
+
+
+class Plain(Planted):
+    """Positions only, as PIP-33 has them, and three clusters."""
+
+    reason = "nobody acknowledged"
+    plain = 1.0
+    clusters_least = 3
+    warm = 1.0
+    boost: ClassVar[dict[str, float]] = {"stall": 3, "consume": 2, "tick": 2, "crash": 0.3, "fail": 0}
+
+
+class OneRound(Plain):
+    """Three clusters, one round."""
+
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending._round_over": lambda self: Step.COMPLETE}
+
+
+def untagged(self: Pending, response: markers.SnapshotResponse) -> Step:
+    """Rounds are told apart by nothing; a repeated first answer ends the second round."""
+    bare = response._replace(snapshot_id=response.snapshot_id.split(":", maxsplit=1)[0])
+    if bare.snapshot_id != self.snapshot_id:
+        return Step.IGNORED
+    return _answered(self, bare._replace(snapshot_id=self.round_id))
+
+
+_answered = Pending.answered
+
+
+class Untagged(Plain):
+    """And handlers are only at-least-once: an answer may be given twice."""
+
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending.answered": untagged}
+
+    def push(self, entry: Any, site: Site, to: Site) -> None:
+        super().push(entry, site, to)
+        if entry.flags & 4 and isinstance(marker := markers.parse_marker(entry.data), markers.SnapshotRequest):
+            if self.rng.random() < 0.5:
+                response = markers.SnapshotResponse(marker.snapshot_id, to.cluster, to.log.last)
+                to.append_marker(markers.build_marker(response, self.now_ms, [site.cluster]), [site.cluster])
+
+
+class Partial(Plain):
+    """A snapshot whose time is up is used with the answers that it has."""
+
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending.usable": lambda self: dict(self.positions)}
+    boost: ClassVar[dict[str, float]] = {"long": 10, "stall": 3}
+
+
+class NoVector(Planted):
+    """PIP-33 as written, tagged rounds, two of them: a wiped cluster, a late joiner."""
+
+    plain = 0.0
+    warm = 1.0
+    reason = "nobody acknowledged"
+
+    def push(self, entry: Any, site: Site, to: Site) -> None:
+        self.is_plain = True
+        super().push(entry, site, to)
+        self.is_plain = False
+
+    def check_told(self) -> None:
+        """Positions tell less."""
+
+    def check_tail(self, home: Site) -> None:
+        """Positions tell less."""
+
+    def publish(self, site: Site | None = None, *, everywhere: bool = False) -> None:
+        super().publish(site, everywhere=True)
+
+    boost: ClassVar[dict[str, float]] = {"wipe": 3, "quota": 0, "expire": 0, "seek": 0}
+
+
+def claim_up_to_highest(held: Held) -> Held:
+    return Held({key: [(0, runs[-1][1])] for key, runs in held.origins.items()})
+
+
+_taken = Taken.__init__
+
+
+def taken_highest(self: Taken, local: Position, clusters: dict[str, Position], held: Held) -> None:
+    _taken(self, local, clusters, claim_up_to_highest(held))
+
+
+class NoRestrictedCheck(Planted):
+    """The vector is one number per origin, and replicate_to is not looked at."""
+
+    reason = "nobody acknowledged"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.cache.Taken.__init__": taken_highest}
+    boost: ClassVar[dict[str, float]] = {"quota": 0, "join": 0}
+
+
+class HighestOnly(NoRestrictedCheck):
+    """The same where nothing is restricted: gaps, filters and late joiners are enough."""
+
+    boost: ClassVar[dict[str, float]] = {"quota": 3, "join": 5}
+
+    def publish(self, site: Site | None = None, *, everywhere: bool = False) -> None:
+        super().publish(site, everywhere=True)
+
+
+class NoEpoch(Planted):
+    """An update that was written before a seek undoes it."""
+
+    reason = "undoes the seek"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {
+        f"{SNAPSHOTS}.receiving.Receiver._written_before_our_seek": lambda self, claim, state: False
+    }
+    warm = 1.0
+    boost: ClassVar[dict[str, float]] = {"seek": 5, "wipe": 0.2, "move": 10, "consume": 2}
+
+
+class ReuseLedgers(Planted):
+    """Ledger ids, and so incarnations, start again after a wipe."""
+
+    reason = "nobody acknowledged"
+    plain = 0.0
+    reuse_ledgers = True
+    boost: ClassVar[dict[str, float]] = {"wipe": 3}
+
+
+class BaseIsAck(Planted):
+    """Creation at Latest counts as an acknowledgement of everything before."""
+
+    reason = "still wants"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {
+        f"{SNAPSHOTS}.machine.Snapshots._claimable": lambda _, state, taken: taken.held.minus(state.expired)
+    }
+    boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "move": 10, "subscribe": 5, "stall": 5}
+
+
+class ExpiryIsAck(Planted):
+    """Expiry is told like an acknowledgement (B11)."""
+
+    reason = "nobody acknowledged"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots.expired": lambda *_: None}
+    boost: ClassVar[dict[str, float]] = {"expire": 5}
+
+
+def own_with_present_vector(self: Any, entry: Any, marker: Any) -> None:
+    if isinstance(marker, markers.Snapshot) and self._started:
+        marker = marker._replace(held=self._held.copy().origins)
+    _own(self, entry, marker)
+
+
+_own = Snapshots._own
+
+
+class VectorTooLate(Planted):
+    """The vector is what the log holds when the snapshot is read, not at its local position."""
+
+    reason = "nobody acknowledged"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._own": own_with_present_vector}
+
+
+class NeverRests(Planted):
+    """Who was told by an update tells it on."""
+
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.state.State.has_news": property(lambda self: True)}
+
+
+def hears_of_a_seek(self: Receiver, marker: SoughtEpoch, states: dict[str, State]) -> None:
+    if marker.subscription in states:
+        states[marker.subscription].heard(marker.epoch)
+
+
+class SeekForgetsNothing(Planted):
+    """A cluster that hears of a seek goes on telling what it knew before."""
+
+    reason = "undoes the seek"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver.sought": hears_of_a_seek}
+    boost: ClassVar[dict[str, float]] = {"seek": 3, "wipe": 0, "move": 10}
+
+
+def retell_to_all(self: Snapshots, clusters: Any) -> None:
+    for name, state in self._states.items():
+        cursor = self._host.cursor(name)
+        if cursor is not None:
+            state.told, state.news = NONE, cursor.mark_delete
+    _retell(self, clusters)
+
+
+_retell = Snapshots._retell
+
+
+class RetellsToAll(Planted):
+    """Whoever forgot is told everything again, and so is everybody else."""
+
+    reason = "undoes the seek"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._retell": retell_to_all}
+    clusters_least = 3
+    warm = 1.0
+    boost: ClassVar[dict[str, float]] = {"seek": 5, "handshake": 30, "wipe": 0, "move": 10, "consume": 3}
+
+
+class NothingOnArrival(Planted):
+    """What others said is acknowledged is forgotten before the message comes."""
+
+    reason = "told"
+    plain = 0.0
+    clusters_least = 3
+    warm = 1.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._claimed": lambda *_: None}
+    boost: ClassVar[dict[str, float]] = {"stall": 4, "consume": 4, "expire": 0, "quota": 0}
+
+
+def wanted_for_messages(self: Snapshots) -> bool:
+    return self.writes and self._started and bool(self._states) and self._last_message > self._taker.newest
+
+
+class NoTrailing(Planted):
+    """Snapshots are only taken for new messages."""
+
+    reason = "told"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._wanted": wanted_for_messages}
+    boost: ClassVar[dict[str, float]] = {"seek": 3}
+
+
+def work_without_telling(self: Snapshots) -> None:
+    with patch.object(self, "_tell", lambda *_: None):
+        _work(self)
+
+
+_work = Snapshots._work
+
+
+class SnapshotMustComeFirst(Planted):
+    """A snapshot that arrives after the acknowledgement is not looked at before the next one (Pulsar #16651)."""
+
+    reason = "told"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._work": work_without_telling}
+
+
+class ForgetsRebase(Planted):
+    """A wiped peer is told nothing."""
+
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots.rebased": lambda *_: None}
+    boost: ClassVar[dict[str, float]] = {"wipe": 3}
+
+
+def told_at_once(self: Snapshots, subscription: str, state: State) -> None:
+    _tell(self, subscription, state)
+    if state.writing is not None:
+        state.told = state.writing.local
+
+
+_tell = Snapshots._tell
+
+
+class ToldTooEarly(Planted):
+    """An update counts as told before it is durable."""
+
+    reason = "told"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._tell": told_at_once}
+    boost: ClassVar[dict[str, float]] = {"fail": 5}
+
+
+class ForgetsDeletion(Planted):
+    """The next update brings a deleted subscription back."""
+
+    reason = "brings it back"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {
+        f"{SNAPSHOTS}.machine.Snapshots.deleted": lambda self, subscription: self._states.pop(subscription, None)
+    }
+    boost: ClassVar[dict[str, float]] = {"delete": 5}
+
+
+class HeldForgetsTrimmed(Planted):
+    """What retention deleted is no longer in the vector after a restart: the tail of a quiet origin is never told."""
+
+    reason = "told"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.state.flat": lambda held: []}
+    boost: ClassVar[dict[str, float]] = {"trim": 5, "crash": 5}
+
+
+class StaleBase(Planted):
+    """What was deleted before the subscription came counts as acknowledged."""
+
+    reason = "nobody acknowledged"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._brought": lambda self: self._new_state()}
+    boost: ClassVar[dict[str, float]] = {"quota": 5}
+
+
+class NoMerge(Planted):
+    """Bases of creations are not merged."""
+
+    reason = "still wants"
+    plain = 0.0
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver._merge_base": lambda *_: None}
+    boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "move": 10, "subscribe": 5, "stall": 5}
+
+
+BUGS: dict[str, type[Planted]] = {
+    "one_round": OneRound,
+    "untagged": Untagged,
+    "partial": Partial,
+    "no_vector": NoVector,
+    "no_restricted_check": NoRestrictedCheck,
+    "no_epoch": NoEpoch,
+    "reuse_ledgers": ReuseLedgers,
+    "highest_only": HighestOnly,
+    "base_is_ack": BaseIsAck,
+    "expiry_is_ack": ExpiryIsAck,
+    "vector_too_late": VectorTooLate,
+    "never_rests": NeverRests,
+    "seek_forgets_nothing": SeekForgetsNothing,
+    "retells_to_all": RetellsToAll,
+    "nothing_on_arrival": NothingOnArrival,
+    "no_trailing": NoTrailing,
+    "snapshot_must_come_first": SnapshotMustComeFirst,
+    "forgets_rebase": ForgetsRebase,
+    "told_too_early": ToldTooEarly,
+    "forgets_deletion": ForgetsDeletion,
+    "held_forgets_trimmed": HeldForgetsTrimmed,
+    "stale_base": StaleBase,
+    "no_merge": NoMerge,
+}
+"""The first seven by the names of ../../shared/model/snapshot.py."""
+
+KNOWN: dict[str, int] = {}
+"""A seed that finds each bug, from a search over 0, 1, 2, ... (`python -m tests.support.snapbugs`)."""
+
+BUG_STEPS = 100
+
+
+@contextmanager
+def planted(world: type[World]) -> Iterator[None]:
+    """The world's patches, for as long as the block runs."""
+    patches: Mapping[str, Callable[..., Any]] = getattr(world, "patches", {})
+    active = [patch(name, function) for name, function in patches.items()]
+    for one in active:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in active:
+            one.stop()
+
+
+def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:
+    """The first of some seeds that finds a planted bug: seed, violation, trace."""
+    with planted(BUGS[name]):
+        for seed in seeds:
+            why, trace = snapworld.run_world(seed, BUGS[name], 250 if issubclass(BUGS[name], Plain) else BUG_STEPS)
+            if BUGS[name].reason in why and why:
+                return seed, why, trace
+    return None
+
+
+if __name__ == "__main__":
+    import sys
+
+    for bug in sys.argv[1:] or BUGS:
+        first = find(bug, range(4000))
+        told = f"seed {first[0]}, {len(first[2])} events: {first[1][:90]}" if first else "NOT FOUND"
+        sys.stdout.write(f"{bug}: {told}\n")
+        sys.stdout.flush()

@@ -1,0 +1,31 @@
+"""Seeks against what others retell."""
+
+from magnetar.core.ids import Position
+from magnetar.wire.acksets import Epoch, SoughtEpoch
+from magnetar.wire.markers import SnapshotRequest, Update
+from tests.unit.geo.snapshots.host import Host
+
+
+def retold(incarnation: int) -> int:
+    """How many updates `b` gets after its link began anew, having sought in the life 1 of its topic."""
+    host = Host("b")
+    host.incarnation_of = lambda cluster: incarnation  # type: ignore[method-assign]
+    host.subscribe()
+    host.ack(host.publish())
+    host.answer("b")
+    host.told("b", SoughtEpoch("b", "s", Epoch(1, 5, "b", 1)))
+    host.written.clear()
+    host.machine.rebased("b")
+    host.run()
+    host.pass_ms(1000)
+    if any(isinstance(marker, SnapshotRequest) for marker, _ in host.written):
+        host.answer("b", Position(incarnation, 0))
+    return len([update for update in host.take(Update) if not update.claim.created])
+
+
+def test_a_link_that_begins_anew_does_not_undo_a_seek() -> None:
+    assert retold(incarnation=1) == 0
+
+
+def test_a_wiped_cluster_is_told_everything() -> None:
+    assert retold(incarnation=2) == 1
