@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from magnetar.cli.commands import ORDER, app
-from magnetar.core import config
+from magnetar.core import config, settings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -112,8 +112,8 @@ def config_page() -> str:
             BROKER_HEAD,
             struct_table(config.BrokerConfig),
             "## `[replication.limits]`\n\nOf the pipeline; other constants of the link protocol are none of an operator's.\n",
-            struct_table(config.ReplicationLimits),
-            "## `[subscriptions]`\n\nReplicated subscriptions; read and checked, acted on by a later version.\n",
+            struct_table(settings.ReplicationLimits),
+            "## `[subscriptions]`\n\nReplicated subscriptions, see ../replicated-subscriptions.md.\n",
             struct_table(config.SubscriptionsConfig),
             "## `[deduplication]`\n",
             struct_table(config.DeduplicationConfig),

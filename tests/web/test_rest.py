@@ -222,6 +222,8 @@ CASES: list[Case] = [
     ("GET", f"{A}/namespaces/acme/kept/deduplication", None, 200),
     ("GET", f"{A}/namespaces/acme/kept/deduplicationSnapshotInterval", None, 200),
     ("GET", f"{P}/own-policies/deduplicationEnabled", None, 200),
+    ("GET", f"{P}/own-policies/replicateSubscriptionState", None, 200),
+    ("GET", f"{A}/namespaces/acme/kept/replicateSubscriptionState", None, 200),
     ("GET", f"{P}/own-policies/deduplicationSnapshotInterval", None, 200),
     ("GET", f"{N}/backlogQuotaMap", None, 200),
     ("GET", f"{A}/namespaces/{NS404}/backlogQuotaMap", None, 404),
@@ -445,10 +447,17 @@ async def prepare(world: World) -> None:
         (
             "PUT",
             f"{A}/namespaces/acme/kept",
-            '{"message_ttl_in_seconds":5, "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9},'
-            ' "deduplicationEnabled": true, "deduplicationSnapshotIntervalSeconds": 9}',
+            '{"message_ttl_in_seconds":5, "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9}}',
+        ),
+        ("POST", f"{A}/namespaces/acme/kept/deduplication", "true"),
+        (
+            "POST",
+            f"{A}/namespaces/acme/kept/deduplicationSnapshotInterval",
+            "9",
         ),
         ("PUT", f"{P}/own-policies", None),
+        ("POST", f"{P}/own-policies/replicateSubscriptionState", "true"),
+        ("POST", f"{A}/namespaces/acme/kept/replicateSubscriptionState", "true"),
         ("POST", f"{P}/own-policies/deduplicationEnabled", "false"),
         ("POST", f"{P}/own-policies/deduplicationSnapshotInterval", "0"),
     )

@@ -21,6 +21,7 @@ NAMES = {
     "topic": "t",
     "subscription": "s",
     "target": "us-east",
+    "origin": "us-east",
     "timestamp": "1",
     "count": "1",
     "seconds": "1",

@@ -42,6 +42,9 @@ from magnetar.wire.frames import Frame
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 """Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
 
+NO_DEDUPLICATION: Final = DeduplicationConfig()
+DEFAULT_SUBSCRIPTIONS: Final = SubscriptionsConfig()
+
 
 class Broker:
     """The broker of one cluster.
@@ -81,9 +84,9 @@ class Broker:
         cache: EntryCache,
         link_targets: tuple[str, ...] = (),
         routes: frozenset[tuple[str, str]] | None = None,
-        subscriptions: SubscriptionsConfig = SubscriptionsConfig(),
+        subscriptions: SubscriptionsConfig = DEFAULT_SUBSCRIPTIONS,
         machines: MakeMachines | None = None,
-        deduplication: DeduplicationConfig = DeduplicationConfig(),
+        deduplication: DeduplicationConfig = NO_DEDUPLICATION,
         boot: int = 0,
     ) -> None:
         self.outbox = outbox

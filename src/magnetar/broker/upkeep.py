@@ -114,14 +114,12 @@ class Upkeep:
         """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything."""
         marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
         broker = self._broker
-        for low in (
+        lows = (
             broker.links.durable_low(topic),
             broker.deduplications.durable_low(topic),
             broker.replication.durable_low(topic),
-        ):
-            if low is not None:
-                marks.append(low)
-        return min(marks, default=None)
+        )
+        return min([*marks, *(low for low in lows if low is not None)], default=None)
 
     def _retention(self, topic: Topic) -> Retention:
         policy = self._broker.resources.retention(topic.name.namespace_name)

@@ -130,10 +130,10 @@ def read_topic(connect: Callable[[], LinkClient], work: Work, origin: str) -> It
             batch, before = _rows(work, read, memoryview(payload), ours, before)
             if batch is not None:
                 yield batch
-            end = Position(read.end.ledger, read.end.entry)
-            if end <= after:
+            seen = Position(read.end.ledger, read.end.entry)
+            if seen <= after:
                 return
-            after = end
+            after = seen
     finally:
         reading.close()
 
