@@ -230,8 +230,7 @@ class ReplicatedTopic(StoredStates):
             self._both()
             self._event(lambda machine: machine.stored(entries))
 
-    def _acknowledged(self, subscription: Subscription, acked: Acked) -> None:
-        name = subscription.name
+    def _acknowledged(self, name: str, acked: Acked) -> None:
         if self.ready:
             self.progress.acknowledged(name, acked)
             for machine in self._machines:
@@ -239,10 +238,10 @@ class ReplicatedTopic(StoredStates):
             if self._later or self._touched:
                 self._settle()
         else:
-            self._waiting.append(lambda: self._acknowledged(subscription, acked))
+            self._waiting.append(lambda: self._acknowledged(name, acked))
 
-    def _expired(self, subscription: Subscription, after: Position, up_to: Position) -> None:
-        self.when_ready(lambda: self.snapshot.expired(subscription.name, after, up_to))
+    def _expired(self, name: str, after: Position, up_to: Position) -> None:
+        self.when_ready(lambda: self.snapshot.expired(name, after, up_to))
 
     def created(self, subscription: Subscription) -> None:
         """A consumer or operator made a replicated subscription here, or switched one to it (the property is set)."""

@@ -9,11 +9,11 @@ The type may change whenever there are no consumers. Everything here is one mach
 and asks for things only through its outbox and the two callbacks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from magnetar.broker import subscription_stats
+from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER, AckedSubscription
 from magnetar.broker.consumer import Consumer, Counters, Rates, SubType
 from magnetar.broker.dispatch.base import Dispatcher, KeySharedPolicy
 from magnetar.broker.dispatch.exclusive import Exclusive
@@ -24,24 +24,14 @@ from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundi
 from magnetar.broker.effects import Note, Outbox, Send
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.host import Acked
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import EntryFlags
-from magnetar.storage.positions import PositionSet
 from magnetar.wire import commands
-from magnetar.wire.pulsar_pb2 import KeySharedMeta, MessageIdData
+from magnetar.wire.pulsar_pb2 import KeySharedMeta
 from magnetar.wire.versions import may_push
 
 REPLICATED: Final = "pulsar.replicated.subscription"
 """Pulsar's name of the cursor property that marks a replicated subscription."""
-
-EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
-EXPIRED_ENTRY: Final = "magnetar.expired.entry"
-"""Cursor properties of a replicated subscription: everything at or below has expired *here*. Expiry is no acknowledgement
-(FINDINGS B11): when another cluster's seek brings messages back, those that expired here stay away."""
-
-OnAcked = Callable[["Subscription", Acked], None]
-OnExpired = Callable[["Subscription", Position, Position], None]
 
 _UNLIMITED: Final = 1 << 62
 _TOPIC_MIGRATED: Final = 68
@@ -52,17 +42,6 @@ _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
     SubType.SHARED: Shared,
     SubType.KEY_SHARED: KeyShared,
 }
-_SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
-
-
-@dataclass(slots=True)
-class Moments:
-    """When something last happened, wall clock ms; 0 for never."""
-
-    flow_ms: int = 0
-    acked_ms: int = 0
-    mark_delete_moved_ms: int = 0
-    expired_ms: int = 0
 
 
 class SubscriptionConfig(Protocol):
@@ -85,7 +64,7 @@ class SubscriptionConfig(Protocol):
         """Entries whose redeliveries are counted."""
 
 
-class Subscription:
+class Subscription(AckedSubscription):
     """One subscription of one topic.
 
     Args:
@@ -103,8 +82,6 @@ class Subscription:
     Attributes:
         consumers: in the order of their coming.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
-        on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
-        on_expired: told what expires here, after < p <= up_to.
     """
 
     def __init__(
@@ -121,6 +98,7 @@ class Subscription:
         on_dirty: Callable[["Subscription"], None],
         on_detached: Callable[[int, int], None],
     ) -> None:
+        super().__init__()
         self.topic = topic
         self.name = name
         self.cursor = cursor
@@ -132,13 +110,9 @@ class Subscription:
         self._log = log
         self._on_dirty = on_dirty
         self._on_detached = on_detached
-        self._late_up_to = NONE
-        self.on_acked: OnAcked | None = None
-        self.on_expired: OnExpired | None = None
         self._ranges_max = config.cursor_ranges_max
         self._told_left_out = False
         self.rates = Rates()
-        self.moments = Moments()
         self._gone = Counters()
         limits = Limits(
             unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
@@ -259,124 +233,6 @@ class Subscription:
             self._dispatcher.mark_delete_moved()
         self._dispatcher.dispatch()
 
-    def ack(self, consumer: Consumer, ids: Sequence[MessageIdData], *, cumulative: bool) -> bool:
-        """Acknowledge: entries, messages of batches (ack_set), or everything up to one id.
-
-        What is no entry of this topic, or acknowledged already, is passed over.
-
-        Returns:
-            Whether the cursor changed (then it is stored soon).
-
-        Raises:
-            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one with
-                another number of ids than one.
-        """
-        before = self.cursor.mark_delete
-        if self._late_up_to != NONE:
-            ids = self._without_late(ids)
-            if not ids:
-                return False
-        if cumulative:
-            consumer.cumulative = True
-            changed = self._ack_cumulative(ids)
-        elif self._dispatcher.sub_type in _SHARED_TYPES:
-            changed = self._ack_shared(consumer, ids)
-        else:
-            changed = self._ack_single(consumer, ids)
-        if changed:
-            consumer.last_acked_ms = self.moments.acked_ms = self._outbox.now_ms
-            self._changed(before)
-        return changed
-
-    def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
-        """Without acknowledgements of what was sent before a seek: it would undo the seek (FINDINGS B9).
-
-        What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
-        """
-        read = self._dispatcher.reading.after
-        if read >= self._late_up_to:
-            self._late_up_to = NONE
-            return ids
-        return [item for item in ids if not read < _position(item) <= self._late_up_to]
-
-    def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
-        if self._dispatcher.sub_type in _SHARED_TYPES:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"{self._around} is {self._dispatcher.sub_type.shown}: acknowledge messages one by one, not cumulatively",
-            )
-        if len(ids) != 1:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
-            )
-        position, bits = _position(ids[0]), bits_of(ids[0].ack_set)
-        if not self._log.valid(position):
-            # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
-            return False
-        before = self.cursor.mark_delete
-        changed = self.cursor.ack_up_to(position, bits)
-        if changed and self.on_acked is not None:
-            self._tell_range(before, position, bits)
-        return changed
-
-    def _tell_range(self, before: Position, position: Position, bits: int = 0) -> None:
-        """A cumulative acknowledgement; with `bits`, of its own batch only the messages with bit 0."""
-        assert self.on_acked is not None
-        if not bits or self.cursor.is_acked(position) or not self._log.valid(position):
-            self.on_acked(self, Acked(before, position))
-            return
-        acked = ((1 << self._log.count_at(position)) - 1) & ~bits
-        self.on_acked(self, Acked(before, Position(position.ledger, position.entry - 1), (), {position: acked}))
-
-    def _tell(self, whole: Sequence[Position], ids: Sequence[MessageIdData]) -> None:
-        """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same."""
-        assert self.on_acked is not None
-        partial: dict[Position, int] = {}
-        log = self._log
-        for item in ids:
-            if item.ack_set:
-                position = Position(item.ledgerId, item.entryId)
-                if log.valid(position):
-                    acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
-                    partial[position] = partial.get(position, 0) | acked
-        entries = [position for position in whole if position not in partial] if partial else whole
-        self.on_acked(self, Acked(NONE, NONE, entries, partial))
-
-    def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
-        whole = []
-        changed = 0
-        for item in ids:
-            if item.ack_set:
-                changed += self.cursor.ack_indexes(_position(item), bits_of(item.ack_set))
-            else:
-                whole.append(Position(item.ledgerId, item.entryId))
-        fresh = self.cursor.ack(whole)
-        if self.on_acked is not None:
-            self._tell(whole, ids)
-        consumer.messages_acked += fresh + changed
-        return fresh + changed > 0
-
-    def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
-        cursor = self.cursor
-        whole = []
-        changed = 0
-        for item in ids:
-            position = Position(item.ledgerId, item.entryId)
-            if not item.ack_set:
-                whole.append(position)
-                continue
-            messages = cursor.ack_indexes(position, bits_of(item.ack_set))
-            changed += messages
-            if cursor.is_acked(position):
-                whole.append(position)
-            elif messages:
-                self._dispatcher.settled_part(consumer, position, messages)
-        changed += cursor.ack(whole)
-        if self.on_acked is not None:
-            self._tell(whole, ids)
-        self._dispatcher.settled(consumer, whole)
-        return changed > 0
-
     def redeliver(
         self, consumer: Consumer, positions: Iterable[Position] | None = None, epoch: int | None = None
     ) -> None:
@@ -448,13 +304,7 @@ class Subscription:
             self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
         self._ack_up_to(position, tell=False)
         if self.on_expired is not None:
-            self.on_expired(self, before, position)
-
-    @property
-    def expired(self) -> Position:
-        """Everything at or below has expired here; NONE when that is not known of anything."""
-        properties = self.cursor.properties
-        return Position(properties.get(EXPIRED_LEDGER, NONE.ledger), properties.get(EXPIRED_ENTRY, NONE.entry))
+            self.on_expired(self.name, before, position)
 
     def nth_unacknowledged(self, number: int) -> Position | None:
         """The `number`-th (from 1) entry that is not acknowledged, or None."""
@@ -474,42 +324,6 @@ class Subscription:
             if position not in cursor.acked and not log.flags_at(position) & EntryFlags.MARKER:
                 reached, found = position, found + 1
         return reached, found
-
-    # ------------------------------------------------------------------------------------------- from other clusters
-
-    def acknowledged_elsewhere(self, entries: PositionSet, partial: Mapping[Position, int]) -> bool:
-        """Other clusters' consumers acknowledged entries, and messages of batches (bit sets, 1 = acknowledged).
-
-        Nothing is sent by that; call `available` at the end of the event.
-
-        Returns:
-            Whether the cursor changed.
-        """
-        cursor, before = self.cursor, self.cursor.mark_delete
-        fresh = cursor.ack_set(entries)
-        parts: dict[Position, int] = {}
-        for position, acked in partial.items():
-            if self._log.valid(position):
-                left = ((1 << self._log.count_at(position)) - 1) & ~acked
-                messages = cursor.ack_indexes(position, left)
-                if messages and cursor.is_acked(position):
-                    fresh.add(*position)
-                elif messages:
-                    parts[position] = messages
-        if not fresh and not parts:
-            return False
-        self._dispatcher.acknowledged_elsewhere(fresh, parts)
-        self._changed(before)
-        return True
-
-    def rebuild(self, acked: PositionSet, partial: Mapping[Position, int]) -> None:
-        """Consumed messages came back: consumers are disconnected, the cursor covers exactly this and what expired here."""
-        self.disconnect_all()
-        before = self.cursor.mark_delete
-        self.cursor.replace(acked, partial, self.expired)
-        self._late_up_to = self._log.last
-        self._dispatcher.restart()
-        self._changed(before)
 
     def _ack_up_to(self, position: Position, *, tell: bool = True) -> None:
         before = self.cursor.mark_delete
@@ -607,12 +421,6 @@ class Subscription:
         self._dispatcher.validate()
         assert all(consumer.owner is self for consumer in self.consumers), "a consumer of another subscription"
         assert all(consumer.sub_type is self._dispatcher.sub_type for consumer in self.consumers), "mixed types"
-
-
-def _position(item: MessageIdData) -> Position:
-    """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
-    ledger, entry = item.ledgerId, item.entryId
-    return Position(ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry)
 
 
 def _policy_of(meta: KeySharedMeta | None) -> KeySharedPolicy:

@@ -1,0 +1,240 @@
+"""What is acknowledged on a subscription, and where it comes from: its own consumers, or those of other clusters.
+
+ACK of a consumer     -> cursor -> `on_acked`: a replicated subscription tells the others
+from another cluster  -> cursor, and nobody is told
+a seek                -> acknowledgements of what was sent before it, and not again since, are dropped (FINDINGS B9)
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch.base import Dispatcher
+from magnetar.broker.dispatch.surroundings import DispatchLog, Surroundings
+from magnetar.broker.effects import Outbox
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.geo.host import Acked
+from magnetar.storage.cursor import Cursor, bits_of
+from magnetar.storage.positions import PositionSet
+from magnetar.wire.pulsar_pb2 import MessageIdData
+
+EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
+EXPIRED_ENTRY: Final = "magnetar.expired.entry"
+"""Cursor properties of a replicated subscription: everything at or below has expired *here*. Expiry is no acknowledgement
+(FINDINGS B11): when another cluster's seek brings messages back, those that expired here stay away."""
+
+OnAcked = Callable[[str, Acked], None]
+OnExpired = Callable[[str, Position, Position], None]
+
+_SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
+
+
+@dataclass(slots=True)
+class Moments:
+    """When something last happened, wall clock ms; 0 for never."""
+
+    flow_ms: int = 0
+    acked_ms: int = 0
+    mark_delete_moved_ms: int = 0
+    expired_ms: int = 0
+
+
+class AckedSubscription(ABC):
+    """The acknowledging half of `broker.subscription.Subscription`.
+
+    Attributes:
+        name, durable, cursor: see there.
+        on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
+        on_expired: told what expires here, after < p <= up_to.
+    """
+
+    name: str
+    durable: bool
+    cursor: Cursor
+    _outbox: Outbox
+    _log: DispatchLog
+    _around: Surroundings
+    _dispatcher: Dispatcher
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self._late_up_to = NONE
+        self.on_acked: OnAcked | None = None
+        self.on_expired: OnExpired | None = None
+
+    @abstractmethod
+    def disconnect_all(self) -> None:
+        """Tell all consumers to go and come back."""
+
+    @abstractmethod
+    def _changed(self, mark_delete_before: Position) -> None:
+        """The cursor may have changed."""
+
+    def ack(self, consumer: Consumer, ids: Sequence[MessageIdData], *, cumulative: bool) -> bool:
+        """Acknowledge: entries, messages of batches (ack_set), or everything up to one id.
+
+        What is no entry of this topic, or acknowledged already, is passed over.
+
+        Returns:
+            Whether the cursor changed (then it is stored soon).
+
+        Raises:
+            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one with
+                another number of ids than one.
+        """
+        before = self.cursor.mark_delete
+        if self._late_up_to != NONE:
+            ids = self._without_late(ids)
+            if not ids:
+                return False
+        if cumulative:
+            consumer.cumulative = True
+            changed = self._ack_cumulative(ids)
+        elif self._dispatcher.sub_type in _SHARED_TYPES:
+            changed = self._ack_shared(consumer, ids)
+        else:
+            changed = self._ack_single(consumer, ids)
+        if changed:
+            consumer.last_acked_ms = self.moments.acked_ms = self._outbox.now_ms
+            self._changed(before)
+        return changed
+
+    def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
+        """Without acknowledgements of what was sent before a seek: it would undo the seek (FINDINGS B9).
+
+        What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
+        """
+        read = self._dispatcher.reading.after
+        if read >= self._late_up_to:
+            self._late_up_to = NONE
+            return ids
+        return [item for item in ids if not read < _position(item) <= self._late_up_to]
+
+    def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
+        if self._dispatcher.sub_type in _SHARED_TYPES:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"{self._around} is {self._dispatcher.sub_type.shown}: acknowledge messages one by one, not cumulatively",
+            )
+        if len(ids) != 1:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
+            )
+        position, bits = _position(ids[0]), bits_of(ids[0].ack_set)
+        if not self._log.valid(position):
+            # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
+            return False
+        before = self.cursor.mark_delete
+        changed = self.cursor.ack_up_to(position, bits)
+        if changed and self.on_acked is not None:
+            self._tell_range(before, position, bits)
+        return changed
+
+    def _tell_range(self, before: Position, position: Position, bits: int = 0) -> None:
+        """A cumulative acknowledgement; with `bits`, of its own batch only the messages with bit 0."""
+        assert self.on_acked is not None
+        if not bits or self.cursor.is_acked(position) or not self._log.valid(position):
+            self.on_acked(self.name, Acked(before, position))
+            return
+        acked = ((1 << self._log.count_at(position)) - 1) & ~bits
+        self.on_acked(self.name, Acked(before, Position(position.ledger, position.entry - 1), (), {position: acked}))
+
+    def _tell(self, whole: Sequence[Position], ids: Sequence[MessageIdData]) -> None:
+        """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same."""
+        assert self.on_acked is not None
+        partial: dict[Position, int] = {}
+        log = self._log
+        for item in ids:
+            if item.ack_set:
+                position = Position(item.ledgerId, item.entryId)
+                if log.valid(position):
+                    acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
+                    partial[position] = partial.get(position, 0) | acked
+        entries = [position for position in whole if position not in partial] if partial else whole
+        self.on_acked(self.name, Acked(NONE, NONE, entries, partial))
+
+    def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+        whole = []
+        changed = 0
+        for item in ids:
+            if item.ack_set:
+                changed += self.cursor.ack_indexes(_position(item), bits_of(item.ack_set))
+            else:
+                whole.append(Position(item.ledgerId, item.entryId))
+        fresh = self.cursor.ack(whole)
+        if self.on_acked is not None:
+            self._tell(whole, ids)
+        consumer.messages_acked += fresh + changed
+        return fresh + changed > 0
+
+    def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+        cursor = self.cursor
+        whole = []
+        changed = 0
+        for item in ids:
+            position = Position(item.ledgerId, item.entryId)
+            if not item.ack_set:
+                whole.append(position)
+                continue
+            messages = cursor.ack_indexes(position, bits_of(item.ack_set))
+            changed += messages
+            if cursor.is_acked(position):
+                whole.append(position)
+            elif messages:
+                self._dispatcher.settled_part(consumer, position, messages)
+        changed += cursor.ack(whole)
+        if self.on_acked is not None:
+            self._tell(whole, ids)
+        self._dispatcher.settled(consumer, whole)
+        return changed > 0
+
+    # ------------------------------------------------------------------------------------------- from other clusters
+
+    def acknowledged_elsewhere(self, entries: PositionSet, partial: Mapping[Position, int]) -> bool:
+        """Other clusters' consumers acknowledged entries, and messages of batches (bit sets, 1 = acknowledged).
+
+        Nothing is sent by that; call `available` at the end of the event.
+
+        Returns:
+            Whether the cursor changed.
+        """
+        cursor, before = self.cursor, self.cursor.mark_delete
+        fresh = cursor.ack_set(entries)
+        parts: dict[Position, int] = {}
+        for position, acked in partial.items():
+            if self._log.valid(position):
+                left = ((1 << self._log.count_at(position)) - 1) & ~acked
+                messages = cursor.ack_indexes(position, left)
+                if messages and cursor.is_acked(position):
+                    fresh.add(*position)
+                elif messages:
+                    parts[position] = messages
+        if not fresh and not parts:
+            return False
+        self._dispatcher.acknowledged_elsewhere(fresh, parts)
+        self._changed(before)
+        return True
+
+    def rebuild(self, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Consumed messages came back: consumers are disconnected, the cursor covers exactly this and what expired here."""
+        self.disconnect_all()
+        before = self.cursor.mark_delete
+        self.cursor.replace(acked, partial, self.expired)
+        self._late_up_to = self._log.last
+        self._dispatcher.restart()
+        self._changed(before)
+
+    @property
+    def expired(self) -> Position:
+        """Everything at or below has expired here; NONE when that is not known of anything."""
+        properties = self.cursor.properties
+        return Position(properties.get(EXPIRED_LEDGER, NONE.ledger), properties.get(EXPIRED_ENTRY, NONE.entry))
+
+
+def _position(item: MessageIdData) -> Position:
+    """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
+    ledger, entry = item.ledgerId, item.entryId
+    return Position(ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry)
