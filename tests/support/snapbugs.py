@@ -272,14 +272,6 @@ class SnapshotMustComeFirst(Planted):
     patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._work": work_without_telling}
 
 
-class ForgetsRebase(Planted):
-    """A wiped peer is told nothing."""
-
-    plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots.rebased": lambda *_: None}
-    boost: ClassVar[dict[str, float]] = {"wipe": 3}
-
-
 def told_at_once(self: Snapshots, subscription: str, state: State) -> None:
     _tell(self, subscription, state)
     if state.writing is not None:
@@ -354,7 +346,6 @@ BUGS: dict[str, type[Planted]] = {
     "nothing_on_arrival": NothingOnArrival,
     "no_trailing": NoTrailing,
     "snapshot_must_come_first": SnapshotMustComeFirst,
-    "forgets_rebase": ForgetsRebase,
     "told_too_early": ToldTooEarly,
     "forgets_deletion": ForgetsDeletion,
     "held_forgets_trimmed": HeldForgetsTrimmed,

@@ -135,7 +135,7 @@ class Site:
             self, new_id=self.world.new_id, interval_ms=INTERVAL_MS, timeout_ms=TIMEOUT_MS,
             cached_max=self.world.cached_max,
         )  # fmt: skip
-        after = self.log.last
+        after = NONE if not self.cursors else self.log.last
         for name, data in self.deletions.items():
             self.machine.load(name, data)
         for name, (_, state) in sorted(self.cursors.items()):

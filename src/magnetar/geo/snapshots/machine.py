@@ -386,7 +386,7 @@ class Snapshots:
             case SnapshotResponse() if self._started:
                 self._taker.answered(marker, entry.position)
             case Update():
-                self._receiver.update(entry, marker, self._states, self._deleted, started=self._started)
+                self._receiver.update(entry, marker, self._states, self._deleted)
             case SoughtEpoch():
                 self._receiver.sought(marker, self._states)
 

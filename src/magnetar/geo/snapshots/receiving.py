@@ -64,9 +64,7 @@ class Receiver:
         stale, self._stale = self._stale, set()
         return stale
 
-    def update(
-        self, entry: StoredEntry, update: Update, states: dict[str, State], deleted: Collection[str], *, started: bool
-    ) -> None:
+    def update(self, entry: StoredEntry, update: Update, states: dict[str, State], deleted: Collection[str]) -> None:
         """An UPDATE of another cluster is stored here.
 
         Args:
@@ -74,12 +72,11 @@ class Receiver:
             update: what it says.
             states: of the subscriptions here; one may be added.
             deleted: subscriptions that were deleted here.
-            started: False at start, when markers are read again; then nothing is created.
         """
         name = update.subscription
         state = states.get(name)
         if state is None:
-            state = self._unknown(entry, name, deleted, started=started)
+            state = self._unknown(entry, name, deleted)
             if state is None:
                 return
             states[name] = state
@@ -100,7 +97,7 @@ class Receiver:
             state.heard(seek)
         self._host.dirty(name)
 
-    def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str], *, started: bool) -> State | None:
+    def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str]) -> State | None:
         try:
             check_subscription(name)
         except NameNotValid as error:
@@ -116,8 +113,6 @@ class Receiver:
                 f"{entry.origin} tells of {name}, which is not replicated here: nothing changes; replicate or rename it"
             )
             self._writer.warn("not_replicated", name, text)
-            return None
-        if not started:
             return None
         self._host.create(name)
         if self._host.cursor(name) is None:

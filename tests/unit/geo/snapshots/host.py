@@ -6,7 +6,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.geo.host import Acked
 from magnetar.geo.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.entries import EntryFlags, Location, NewEntry
+from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 from magnetar.wire import markers
@@ -20,7 +20,7 @@ ANSWERED = Position(1, 5)
 class Host:
     """`geo.host.MarkerHost` of cluster `a`, linked both ways with the others."""
 
-    def __init__(self, *others: str, **settings: object) -> None:
+    def __init__(self, *others: str, start: bool = True, **settings: object) -> None:
         self.cluster = "a"
         names = ("a", *others)
         self.routes = frozenset((s, d) for s in names for d in names if s != d)
@@ -37,7 +37,9 @@ class Host:
         self.sources: dict[str, int] = {}
         self.ids = 0
         self.machine = Snapshots(self, new_id=self.new_id, **settings)  # type: ignore[arg-type]
-        self.machine.started()
+        self.entries: list[StoredEntry] = []
+        if start:
+            self.machine.started()
 
     def new_id(self) -> str:
         self.ids += 1
@@ -104,6 +106,7 @@ class Host:
     def store(self, entry: NewEntry) -> Position:
         append = self.log.stage([entry], self.now_ms)
         self.log.confirm(append, Location(0, 0))
+        self.entries += append.entries
         self.machine.stored(append.entries)
         self.step()
         self.run()

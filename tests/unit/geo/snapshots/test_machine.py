@@ -417,3 +417,12 @@ def test_refuses() -> None:
     assert "none leads from c to a" in text
     assert "exact mode" in text
     assert "\n" not in text
+
+
+def test_a_subscription_that_was_brought_comes_again_after_a_crash(host: Host) -> None:
+    host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
+    again = Host("b", start=False)
+    again.log = host.log
+    again.machine.stored(host.entries)
+    again.machine.started()
+    assert "s" in again.cursors
