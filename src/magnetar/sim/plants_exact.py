@@ -230,7 +230,7 @@ def _told_expiry(self: Any, publish_time_ms: int) -> None:
     finally:
         self.on_expired = hook
     if self.on_acked is not None and self.cursor.mark_delete > before:
-        self.on_acked(self, Acked(before, self.cursor.mark_delete))
+        self.on_acked(self.name, Acked(before, self.cursor.mark_delete))
 
 
 _expire = Subscription.expire
