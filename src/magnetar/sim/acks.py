@@ -360,7 +360,12 @@ class Acks:
         if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
             scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
-            incarnation = cluster.broker.topics[topic].log.incarnation
+            log = cluster.broker.topics[topic].log
+            incarnation = log.incarnation
+            copy = self.world.truth.copy(cluster, topic)
+            if self.world.mode == "snapshot" and copy is not None and machine.cursor.mark_delete >= log.last:
+                # A start at the latest skips everything so far, also what was here once.
+                covers = covers.union(*(range(uid, uid + self.count(uid)) for uid in copy.deleted))
             shared.created.append(Creation(cluster.name, cluster.uuid, incarnation, covers, scope))
 
     @staticmethod
