@@ -39,10 +39,6 @@ from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
 from magnetar.wire.frames import Frame
 
-SUBSCRIPTIONS: Final = SubscriptionsConfig()
-DEDUPLICATION: Final = DeduplicationConfig()
-"""Tables of clusters.toml as they are when nothing is said."""
-
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 """Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
 
