@@ -1,0 +1,19 @@
+"""The Spark format `pulsar`: messages for applications, by the official Pulsar protocol alone.
+
+`options` are the JVM connector's; `source` and `sink` are what Spark sees; `client` and `producing` speak the protocol.
+User guide: docs/spark.md.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format known to a session."""
+    from magnetar.spark.pulsar.format import PulsarFormat
+
+    # Spark refuses a source that takes filters while this is off, which is its default.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(PulsarFormat)

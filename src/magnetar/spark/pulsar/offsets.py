@@ -1,0 +1,115 @@
+"""Places in topics, and offsets of the format `pulsar`: where a query is in each topic.
+
+    {"topics": {"persistent://public/default/t-partition-0": [12, 5, -1]}, "v": 1}
+
+A place is `[ledger, entry, batch index]` of the last message that was read; index -1: the whole entry; `[-1, -1, -1]`: nothing
+yet. Spark compares offsets as JSON strings, so there is one encoder, with sorted keys and integers only. Also read: topics
+with a message id in its serialised form as a list of bytes, which is what the JVM connector is given as `startingOffsets`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.core.errors import ConfigError, NameNotValid
+from magnetar.core.names import TopicName
+from magnetar.wire import pulsar_pb2 as pb
+
+VERSION: Final = 1
+
+
+class Place(NamedTuple):
+    """A message's place; `index` -1: its whole entry."""
+
+    ledger: int
+    entry: int
+    index: int = -1  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+
+    @property
+    def reach(self) -> tuple[int, int, int]:
+        """For comparing: the whole entry is behind each of its messages."""
+        return self.ledger, self.entry, self.index if self.index >= 0 else 1 << 31
+
+
+EARLIEST: Final = Place(-1, -1, -1)
+"""Nothing was read yet."""
+
+Places = dict[str, Place]
+
+
+def full_name(topic: str) -> str:
+    """A topic's name with everything that short forms leave out.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    try:
+        return str(TopicName.parse(topic))
+    except NameNotValid as error:
+        raise ConfigError(str(error)) from None
+
+
+def encode(places: Mapping[str, Place]) -> dict[str, Any]:
+    """The offset as Spark's runner takes it; `json.dumps` of it is canonical."""
+    return {"topics": {topic: list(places[topic]) for topic in sorted(places)}, "v": VERSION}
+
+
+def text(places: Mapping[str, Place]) -> str:
+    """The offset as Spark stores it."""
+    return json.dumps(encode(places))
+
+
+def decode(value: Any, where: str = "the checkpoint") -> Places:
+    """The places of an offset; see the module's text for the forms that are read.
+
+    Raises:
+        ConfigError: it is none of them; names `where` it came from.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
+    if "v" in value:
+        if value["v"] != VERSION or not isinstance(value.get("topics"), dict):
+            raise ConfigError(
+                f"{where} holds an offset of version {_shown(value['v'])}; this release reads version {VERSION}"
+            )
+        value = value["topics"]
+    return {full_name(topic): _place(topic, place, where) for topic, place in value.items()}
+
+
+def _place(topic: str, value: Any, where: str) -> Place:
+    if value in ("earliest", -2):
+        return EARLIEST
+    integers = isinstance(value, list) and all(type(item) is int for item in value)
+    if integers and len(value) == 3:
+        place = Place(*value)
+        if place == EARLIEST or (place.ledger >= 0 and place.entry >= -1 and place.index >= -1):
+            return place
+    elif integers and value and all(-128 <= item <= 255 for item in value):
+        try:
+            return of_bytes(bytes(item & 255 for item in value))
+        except DecodeError:
+            pass
+    raise ConfigError(
+        f"{where}: {_shown(value)} is no place in {topic}: write [ledger, entry, batch index], or the bytes of a message id"
+    )
+
+
+def of_bytes(data: bytes) -> Place:
+    """The place of a serialised message id, as official clients make it.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    found = pb.MessageIdData.FromString(data)
+    if not found.IsInitialized():
+        raise DecodeError
+    if found.entryId >= 1 << 63:
+        return EARLIEST
+    return Place(found.ledgerId, found.entryId, found.batch_index)
+
+
+def _shown(value: Any) -> str:
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
