@@ -44,6 +44,9 @@ from magnetar.wire import markers
 from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
 
+SLEEP_ENTRIES_MAX: Final = 1_000
+"""So many messages are passed over in exact mode before they are caught up with, by runs: retention is far behind that."""
+
 _MARKER: Final = int(EntryFlags.MARKER)
 
 
@@ -75,8 +78,10 @@ class Snapshots:
         self._started = False
         self._states: dict[str, State] = {}
         self._deleted: set[str] = set()
-        self._held = held_by(host.log, host.cluster)
+        self._known_held = held_by(host.log, host.cluster)
         self._last_message = host.log.last_dispatchable()
+        self._awake_until = host.log.last
+        self._asleep = 0
         self._audience = audience(host.routes, host.cluster)
         self._writer = Writer(host, self._work)
         self._taker = Taker(
@@ -156,6 +161,8 @@ class Snapshots:
 
     def set_writes(self, writes: bool) -> None:
         """The mode changed."""
+        if self._asleep:
+            self._wake()
         self.writes = writes
         if writes:
             for subscription in self._host.subscriptions():
@@ -163,11 +170,48 @@ class Snapshots:
                     self.load(subscription, None)
         self._work()
 
+    # -------------------------------------------------------------------------------------------------------- sleeping
+
+    @property
+    def _held(self) -> Held:
+        """Every message that this log has held."""
+        if self._asleep:
+            self._wake()
+        return self._known_held
+
+    def _sleeps(self, entries: Sequence[StoredEntry]) -> bool:
+        """Whether nobody here needs to look at these now: exact mode writes, and they are messages that nothing waits for.
+
+        Every publish comes through here. What is passed over is caught up with later, in a few steps for thousands.
+        """
+        if self.writes or not self._started or self._taker.missing or any(each.claims for each in self._states.values()):
+            return False
+        if self._asleep >= SLEEP_ENTRIES_MAX or entries[0].ledger != self._awake_until.ledger:
+            return False
+        for entry in entries:
+            if entry.flags & _MARKER:
+                return False
+        self._asleep += len(entries)
+        return True
+
+    def _wake(self) -> None:
+        """Catch up with everything that was passed over."""
+        log = self._host.log
+        self._asleep = 0
+        self._known_held.update(held_by(log, self._host.cluster, self._awake_until))
+        self._awake_until = log.last
+        self._last_message = log.last_dispatchable()
+        self._taker.moved()
+
     # ---------------------------------------------------------------------------------------------------------- events
 
     def stored(self, entries: Sequence[StoredEntry]) -> None:
         """See `geo.host.Machine`."""
         self._writer.blocked = False
+        if self._sleeps(entries):
+            return
+        if self._asleep:
+            self._wake()
         own = OriginKey(self._host.cluster, self._host.log.incarnation)
         fresh = NONE
         heard: set[str] = set()
@@ -178,8 +222,9 @@ class Snapshots:
                 self._marker(entry)
             elif entry.first_index >= 0:
                 key = OriginKey(entry.origin, entry.incarnation) if entry.origin else own
-                self._held.add(key, entry.first_index, entry.first_index + entry.count)
+                self._known_held.add(key, entry.first_index, entry.first_index + entry.count)
                 fresh = entry.position
+        self._awake_until = max(self._awake_until, entries[-1].position)
         for cluster in sorted(heard):
             self._taker.heard_of(cluster)
         self._last_message = max(self._last_message, fresh)
@@ -507,7 +552,8 @@ class Snapshots:
 
     def validate(self) -> None:
         """See `geo.host.Machine`."""
-        self._held.validate()
+        self._known_held.validate()
+        assert not (self._asleep and self.writes), "messages are passed over while snapshots are written"
         self._taker.validate()
         for subscription, state in self._states.items():
             state.validate()
