@@ -34,3 +34,9 @@ def test_a_world_replays_exactly() -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(bug: str) -> None:
     assert find(bug, [KNOWN[bug]]) or find(bug, range(SEARCH)), f"{bug}: a rule is missing and nothing notices"
+
+
+@pytest.mark.parametrize("bug", [bug for bug, world in BUGS.items() if world.patches])
+def test_without_the_bug_the_same_seed_is_fine(bug: str) -> None:
+    why, trace = run_world(KNOWN[bug], BUGS[bug], BUGS[bug].steps)
+    assert not why, "\n".join(trace)

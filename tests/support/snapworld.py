@@ -425,7 +425,7 @@ class World:
         self.updates: dict[tuple[str, int, bytes], Written] = {}
         self.origins: dict[tuple[str, Position], tuple[str, int, bytes]] = {}
         self.markers_written = 0
-        self.forgetful = False
+        self.forgetful = self.settling = False
         self.routes = {(s, d) for s in self.names for d in self.names if s != d}
         self.members = set(self.names)
         if len(self.names) > 2 and rng.random() < 0.3 and not self.is_plain:
@@ -836,6 +836,7 @@ class World:
         raise Violation("clusters keep each other busy")
 
     def settle(self) -> None:
+        self.settling = True
         self.quiet()
         self.check_told()
         home = self.sites[self.home]
