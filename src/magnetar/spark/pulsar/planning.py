@@ -22,7 +22,9 @@ class Span:
     entries: int
 
 
-def cut(first: Place, last: Place, spans: list[Span] | None, tasks: int) -> list[tuple[Place, Place]]:
+def cut(
+    first: Place, last: Place, spans: list[Span] | None, tasks: int, entries_min: int = ENTRIES_PER_TASK_MIN
+) -> list[tuple[Place, Place]]:
     """Cut what lies in first < p <= last into at most `tasks` stretches of about the same number of entries.
 
     The borders need not be places of messages.
@@ -31,6 +33,7 @@ def cut(first: Place, last: Place, spans: list[Span] | None, tasks: int) -> list
         first, last: exclusive and inclusive.
         spans: the topic's ledgers in order, if known; without them only a range inside one ledger can be cut.
         tasks: how many at most.
+        entries_min: of each.
     """
     if last.reach <= first.reach:
         return []
@@ -44,7 +47,7 @@ def cut(first: Place, last: Place, spans: list[Span] | None, tasks: int) -> list
         if first.ledger <= span.ledger <= last.ledger and past > begin:
             held.append((span.ledger, begin, past - begin))
     total = sum(entries for _, _, entries in held)
-    pieces = max(1, min(tasks, total // ENTRIES_PER_TASK_MIN))
+    pieces = max(1, min(tasks, total // entries_min))
     borders = [_at(held, total * number // pieces) for number in range(1, pieces)]
     places = [first, *borders, last]
     return [(a, b) for a, b in itertools.pairwise(places) if b.reach > a.reach]

@@ -35,7 +35,7 @@ from magnetar.spark.pulsar import topics as t
 from magnetar.spark.pulsar.client import Client, Reader, take
 from magnetar.spark.pulsar.offsets import EARLIEST, Place, Places
 from magnetar.spark.pulsar.options import ReadOptions
-from magnetar.spark.pulsar.planning import Pending, admit, behind, cut
+from magnetar.spark.pulsar.planning import ENTRIES_PER_TASK_MIN, Pending, admit, behind, cut
 from magnetar.spark.pulsar.reading import DataLost, Stretch, Task
 from magnetar.spark.worker import settle
 
@@ -113,12 +113,13 @@ class BatchReader(DataSourceReader):
         first = t.starting(client, options, names, last)
         end = t.ending(options, names, last)
         tasks = options.tasks_min or os.cpu_count() or 1
+        least = 1 if options.tasks_min else ENTRIES_PER_TASK_MIN
         result: list[InputPartition] = []
         for topic in names:
             if self._topics is not None and topic not in self._topics:
                 continue
             known = t.spans(options, topic)
-            for after, up_to in cut(first[topic], end[topic], known, max(1, tasks // len(names))):
+            for after, up_to in cut(first[topic], end[topic], known, -(-tasks // len(names)), least):
                 stretch = Stretch(topic, after, up_to, False, self._from_ms, self._until_ms, self._keys)
                 result.append(StretchPartition(stretch))
         return result or [StretchPartition(Stretch("", EARLIEST, EARLIEST))]

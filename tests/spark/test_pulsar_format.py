@@ -1,0 +1,359 @@
+"""The format `pulsar` on a real session against a real broker: what the official client wrote is read, and the other way round."""
+
+import json
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.spark import deduplicate, register
+from magnetar.spark.pulsar import topics as lookups
+from magnetar.spark.pulsar.client import Client
+from magnetar.spark.pulsar.connection import Access
+from magnetar.spark.session import first_line
+from tests.support.brokers import BrokerProcess, World, eventually
+
+pytestmark = pytest.mark.spark
+
+KEY_COLUMNS = ("value", "__key", "__eventTime", "__messageProperties")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    world = World(tmp_path_factory.mktemp("format"), ["solo"], "[deduplication]\nenabled = true\n").start()
+    yield world["solo"]
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    made = pulsar.Client(broker.url, operation_timeout_seconds=20, logger=logger)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/s-{uuid.uuid4().hex[:12]}"
+
+
+class Session:
+    """The session with its options filled in."""
+
+    def __init__(self, spark: Any, broker: BrokerProcess, folder: Path) -> None:
+        register(spark)
+        self.spark, self.url, self.folder = spark, broker.url, folder
+
+    def read(self, **options: str) -> Any:
+        return self.spark.read.format("pulsar").options(**{"service.url": self.url, **options}).load()
+
+    def stream(self, **options: str) -> Any:
+        return self.spark.readStream.format("pulsar").options(**{"service.url": self.url, **options}).load()
+
+    def values(self, topic: str, **options: str) -> list[bytes]:
+        return [bytes(row.value) for row in self.read(topic=topic, **options).select("value").collect()]
+
+    def writing(self, frame: Any, topic: str, name: str = "query", **options: str) -> Any:
+        return frame.writeStream.format("pulsar").options(
+            **{"service.url": self.url, "topic": topic, "checkpointLocation": str(self.folder / name), **options}
+        )
+
+
+@pytest.fixture
+def session(spark: Any, broker: BrokerProcess, tmp_path: Path) -> Session:
+    return Session(spark, broker, tmp_path)
+
+
+def publish(client: pulsar.Client, topic: str, values: list[bytes], **options: Any) -> None:
+    """By the official client, in batches unless told otherwise."""
+    keys = options.pop("keys", None)
+    producer = client.create_producer(
+        topic,
+        **{"batching_enabled": True, "batching_max_publish_delay_ms": 5, "send_timeout_millis": 30_000, **options},
+    )
+    for number, value in enumerate(values):
+        key = keys[number] if keys else None
+        producer.send_async(value, lambda *_: None, partition_key=key)
+    producer.flush()
+    producer.close()
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+COMPRESSIONS = (
+    pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD,
+    pulsar.CompressionType.SNAPPY,
+)  # fmt: skip
+
+
+def test_everything_that_a_client_writes_is_read(session: Session, client: pulsar.Client, topic: str) -> None:
+    expected: list[bytes] = []
+    for number, compression in enumerate(COMPRESSIONS):
+        batched, single = [b"b%d-%d" % (number, one) for one in range(50)], [b"s%d" % number]
+        publish(client, topic, batched, compression_type=compression)
+        publish(client, topic, single, compression_type=compression, batching_enabled=False)
+        expected += batched + single
+    large = bytes(range(256)) * 50_000  # three chunks
+    publish(client, topic, [large], batching_enabled=False, chunking_enabled=True)
+    publish(
+        client,
+        topic,
+        [large],
+        batching_enabled=False,
+        chunking_enabled=True,
+        compression_type=pulsar.CompressionType.LZ4,
+    )
+    expected += [large, large]
+    producer = client.create_producer(topic)
+    producer.send(b"whole", partition_key="k", properties={"a": "1", "b": "2"}, event_timestamp=1_700_000_000_123)
+    rows = session.read(topic=topic).collect()
+    assert [bytes(row.value) for row in rows] == [*expected, b"whole"]
+    whole = rows[-1]
+    assert (bytes(whole["__key"]), whole["__topic"]) == (b"k", topic)
+    assert whole["__messageProperties"] == {"a": "1", "b": "2"}
+    assert round(whole["__eventTime"].timestamp() * 1000) == 1_700_000_000_123
+    assert rows[0]["__key"] is None
+    assert rows[0]["__eventTime"] is None
+    assert rows[0]["__publishTime"] <= whole["__publishTime"]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    ids = [reader.read_next(10_000).message_id() for _ in rows]
+    mine = [pulsar.MessageId.deserialize(bytes(row["__messageId"])) for row in rows]
+    assert [(x.ledger_id(), x.entry_id(), x.batch_index()) for x in mine] == [
+        (x.ledger_id(), x.entry_id(), x.batch_index()) for x in ids
+    ]
+    reader.close()
+
+
+def test_what_is_written_is_read_by_the_official_client(session: Session, client: pulsar.Client, topic: str) -> None:
+    frame = session.spark.createDataFrame(
+        [(b"1", b"k1", 1_700_000_000_000, {"a": "x"}), (None, b"\xff\x00", None, None), (b"", None, None, {})],
+        "value binary, __key binary, __eventTime long, __messageProperties map<string,string>",
+    ).coalesce(1)
+    for compression in ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"):
+        options = {"service.url": session.url, "topic": topic, "pulsar.producer.compressionType": compression}
+        frame.write.format("pulsar").options(**options).mode("append").save()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    for _ in range(5):
+        one, two, three = (reader.read_next(10_000) for _ in range(3))
+        assert (one.data(), one.partition_key(), one.properties()) == (b"1", "k1", {"a": "x"})
+        assert one.event_timestamp() == 1_700_000_000_000
+        assert (two.data(), two.partition_key()) == (b"", "/wA=")
+        assert (three.data(), three.partition_key(), three.properties()) == (b"", "", {})
+    assert not reader.has_message_available()
+    reader.close()
+    back = session.read(topic=topic).limit(3).collect()
+    assert [row.value if row.value is None else bytes(row.value) for row in back] == [b"1", None, b""]
+    assert bytes(back[1]["__key"]) == b"\xff\x00"
+
+
+def test_partitions_patterns_and_rows_that_name_their_topic(
+    session: Session, client: pulsar.Client, broker: BrokerProcess
+) -> None:
+    family = f"f{uuid.uuid4().hex[:8]}"
+    parted = f"persistent://public/default/{family}-parted"
+    broker.rest("PUT", f"/admin/v2/persistent/public/default/{family}-parted/partitions", 3)
+    rows = [(f"{number}".encode(), f"key-{number % 10}".encode(), parted) for number in range(200)]
+    rows += [(b"other", b"k", f"persistent://public/default/{family}-other")]
+    frame = session.spark.createDataFrame(rows, "value binary, __key binary, __topic string")
+    frame.write.format("pulsar").option("service.url", session.url).mode("append").save()
+    read = session.read(topicsPattern=f"{family}-.*").collect()
+    assert sorted(bytes(row.value) for row in read) == sorted(row[0] for row in rows)
+    at = {(bytes(row["__key"]), row["__topic"]) for row in read if row["__topic"].startswith(parted)}
+    assert len(at) == 10, "a key has one partition"
+    assert len({topic for _, topic in at}) > 1
+
+
+def test_ranges_times_and_several_tasks(session: Session, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, numbered(3000), batching_max_messages=5)
+    frame = session.read(topic=topic, minPartitions="4")
+    assert frame.rdd.getNumPartitions() > 1
+    assert sorted(int(row.value) for row in frame.collect()) == list(range(3000))
+    rows = session.read(topic=topic).select("value", "__messageId", "__publishTime").collect()
+    ids = {int(row.value): pulsar.MessageId.deserialize(bytes(row["__messageId"])) for row in rows}
+    place = [[ids[number].ledger_id(), ids[number].entry_id(), ids[number].batch_index()] for number in (102, 1001)]
+    between = session.values(
+        topic, startingOffsets=json.dumps({topic: place[0]}), endingOffsets=json.dumps({topic: place[1]})
+    )
+    assert sorted(map(int, between)) == list(range(103, 1002))
+    middle = rows[1500]["__publishTime"]
+    late = session.read(topic=topic, startingTime=str(int(middle.timestamp() * 1000)))
+    expected = [int(row.value) for row in rows if row["__publishTime"] >= middle]
+    assert sorted(int(row.value) for row in late.collect()) == sorted(expected)
+    pushed = session.read(topic=topic).where(f"__publishTime >= timestamp'{middle}' and __topic = '{topic}'")
+    assert sorted(int(row.value) for row in pushed.collect()) == sorted(expected)
+    assert session.read(topic=topic).where("__topic = 'other'").count() == 0
+    assert session.read(topic=topic).where("__key = X'00'").count() == 0
+
+
+def test_streams_admit_resume_and_tell_their_lag(session: Session, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, numbered(1000), batching_max_messages=70)
+    target = topic + "-out"
+
+    def run(**options: str) -> Any:
+        frame = session.stream(topic=topic, startingOffsets="earliest", **options).select("value", "__key")
+        query = session.writing(frame, target).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    query = run(maxMessagesPerTrigger="300")
+    progress = query.recentProgress
+    assert [one["numInputRows"] for one in progress] == [300, 300, 300, 100]
+    lag = json.loads(progress[0]["sources"][0]["latestOffset"])
+    assert lag["entriesBehindInAll"] > 0
+    assert json.loads(progress[-1]["sources"][0]["latestOffset"])["entriesBehindInAll"] == 0
+    publish(client, topic, numbered(500, 1000))
+    assert sum(one["numInputRows"] for one in run(maxBytesPerTrigger="1000").recentProgress) == 500
+    assert list(map(int, session.values(target))) == list(range(1500))
+    stats = session_stats(session, target)
+    assert stats == (1500, 1500)
+
+
+def session_stats(session: Session, topic: str) -> tuple[int, int]:
+    values = session.values(topic)
+    return len(values), len(set(values))
+
+
+def test_new_partitions_and_topics_join_a_running_stream(
+    session: Session, client: pulsar.Client, broker: BrokerProcess
+) -> None:
+    family = f"g{uuid.uuid4().hex[:8]}"
+    publish(client, f"{family}-one", numbered(10))
+    frame = session.stream(topicsPattern=f"{family}-.*", startingOffsets="earliest", topicsDiscoveryIntervalMs="0")
+    query = frame.writeStream.format("memory").queryName(family).start()
+    try:
+        seen: Callable[[], int] = lambda: session.spark.sql(f"select count(*) from {family}").collect()[0][0]  # noqa: E731
+        eventually(lambda: seen() == 10, within_s=60)
+        broker.rest("PUT", f"/admin/v2/persistent/public/default/{family}-two/partitions", 2)
+        publish(client, f"{family}-two", numbered(10))
+        eventually(lambda: seen() == 20, within_s=60)
+    finally:
+        query.stop()
+
+
+def test_a_batch_write_with_a_name_can_be_run_again(session: Session, client: pulsar.Client, topic: str) -> None:
+    frame = session.spark.range(0, 5000, 1, 2).selectExpr("cast(id as string) value")
+    for _ in range(2):
+        frame.write.format("pulsar").options(
+            **{"service.url": session.url, "topic": topic, "producerName": "import-7"}
+        ).mode("append").save()
+    assert Counter(map(int, session.values(topic))) == Counter(range(5000))
+
+
+def test_a_deleted_topic(session: Session, client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+    local = topic.rpartition("/")[2]
+    publish(client, topic, numbered(10))
+    publish(client, topic + "-b", numbered(10))
+
+    def run(name: str, **options: str) -> Any:
+        topics = f"{topic},{topic}-b"
+        frame = session.stream(topics=topics, startingOffsets="earliest", waitingForNonExistedTopic="true", **options)
+        query = session.writing(frame.select("value"), topic + name, name).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(one["numInputRows"] for one in query.recentProgress)
+
+    assert run("-x") == 20
+    assert run("-y") == 20
+    broker.rest("DELETE", f"/admin/v2/persistent/public/default/{local}-b?force=true")
+    with pytest.raises(Exception, match="was deleted") as failed:
+        run("-x")
+    assert first_line(failed.value).startswith(f"topic {topic}-b was deleted")
+    publish(client, topic, numbered(5))
+    assert run("-y", failOnDataLoss="false") == 5
+
+
+def test_checkpoints_of_others(session: Session, client: pulsar.Client, topic: str) -> None:
+    for name in (topic, topic + "-b"):
+        publish(client, name, numbered(3))
+
+    def run(source: str, checkpoint: str) -> Any:
+        frame = session.stream(topic=source, startingOffsets="earliest").select("value")
+        query = session.writing(frame, topic + "-out", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run(topic, "mine")
+    with pytest.raises(Exception, match="checkpointLocation of its own"):
+        run(topic + "-b", "mine")
+    offsets = sorted((session.folder / "mine" / "offsets").glob("[0-9]*"))[-1]
+    offsets.write_text(offsets.read_text().replace('"v": 1', '"v": 7'))
+    for crc in offsets.parent.glob(".*.crc"):
+        crc.unlink()
+    with pytest.raises(Exception, match="version 7; this release reads version 1"):
+        run(topic, "mine")
+    run(topic, "lost")  # a new checkpoint is a new query: it begins anew
+    assert session_stats(session, topic + "-out") == (6, 3)
+
+
+def test_deduplicating_by_key(session: Session, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, numbered(50), keys=[str(number % 20) for number in range(50)])
+    frame = deduplicate(session.stream(topic=topic, startingOffsets="earliest"), ["__key"], watermark="1 hour")
+    query = (
+        session.writing(frame.select("value", "__key"), topic + "-out", rowOrder="sorted")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    publish(client, topic, numbered(50, 50), keys=[str(number % 30) for number in range(50)])
+    frame = deduplicate(session.stream(topic=topic, startingOffsets="earliest"), ["__key"], watermark="1 hour")
+    query = (
+        session.writing(frame.select("value", "__key"), topic + "-out", rowOrder="sorted")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    keys = Counter(bytes(row["__key"]) for row in session.read(topic=topic + "-out").collect())
+    assert keys == Counter(b"%d" % number for number in range(30))
+    assert "RocksDB" in session.spark.conf.get("spark.sql.streaming.stateStore.providerClass")
+
+
+def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
+    lines = {}
+    for name, act in {
+        "missing topic": lambda: session.read(topic=topic).count(),
+        "typo": lambda: session.read(topic=topic, startingOfsets="earliest").count(),
+        "typed": lambda: session.spark.read.format("pulsar").schema("id int").option("service.url", session.url).option("topic", "t").load().count(),
+        "column": lambda: session.spark.range(3).write.format("pulsar").option("service.url", session.url).option("topic", "t").mode("append").save(),
+        "overwrite": lambda: session.spark.range(3).selectExpr("cast(id as string) value").write.format("pulsar")
+        .option("service.url", session.url).option("topic", "t").mode("overwrite").save(),
+    }.items():  # fmt: skip
+        with pytest.raises(Exception) as failed:
+            act()
+        lines[name] = first_line(failed.value)
+    assert lines["missing topic"].startswith(f"topic {topic} does not exist")
+    assert lines["typo"] == "option 'startingofsets' is unknown when reading; did you mean 'startingOffsets'?"
+    assert lines["typed"].startswith("column id int: values are read as value binary")
+    assert lines["column"].startswith("column id cannot be written: the columns are value, __key")
+    assert lines["overwrite"] == "mode overwrite is not possible with topics: allowed is append"
+
+
+def test_without_deduplication_the_sink_says_so(
+    session: Session, client: pulsar.Client, broker: BrokerProcess, topic: str
+) -> None:
+    local = topic.rpartition("/")[2]
+    client.create_producer(topic).close()
+    broker.rest("POST", f"/admin/v2/persistent/public/default/{local}/deduplicationEnabled", False)
+    frame = session.spark.range(3).selectExpr("cast(id as string) value")
+    options = {"service.url": session.url, "topic": topic}
+    with pytest.raises(Exception, match="does not deduplicate"):
+        frame.write.format("pulsar").options(deduplication="required", **options).mode("append").save()
+    frame.write.format("pulsar").options(**options).mode("append").save()
+
+
+def test_places_by_the_protocol_alone(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, numbered(10))
+    own = Client(Access(broker.url))
+    ends = lookups.Ends(own)
+    last = ends.last([topic, topic + "-none"])
+    assert list(last) == [topic]
+    assert lookups.place_at(own, topic, 0, last[topic]).entry == -1
+    assert lookups.place_at(own, topic, 1 << 50, last[topic]) == last[topic]
+    ends.close()
+    own.close()
