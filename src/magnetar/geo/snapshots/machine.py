@@ -78,6 +78,7 @@ class Snapshots:
         self._started = False
         self._states: dict[str, State] = {}
         self._deleted: set[str] = set()
+        self._again: set[str] = set()
         self._known_held = held_by(host.log, host.cluster)
         self._last_message = host.log.last_dispatchable()
         self._awake_until = host.log.last
@@ -107,8 +108,12 @@ class Snapshots:
         """See `geo.host.Machine`. A state that is damaged is as good as none: what was acknowledged before is not claimed."""
         stored = self._decode(subscription, state)
         if stored is not None and stored.deleted:
-            self._deleted.add(subscription)
-            return self._host.log.last
+            if subscription not in self._host.subscriptions():
+                self._deleted.add(subscription)
+                return self._host.log.last
+            # Somebody subscribed again during a replay that the broker did not survive: nothing was stored of that.
+            stored = None
+            self._again.add(subscription)
         cursor = self._host.cursor(subscription)
         if cursor is None:
             return self._host.log.last
@@ -157,6 +162,9 @@ class Snapshots:
     def started(self) -> None:
         """See `geo.host.Machine`."""
         self._started = True
+        again, self._again = self._again, set()
+        for subscription in sorted(again & self._states.keys()):
+            self.created(subscription)
         self._work()
 
     def set_writes(self, writes: bool) -> None:
@@ -184,7 +192,12 @@ class Snapshots:
 
         Every publish comes through here. What is passed over is caught up with later, in a few steps for thousands.
         """
-        if self.writes or not self._started or self._taker.missing or any(each.claims for each in self._states.values()):
+        if (
+            self.writes
+            or not self._started
+            or self._taker.missing
+            or any(each.claims for each in self._states.values())
+        ):
             return False
         if self._asleep >= SLEEP_ENTRIES_MAX or entries[0].ledger != self._awake_until.ledger:
             return False
@@ -236,12 +249,11 @@ class Snapshots:
         self._work()
 
     def _claimed(self, first: StoredEntry, last: Position) -> None:
-        """Messages came that other clusters said to be acknowledged before."""
+        """Messages came that other clusters said to be acknowledged, or behind the starting point, before."""
         after = Position(first.ledger, first.entry - 1)
         for subscription, state in self._states.items():
-            if state.claims:
-                found = entries_of(self._host.log, self._host.cluster, state.claims, after, last)
-                if found:
+            for held in (state.claims, state.base):
+                if found := entries_of(self._host.log, self._host.cluster, held, after, last):
                     self._host.apply(subscription, found, {})
                     self._writer.count("acknowledged_on_arrival", len(found))
 
@@ -323,15 +335,28 @@ class Snapshots:
         state.seeks[here] = Epoch(1, time_ms, here, incarnation)
         self._host.dirty(subscription)
         # In exact mode the epochs are that mode's, unless some peer writes snapshots.
-        if not self._audience or not (self.writes or self._taker.knowing):
+        state.seek_untold = bool(self._audience) and (self.writes or bool(self._taker.knowing))
+        if not state.seek_untold:
             then("")
         elif not self._tell_seek(subscription, state, then):
             then("the storage takes no writes now; try again")
         self._work()
 
     def _tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
-        marker = SoughtEpoch(self._host.cluster, subscription, state.seeks[self._host.cluster])
-        return self._writer.write(marker, (), lambda _, error: then(error))
+        """Write the newest seek here; until that is durable nobody's updates are taken, so it is tried until it is."""
+        seek = state.seeks[self._host.cluster]
+
+        def done(_: Position, error: str) -> None:
+            if state.seeks[self._host.cluster] == seek:
+                state.telling_seek = False
+                if not error:
+                    state.seek_untold = False
+                    self._host.dirty(subscription)
+            then(error)
+
+        marker = SoughtEpoch(self._host.cluster, subscription, seek)
+        state.telling_seek = self._writer.write(marker, (), done)
+        return state.telling_seek
 
     def trimmed(self) -> None:
         """See `geo.host.Machine`. What was deleted is known only from the stored state now."""
@@ -417,8 +442,10 @@ class Snapshots:
                 self._taker.answered_here(marker)
             case SoughtEpoch(_, subscription, epoch) if not self._started:
                 state = self._states.get(subscription)
-                if state is not None and state.heard(epoch):
-                    state.cache.clear()
+                if state is not None:
+                    if state.heard(epoch):
+                        state.cache.clear()
+                    state.seek_untold = state.seeks[epoch.cluster] != epoch
 
     def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
@@ -446,9 +473,11 @@ class Snapshots:
             if state.announce and self.writes:
                 self._announce(subscription, state)
             self._tell(subscription, state)
-        for subscription in sorted(self._receiver.take_stale()):
-            if subscription in self._states:
-                self._tell_seek(subscription, self._states[subscription], lambda _: None)
+        for subscription in self._receiver.take_stale() & self._states.keys():
+            self._states[subscription].seek_untold = True
+        for subscription, state in self._states.items():
+            if state.seek_untold and not state.telling_seek:
+                self._tell_seek(subscription, state, lambda _: None)
         self._taker.tick()
 
     def _wanted(self) -> bool:

@@ -137,12 +137,12 @@ class Receiver:
         if cursor is None:
             return
         acked = Held(claim.acked)
-        if state.fresh:
-            acked.update(state.base)
-        elif claim.base is not None and state.base:
+        if not state.fresh and claim.base is not None and state.base:
             self._merge_base(name, state, cursor, Held(claim.base), acked)
         state.claims.update(acked)
         state.claims.cut()
+        if state.fresh:
+            acked.update(state.base)
         found = entries_of(self._host.log, self._host.cluster, acked, cursor.mark_delete)
         self._apply(writer, name, state, cursor, found)
 

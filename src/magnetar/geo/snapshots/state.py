@@ -44,6 +44,7 @@ class State:
         expired: what expiry passed; never told as acknowledged either.
         claims: what others said is acknowledged; held against messages that come later.
         seeks: per cluster its latest seek of this subscription, as far as heard.
+        seek_untold: the newest seek here has to be told (again); `telling_seek` while that is being written.
         writing: the snapshot of the update that is being written.
         announcing: its announcement is being written.
         fresh: an update created it just now, and is being applied.
@@ -63,6 +64,8 @@ class State:
         self.seeks: Seeks = {}
         self.writing: Taken | None = None
         self.announcing = False
+        self.seek_untold = False
+        self.telling_seek = False
         self.fresh = False
         self.turn = 0
 
@@ -108,6 +111,7 @@ class Stored(msgspec.Struct, kw_only=True, array_like=False):
     news: tuple[int, int] = NONE
     retell: list[str] = []
     announce: bool = False
+    seek_untold: bool = False
     base: _Stored = []
     based: bool = False
     expired: _Stored = []
@@ -170,6 +174,7 @@ def store(state: State, held: Held, newest: Position) -> bytes:
             news=state.news,
             retell=sorted(state.retell),
             announce=state.announce,
+            seek_untold=state.seek_untold,
             base=flat(state.base),
             based=state.based,
             expired=flat(state.expired),
@@ -189,6 +194,7 @@ def restore(state: State, stored: Stored) -> None:
     """
     state.told, state.news = Position(*stored.told), Position(*stored.news)
     state.retell, state.announce, state.based = set(stored.retell), stored.announce, stored.based
+    state.seek_untold = stored.seek_untold
     state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))
     for cluster, incarnation, time_ms in stored.seeks:
         state.seeks[cluster] = Epoch(1, time_ms, cluster, incarnation)
