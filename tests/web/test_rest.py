@@ -19,6 +19,8 @@ D = "/lookup/v2/destination/persistent/public/default"
 NS404 = "public/missing"
 CLUSTER = '{"serviceUrl": "http://h:1", "brokerServiceUrl": "pulsar://h:2"}'
 BAD = "a%20b"
+GP = "/geo/v1/persistent/public/default"
+KEYS = '{"property": "k", "windowSeconds": 60, "keysMax": 1000}'
 
 Case = tuple[str, str, str | None, int]
 
@@ -406,6 +408,35 @@ CASES += [
     ("GET", f"{G}/drain", None, 200),
     ("GET", f"{G}/held/us-east", None, 200),
     ("GET", f"{G}/held/Upper.Case", None, 412),
+    ("GET", f"{G}/namespaces/public/default/idempotency", None, 204),
+    ("GET", f"{G}/namespaces/acme/kept/idempotency", None, 200),
+    ("GET", f"{G}/namespaces/{NS404}/idempotency", None, 404),
+    ("GET", f"{G}/namespaces/public/{BAD}/idempotency", None, 412),
+    ("POST", f"{G}/namespaces/public/default/idempotency", KEYS, 204),
+    ("POST", f"{G}/namespaces/public/default/idempotency", "{}", 204),
+    ("POST", f"{G}/namespaces/public/default/idempotency", '{"windowSeconds": 0}', 400),
+    ("POST", f"{G}/namespaces/public/default/idempotency", '{"windowSeconds": 604801}', 400),
+    ("POST", f"{G}/namespaces/public/default/idempotency", '{"keysMax": 100000000}', 400),
+    ("POST", f"{G}/namespaces/public/default/idempotency", '{"property": ""}', 400),
+    ("POST", f"{G}/namespaces/public/default/idempotency", '{"windowSecond": 5}', 400),
+    ("POST", f"{G}/namespaces/{NS404}/idempotency", KEYS, 404),
+    ("POST", f"{G}/namespaces/public/{BAD}/idempotency", KEYS, 412),
+    ("DELETE", f"{G}/namespaces/public/default/idempotency", None, 204),
+    ("DELETE", f"{G}/namespaces/{NS404}/idempotency", None, 404),
+    ("DELETE", f"{G}/namespaces/public/{BAD}/idempotency", None, 412),
+    ("GET", f"{GP}/t/idempotency", None, 204),
+    ("GET", f"{GP}/own-policies/idempotency", None, 200),
+    ("GET", f"{GP}/missing/idempotency", None, 404),
+    ("GET", f"{GP}/{BAD}%00/idempotency", None, 412),
+    ("POST", f"{GP}/t/idempotency", KEYS, 204),
+    ("POST", f"{GP}/many/idempotency", '{"enabled": false}', 204),
+    ("POST", f"{GP}/t/idempotency", '"yes"', 400),
+    ("POST", f"{GP}/missing/idempotency", KEYS, 404),
+    ("POST", f"{GP}/{BAD}%00/idempotency", KEYS, 412),
+    ("DELETE", f"{GP}/t/idempotency", None, 204),
+    ("DELETE", f"{GP}/many/idempotency", None, 204),
+    ("DELETE", f"{GP}/missing/idempotency", None, 404),
+    ("DELETE", f"{GP}/{BAD}%00/idempotency", None, 412),
     ("GET", f"{G}/namespaces/public/default/replicationStart", None, 200),
     ("GET", f"{G}/namespaces/{NS404}/replicationStart", None, 404),
     ("GET", f"{G}/namespaces/public/{BAD}/replicationStart", None, 412),
@@ -459,6 +490,8 @@ async def prepare(world: World) -> None:
         ("POST", f"{P}/own-policies/replicateSubscriptionState", "true"),
         ("POST", f"{A}/namespaces/acme/kept/replicateSubscriptionState", "true"),
         ("POST", f"{P}/own-policies/deduplicationEnabled", "false"),
+        ("POST", f"{GP}/own-policies/idempotency", KEYS),
+        ("POST", f"{G}/namespaces/acme/kept/idempotency", KEYS),
         ("POST", f"{P}/own-policies/deduplicationSnapshotInterval", "0"),
     )
     for base in (P, NP):

@@ -115,6 +115,15 @@ class Figures(Collector):
             yield self._gauge(name, text, [], [([], broker.get(key, 0))])
         left_out = max(0, broker.get("topics", 0) - len(self._seen.topics))
         yield self._gauge("magnetar_metrics_topics_left_out", f"Topics in {OTHER}.", [], [([], left_out)])
+        keys = broker.get("idempotency", {})
+        yield self._gauge("magnetar_idempotency_keys", "Idempotency keys in memory.", [], [([], keys.get("keys", 0))])
+        kinds = (("keys", keys.get("keyBytes", 0)), ("index", keys.get("indexBytes", 0)))
+        sizes = [([kind], count) for kind, count in kinds]
+        yield self._gauge("magnetar_idempotency_bytes", "Memory of idempotency keys.", ["kind"], sizes)
+        events = [([name], keys.get(name, 0)) for name in ("duplicates", "twice", "unreadable", "evicted", "expired")]
+        yield self._counter(
+            "magnetar_idempotency_events", "Since the start; see docs/deduplication.md.", ["event"], events
+        )
 
     def _topics(self) -> Iterable[Metric]:
         topics = self._seen.topics

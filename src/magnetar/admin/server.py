@@ -15,6 +15,7 @@ from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
 from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
+from magnetar.admin.idempotency import idempotency
 from magnetar.admin.metrics import site
 from magnetar.admin.namespaces import namespaces
 from magnetar.admin.operations import operations
@@ -49,6 +50,7 @@ GROUPS: Final = (
     topics,
     subscriptions,
     deduplication,
+    idempotency,
     replicated,
     replicated_geo,
     geo,

@@ -12,6 +12,7 @@ from magnetar.broker.deduplicating import CURSOR_NAME
 from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.fences import Fences
+from magnetar.broker.idempotency_topics import Idempotencies
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.links import Links
 from magnetar.broker.machines import Machines
@@ -123,6 +124,7 @@ class Broker:
             machines or Machines(),
         )
         self.deduplications = Deduplications(self, deduplication)
+        self.idempotencies = Idempotencies(self)
         self.fences = Fences(self, stored)
         self._load(stored, recovered)
         self.fences.started()
@@ -163,6 +165,7 @@ class Broker:
         for topic in self.topics.values():
             self.replication.added(topic)
             self.deduplications.added(topic, stored.get(self.deduplications.key(topic)))
+            self.idempotencies.added(topic)
         self.replication.started()
 
     def add_topic(
@@ -208,6 +211,7 @@ class Broker:
         if fresh:
             self.replication.added(topic)
             self.deduplications.added(topic)
+            self.idempotencies.added(topic)
         return topic
 
     def remove_topic(self, topic: Topic) -> None:
@@ -219,6 +223,7 @@ class Broker:
         self.fences.removed(topic.text)
         self._fenced.discard(topic.text)
         self.links.removed(topic)
+        self.idempotencies.removed(topic)
         self.replication.removed(topic)
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
@@ -295,6 +300,8 @@ class Broker:
         for append in confirmed:
             self._settle(append)
             append.token(append, "")
+            if "behind" in append.extra:
+                touched[append.topic].answer_behind(append)
         for topic in touched.values():
             topic.dispatch()
 
@@ -456,6 +463,7 @@ class Broker:
         self.links.policies_changed(change)
         self.replication.policies_changed(change)
         self.deduplications.policies_changed(change)
+        self.idempotencies.policies_changed(change)
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""

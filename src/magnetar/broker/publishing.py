@@ -1,8 +1,8 @@
 """What one read of a connection brought for one producer: inspected, judged, and appended in as few appends as possible.
 
-    frames -> inspect -> (deduplication on: judge) -> entries -> one append
-                 |              | duplicate: a receipt behind those of what came before
-                 | refused      | unknown: an error; the producer has to come back and send again
+    frames -> inspect -> (idempotency keys: look up) -> (deduplication: judge) -> entries -> one append
+                 |         | known: a receipt behind       | duplicate: a receipt behind those of what came before
+                 | refused | all that is staged            | unknown: an error; the producer has to come back and send again
                  v
                SEND_ERROR
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
+from magnetar.broker.idempotency_topic import Keyed
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -40,6 +41,7 @@ class Publishing:
         "_before",
         "_deduplication",
         "_entries",
+        "_idempotency",
         "_link",
         "_producer",
         "_receipts",
@@ -57,19 +59,29 @@ class Publishing:
         # A producer without numbers was there when deduplication was switched on: it is just being closed.
         self._deduplication = topic.deduplication if numbers is not None else None
         self._before = numbers.mark() if self._deduplication is not None and numbers is not None else None
+        self._idempotency = topic.idempotency
         self._entries: list[NewEntry] = []
         self._receipts: list[tuple[int, int]] = []
         self._size = 0
 
     def take(self, frames: list[Frame], message_bytes_max: int) -> None:
         """Handle the frames in order, up to the first that ends the producer."""
-        deduplication, producer = self._deduplication, self._producer
+        deduplication, idempotency, producer = self._deduplication, self._idempotency, self._producer
         numbers = producer.numbers
+        keyed: Keyed | None = None
+        if idempotency is not None and not self._keys_known(frames[0].command.send):
+            return
         for frame in frames:
             send = frame.command.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                if idempotency is not None:
+                    keyed = idempotency.judge(seen)
+                    if keyed is not None and not keyed.count:
+                        if not self._known(send, keyed):
+                            return
+                        continue
                 if deduplication is not None and numbers is not None:
                     verdict = deduplication.judge(producer.name, numbers, seen.flags, seen.metadata)
                     if verdict:
@@ -80,7 +92,12 @@ class Publishing:
                 if not self._refused(send, error):
                     return
                 continue
-            self._entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            if idempotency is not None:
+                idempotency.take(keyed.keys if keyed is not None else [])
+            if keyed is not None:
+                self._entries.append(NewEntry(keyed.data, seen.flags, keyed.count, seen.publish_time))
+            else:
+                self._entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
             self._receipts.append((send.sequence_id, send.highest_sequence_id))
             self._size += len(frame.payload)
         self._append()
@@ -99,12 +116,37 @@ class Publishing:
             append = self._topic.publish(producer, entries, receipts, self._before)
         except BrokerError as error:
             self._session.send(commands.send_error(producer.producer_id, receipts[0][0], error.code, error.message))
-            if before is None or producer.numbers is None:
+            if self._idempotency is not None:
+                self._idempotency.give_back()
+            elif before is None:
                 return True
-            producer.numbers.go_back(before)
+            if before is not None and producer.numbers is not None:
+                producer.numbers.go_back(before)
             self._session.evict_producer(producer)
             return False
         self._session.broker.publishing(self._session, append, size)
+        return True
+
+    def _keys_known(self, send: pb.CommandSend) -> bool:
+        """Whether it is known which idempotency keys are stored; a producer that is early has to come back."""
+        assert self._idempotency is not None
+        try:
+            self._idempotency.check()
+        except BrokerError as error:
+            producer = self._producer
+            self._session.send(commands.send_error(producer.producer_id, send.sequence_id, error.code, error.message))
+            self._session.evict_producer(producer)
+            return False
+        return True
+
+    def _known(self, send: pb.CommandSend, keyed: Keyed) -> bool:
+        """All messages of an entry are stored already."""
+        if not self._append():
+            return False
+        assert self._idempotency is not None
+        self._topic.answer(
+            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.position(keyed.first)
+        )
         return True
 
     def _repeated(self, send: pb.CommandSend, verdict: Verdict) -> bool:

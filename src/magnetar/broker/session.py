@@ -324,10 +324,16 @@ class Session:
             # What was published before decides what is new: nobody publishes until that is known again.
             deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, probed=probed))
             return
+        idempotency = topic.idempotency
+        if idempotency is not None and idempotency.status is Status.RECOVERING:
+            idempotency.when_ready(lambda: self._attach_recovered(topic, command, mode, probed=probed))
+            return
         try:
             topic.check_writable()
             if deduplication is not None:
                 deduplication.check()
+            if idempotency is not None:
+                idempotency.check()
             if topic.quota_stop is not None:
                 raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
             self.broker.catalog.check_schema(topic, command.schema if command.HasField("schema") else None)

@@ -28,6 +28,7 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "subscriptions": subscriptions,
         "replication": broker.links.topic_stats(topic),
         "deduplicationStatus": topic.deduplication.status if topic.deduplication is not None else Status.DISABLED,
+        "idempotency": topic.idempotency.stats() if topic.idempotency is not None else None,
         "ownerBroker": broker.service_url.removeprefix("pulsar://"),
         "originIndexNext": topic.log.next_index,
         "incarnation": topic.record.incarnation,
@@ -91,6 +92,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "pendingPublishBytes": broker.pending_bytes,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
         "deduplication": broker.deduplications.stats(),
+        "idempotency": broker.idempotencies.stats(),
         "ready": broker.healthy,
         "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
     }

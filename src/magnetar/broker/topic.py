@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Write
+from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.records import TopicRecord
 from magnetar.broker.subscription import Subscription
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import Append, Location, NewEntry
 from magnetar.storage.topiclog import TopicLog
@@ -119,12 +120,15 @@ class Topic:
         self.deleting = False
         self.quota_stop: ErrorCode | None = None
         self.deduplication: TopicDeduplication | None = None
+        self.idempotency: TopicIdempotency | None = None
         self.replicated: ReplicatedTopic | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
         self._on_confirmed = on_confirmed
+        self._newest: Append | None = None
+        """The newest append that is in flight."""
         self._after_drain: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------------------------------------------- writing
@@ -172,6 +176,9 @@ class Topic:
             token=token,
         )
         self.in_flight += 1
+        self._newest = append
+        if self.idempotency is not None:
+            self.idempotency.staged(append)
         self.outbox.put(Write(append))
         return append
 
@@ -204,11 +211,34 @@ class Topic:
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
         """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
-        if producer.last_publish is not None:
+        if self.idempotency is not None:
+            self.answer(producer, receipt, NONE)
+        elif producer.last_publish is not None:
             producer.last_publish.repeated.append(receipt)
         else:
             buffer = commands.receipts(producer.producer_id, [(*receipt, -1, -1)])
             self.outbox.put(Send(producer.connection, [buffer]))
+
+    def answer(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
+        """Answer a message as stored, as soon as everything that is staged now is in the log; never, if that fails.
+
+        Args:
+            producer: who sent it.
+            receipt: its (sequence id, highest sequence id).
+            stored: where it is, or NONE.
+        """
+        if self._newest is not None:
+            self._newest.extra.setdefault("behind", []).append((producer, receipt, stored))
+        elif not producer.closed:
+            buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+            self.outbox.put(Send(producer.connection, [buffer]))
+
+    def answer_behind(self, append: Append) -> None:
+        """An append is in the log and answered: answer what waited for it (see `answer`)."""
+        for producer, receipt, stored in append.extra.pop("behind", ()):
+            if not producer.closed:
+                buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+                self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:
         """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
@@ -216,6 +246,10 @@ class Topic:
         self.log.confirm(append, location)
         if self.deduplication is not None:
             self.deduplication.confirmed(append.entries)
+        if self.idempotency is not None:
+            self.idempotency.confirmed(append)
+        if self._newest is append:
+            self._newest = None
         self.entries_in += len(append.entries)
         for entry in append.entries:
             self.messages_in += entry.count
@@ -235,6 +269,10 @@ class Topic:
         self.log.fail()
         if self.deduplication is not None:
             self.deduplication.fail()
+        if self.idempotency is not None:
+            self.idempotency.fail()
+        if self._newest is not None and self._newest.epoch != self.log.epoch:
+            self._newest = None
 
     def failed_all(self) -> None:
         """Every append of the failure is reported."""
@@ -293,4 +331,5 @@ class Topic:
         """Check what must hold after every step."""
         assert self.in_flight >= 0, "more appends answered than sent"
         assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
+        assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()

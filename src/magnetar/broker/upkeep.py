@@ -49,6 +49,7 @@ class Upkeep:
             self.expire(topic, now_ms)
             self.check_quota(topic, now_ms)
             self._broker.deduplications.tick(topic, now_ms)
+            self._broker.idempotencies.tick(topic, now_ms)
             self.trim(topic)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates(now_ms)
@@ -117,6 +118,7 @@ class Upkeep:
         lows = (
             broker.links.durable_low(topic),
             broker.deduplications.durable_low(topic),
+            broker.idempotencies.durable_low(topic),
             broker.replication.durable_low(topic),
         )
         return min([*marks, *(low for low in lows if low is not None)], default=None)

@@ -7,6 +7,7 @@ import typer
 from magnetar.admin.client import AdminClient, segment
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, print_line, size
 from magnetar.cli.group import Group
+from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, Target, change, show, targets
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, check_cluster, check_tenant
@@ -227,6 +228,25 @@ def set_deduplication(
         lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
         f"{namespace}: deduplication {state}",
     )
+
+
+@app.add("set-idempotency", example="magnetar namespaces set-idempotency shop/orders request-id --window 86400")
+def set_idempotency(
+    namespace: NamespaceArgument,
+    name: PropertyArgument = "",
+    window: WindowOption = 3600,
+    keys: KeysOption = 1_000_000,
+    off: OffOption = False,
+    default: DefaultOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
+    own = NamespaceName.parse(namespace)
+    path = f"/geo/v1/namespaces/{segment(own.tenant)}/{segment(own.local)}/idempotency"
+    act, said = setter(path, name, window, keys, off=off, default=default)
+    change(targets(config, admin_url, everywhere), act, f"{namespace}: {said}")
 
 
 @app.add("set-ttl", example="magnetar namespaces set-ttl shop/orders 86400 --everywhere")

@@ -7,6 +7,7 @@ import typer
 from magnetar.admin.client import AdminClient, segment, topic_path
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, size
 from magnetar.cli.group import Group
+from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.core.names import NamespaceName, TopicName
 
@@ -137,6 +138,25 @@ def set_deduplication(
         lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
         f"{name}: deduplication {state}",
     )
+
+
+@app.add("set-idempotency", example="magnetar topics set-idempotency persistent://public/default/orders request-id")
+def set_idempotency(
+    topic: TopicArgument,
+    name: PropertyArgument = "",
+    window: WindowOption = 3600,
+    keys: KeysOption = 1_000_000,
+    off: OffOption = False,
+    default: DefaultOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
+    own = TopicName.parse(topic)
+    path = topic_path(own, "idempotency").replace("/admin/v2/", "/geo/v1/", 1)
+    act, said = setter(path, name, window, keys, off=off, default=default)
+    change(targets(config, admin_url, everywhere), act, f"{own}: {said}")
 
 
 @app.add("delete", example="magnetar topics delete persistent://public/default/orders --force")

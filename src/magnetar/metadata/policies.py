@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from magnetar.metadata.errors import BadRequest
+from magnetar.metadata.idempotency import IdempotencyPolicy
 
 URL_CHARACTERS_MAX: Final = 2048
 """A ceiling: what browsers and proxies take, far above any address."""
@@ -130,6 +131,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         replicate_subscription_state: true: every durable subscription is replicated, whatever its client says (PIP-422).
         subscription_mode: ours: how replicated subscriptions follow; None: the broker's default.
         replication_start: ours: whether a new link sends what is retained, or only what is new.
+        idempotency: ours: idempotency keys; None: none.
     """
 
     replication_clusters: Names = []
@@ -142,6 +144,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     subscription_mode: SubscriptionMode | None = None
     deduplication_snapshot_interval_seconds: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     replication_start: ReplicationStart = "earliest"
+    idempotency: IdempotencyPolicy | None = None
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_t
 from magnetar.metadata.bootstrap import bootstrap
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.metadata.keys import (
     CLUSTER_PREFIX,
     NAMESPACE_PREFIX,
@@ -422,6 +423,10 @@ class Resources:
         policies = replace(self.policies(namespace), deduplication_snapshot_interval_seconds=seconds)
         return self._policy_change(namespace, policies)
 
+    def set_idempotency(self, namespace: NamespaceName, policy: IdempotencyPolicy | None) -> Change:
+        """Name the property that is the idempotency key; None: no keys. Raises NotFound."""
+        return self._policy_change(namespace, replace(self.policies(namespace), idempotency=policy))
+
     def set_replication_start(self, namespace: NamespaceName, start: ReplicationStart) -> Change:
         """Say whether a new link begins with what is retained or with what comes. Raises NotFound."""
         return self._policy_change(namespace, replace(self.policies(namespace), replication_start=start))
@@ -503,6 +508,14 @@ class Resources:
             of_namespace.deduplication_enabled if enabled is None else enabled,
             of_namespace.deduplication_snapshot_interval_seconds if every is None else every,
         )
+
+    def idempotency(self, topic: TopicName) -> IdempotencyPolicy | None:
+        """The idempotency keys of a topic, its own before its namespace's; None: it has none."""
+        policy = self._topic_policies.of(topic).idempotency
+        if policy is None:
+            policies = self._namespaces.get(topic.namespace_name)
+            policy = policies.idempotency if policies else None
+        return policy if policy is not None and policy.enabled else None
 
     # ------------------------------------------------------------------------------------------------ topic policies
 

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
+from magnetar.metadata.idempotency import IdempotencyPolicy
 
 TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
 
@@ -24,11 +25,13 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
         deduplication_enabled: publisher deduplication.
         deduplication_snapshot_interval_seconds: between two snapshots of its numbers; 0: by entries alone.
         replicate_subscription_state: true: every durable subscription is replicated.
+        idempotency: ours: idempotency keys.
     """
 
     deduplication_enabled: bool | None = None
     deduplication_snapshot_interval_seconds: Seconds | None = None
     replicate_subscription_state: bool | None = None
+    idempotency: IdempotencyPolicy | None = None
 
 
 NO_POLICIES: Final = TopicPolicies()

@@ -218,6 +218,11 @@ class TopicLog(Ledgers):
             epoch=self._epoch,
         )
 
+    @property
+    def epoch(self) -> int:
+        """Of appends that are alive: what was staged in an earlier one was given up after a failure."""
+        return self._epoch
+
     def _full(self, now_ms: int) -> bool:
         return (
             self._staged_entries >= self._entries_max

@@ -2,11 +2,11 @@
 
     repeated [ metadata size (4) | SingleMessageMetadata | payload_size bytes ]
 
-The broker never opens a batch; tools do (`verify`, the Spark source of messages, tests). A batch is compressed as a
-whole: these functions take and give the uncompressed bytes.
+The broker opens a batch only where messages have idempotency keys; tools do (`verify`, the Spark source of messages,
+tests). A batch is compressed as a whole: these functions take and give the uncompressed bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -36,8 +36,8 @@ def encode_batch(messages: Sequence[tuple[SingleMessageMetadata, bytes]]) -> byt
     return b"".join(parts)
 
 
-def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """The messages of a batch.
+def walk_batch(payload: bytes | memoryview, count: int) -> Iterator[tuple[SingleMessageMetadata, int, int, int]]:
+    """The messages of a batch without a copy of their bytes: metadata; where in `payload` it starts, its bytes start, it ends.
 
     Args:
         payload: uncompressed.
@@ -48,9 +48,9 @@ def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata
     """
     if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
         raise ProtocolError(f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible")
-    messages: list[tuple[SingleMessageMetadata, bytes]] = []
     view, at = memoryview(payload), 0
     for number in range(count):
+        start = at
         size = int.from_bytes(view[at : at + _SIZE_BYTES], "big")
         body = at + _SIZE_BYTES
         end = body + size
@@ -64,7 +64,19 @@ def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata
         # Also a negative size: reading on would go in circles.
         if not metadata.IsInitialized() or metadata.payload_size < 0 or at > len(view):
             raise ProtocolError(f"message {number} of a batch of {count} has no payload size that fits")
-        messages.append((metadata, bytes(view[end:at])))
+        yield metadata, start, end, at
     if at != len(view):
         raise ProtocolError(f"{len(view) - at} bytes are left behind a batch of {count} messages")
-    return messages
+
+
+def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of a batch.
+
+    Args:
+        payload: uncompressed.
+        count: `num_messages_in_batch`.
+
+    Raises:
+        ProtocolError: not exactly `count` messages, or a size that does not fit.
+    """
+    return [(metadata, payload[start:end]) for metadata, _, start, end in walk_batch(payload, count)]

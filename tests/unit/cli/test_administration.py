@@ -33,6 +33,22 @@ AT = "/admin/v2/persistent/public/default/t"
         ("namespaces set-deduplication s/o on", "POST /admin/v2/namespaces/s/o/deduplication", True),
         ("namespaces set-deduplication s/o off", "POST /admin/v2/namespaces/s/o/deduplication", False),
         ("namespaces set-deduplication s/o default", "DELETE /admin/v2/namespaces/s/o/deduplication", None),
+        (
+            "namespaces set-idempotency s/o request --window 60 --keys 5",
+            "POST /geo/v1/namespaces/s/o/idempotency",
+            {"property": "request", "windowSeconds": 60, "keysMax": 5},
+        ),
+        ("namespaces set-idempotency s/o --default", "DELETE /geo/v1/namespaces/s/o/idempotency", None),
+        (
+            "topics set-idempotency t request",
+            "POST /geo/v1/persistent/public/default/t/idempotency",
+            {"property": "request", "windowSeconds": 3600, "keysMax": 1_000_000},
+        ),
+        (
+            "topics set-idempotency t --off",
+            "POST /geo/v1/persistent/public/default/t/idempotency",
+            {"enabled": False},
+        ),
         ("topics set-deduplication t on", "POST /admin/v2/persistent/public/default/t/deduplicationEnabled", True),
         (
             "topics set-deduplication t default",

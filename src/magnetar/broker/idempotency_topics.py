@@ -1,0 +1,100 @@
+"""Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.idempotency_topic import Counters, TopicIdempotency
+from magnetar.broker.topic import Topic
+from magnetar.core.ids import Position
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.change import Change
+from magnetar.metadata.idempotency import IdempotencyPolicy
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+class Idempotencies:
+    """Switches idempotency keys on and off per topic.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.counters = Counters()
+
+    def _wanted(self, topic: Topic) -> IdempotencyPolicy | None:
+        if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter
+            return None
+        return self._broker.resources.idempotency(topic.name)
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start."""
+        self._follow(topic)
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of policies is in force."""
+        namespaces = {NamespaceName.parse(text) for text in change.namespaces}
+        for topic in self._broker.topics.values():
+            if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
+                self._follow(topic)
+
+    def _follow(self, topic: Topic) -> None:
+        policy = self._wanted(topic)
+        now = topic.idempotency
+        if (now.policy if now is not None else None) == policy:
+            return
+        if now is not None:
+            topic.idempotency = None
+            now.stop()
+        if policy is not None:
+            self._switch_on(topic, policy)
+
+    def _switch_on(self, topic: Topic, policy: IdempotencyPolicy) -> None:
+        broker = self._broker
+        topic.idempotency = TopicIdempotency(
+            broker.outbox,
+            topic.text,
+            topic.log,
+            policy=policy,
+            counters=self.counters,
+            when_drained=topic.when_drained,
+        )
+        # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
+        for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+            broker.close_producer(producer)
+        topic.idempotency.start()
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is being deleted."""
+        if topic.idempotency is not None:
+            topic.idempotency.stop()
+            topic.idempotency = None
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete; None when it holds nothing."""
+        return topic.idempotency.durable_low() if topic.idempotency is not None else None
+
+    def tick(self, topic: Topic, now_ms: int) -> None:
+        """Now and then."""
+        if topic.idempotency is not None:
+            topic.idempotency.tick(now_ms)
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the whole broker; counters since its start."""
+        counters = self.counters
+        on = [topic.idempotency for topic in self._broker.topics.values() if topic.idempotency is not None]
+        memory = [one.table.memory() for one in on]
+        return {
+            "topics": len(on),
+            "keys": sum(len(one.table) for one in on),
+            "keyBytes": sum(keys for keys, _ in memory),
+            "indexBytes": sum(index for _, index in memory),
+            "duplicates": counters.duplicates,
+            "twice": counters.twice,
+            "unreadable": counters.unreadable,
+            "evicted": counters.evicted,
+            "expired": counters.expired,
+            "replayedEntries": counters.replayed,
+        }

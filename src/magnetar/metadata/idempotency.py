@@ -1,0 +1,30 @@
+"""Idempotency keys as a policy of a namespace or a topic (design, part 2); ours, Pulsar has none."""
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+WINDOW_S_MAX: Final = 7 * 24 * 3600
+"""A ceiling: the log of a window is kept, and is read again after a crash."""
+
+KEYS_MAX: Final = 20_000_000
+"""A ceiling on the keys of one topic: some 32 bytes each, kept in memory."""
+
+PROPERTY_CHARACTERS_MAX: Final = 256
+"""A ceiling on the name of the property: it is compared with every property of every message."""
+
+
+class IdempotencyPolicy(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Which property of a message is its idempotency key, and how long keys are remembered.
+
+    Attributes:
+        property: name of the message property.
+        window_seconds: how long a key is remembered, counted from when its message was stored; 1 s to 7 days.
+        keys_max: keys remembered per topic or partition; beyond it the oldest is forgotten. A million: some 32 MB.
+        enabled: false: no keys; how a topic differs from its namespace.
+    """
+
+    property: Annotated[str, Meta(min_length=1, max_length=PROPERTY_CHARACTERS_MAX)] = "idempotency-key"
+    window_seconds: Annotated[int, Meta(ge=1, le=WINDOW_S_MAX)] = 3600
+    keys_max: Annotated[int, Meta(ge=1, le=KEYS_MAX)] = 1_000_000
+    enabled: bool = True

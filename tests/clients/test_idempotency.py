@@ -1,0 +1,176 @@
+"""Idempotency keys with the official client: one message a key, whoever sends it, through kills and switching."""
+
+import random
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.clients.conftest import connect
+from tests.clients.test_deduplication import everything, path
+from tests.support.brokers import BrokerProcess, eventually
+
+KEY = "request"
+POLICY = {"property": KEY, "windowSeconds": 3600}
+
+
+def switch(broker: BrokerProcess, topic: str, **policy: Any) -> None:
+    """Give a topic keys, and wait until it has them."""
+    broker.rest("POST", f"/geo/v1/persistent/public/default/{topic}/idempotency", {**POLICY, **policy})
+    eventually(lambda: figures(broker, topic)["status"] == "Enabled", what="idempotency keys")
+
+
+def figures(broker: BrokerProcess, topic: str) -> dict[str, Any]:
+    return dict(broker.rest("GET", path(topic) + "/stats")["idempotency"] or {"status": "off"})
+
+
+def place(one: pulsar.MessageId) -> tuple[int, int]:
+    return one.ledger_id(), one.entry_id()
+
+
+def test_a_key_is_stored_once_whoever_sends_it(own_broker: BrokerProcess) -> None:
+    own_broker.rest("PUT", path("once"))
+    switch(own_broker, "once")
+    client = connect(own_broker)
+    one, other = (client.create_producer("once", batching_enabled=False) for _ in range(2))
+    first = one.send(b"1", properties={KEY: "a"})
+    assert place(other.send(b"again", properties={KEY: "a"})) == place(first)
+    assert place(one.send(b"again", properties={KEY: "a"})) == place(first)
+    other.send(b"2", properties={KEY: "b"})
+    one.send(b"no key", properties={"x": "a"})
+    one.send(b"no key")
+    assert everything(client, "once") == [b"1", b"2", b"no key", b"no key"]
+    found = figures(own_broker, "once")
+    assert (found["keys"], found["duplicates"], found["property"]) == (2, 2, KEY)
+    client.close()
+
+
+def test_batches_lose_what_was_stored(own_broker: BrokerProcess) -> None:
+    own_broker.rest("PUT", path("batches"))
+    switch(own_broker, "batches")
+    client = connect(own_broker)
+    told: list[pulsar.Result] = []
+    for compression in (pulsar.CompressionType.NONE, pulsar.CompressionType.ZLib):
+        producer = client.create_producer(
+            "batches", batching_max_publish_delay_ms=2000, batching_max_messages=100, compression_type=compression
+        )
+        for keys in ("abc", "bxaycd", "abcd"):
+            for key in keys:
+                producer.send_async(
+                    key.encode(), lambda result, _id: told.append(result), properties={KEY: f"{compression}-{key}"}
+                )
+            producer.flush()
+        producer.close()
+    eventually(lambda: len(told) == 26, what="answers")
+    assert set(told) == {pulsar.Result.Ok}
+    assert b"".join(everything(client, "batches")) == b"abcxyd" * 2
+    client.close()
+
+
+def test_switched_on_and_off_at_run_time(own_broker: BrokerProcess) -> None:
+    """What was published before counts: there is no window in which a key passes twice."""
+    client = connect(own_broker)
+    producer = client.create_producer("later", batching_enabled=False)
+    for n in range(10):
+        producer.send(b"%d" % n, properties={KEY: str(n)})
+    switch(own_broker, "later")
+    producer.send(b"again", properties={KEY: "4"})
+    # Another property is another set of keys; without one, everything is stored.
+    switch(own_broker, "later", property="other")
+    producer.send(b"10", properties={KEY: "4"})
+    own_broker.rest("POST", "/geo/v1/namespaces/public/default/idempotency", POLICY)
+    own_broker.rest("DELETE", "/geo/v1/persistent/public/default/later/idempotency")
+    eventually(lambda: figures(own_broker, "later").get("property") == KEY, what="the namespace's keys")
+    eventually(lambda: figures(own_broker, "later")["status"] == "Enabled", what="the namespace's keys")
+    producer.send(b"again", properties={KEY: "4"})
+    own_broker.rest("POST", "/geo/v1/persistent/public/default/later/idempotency", {"enabled": False})
+    producer.send(b"11", properties={KEY: "4"})
+    assert everything(client, "later") == [b"%d" % n for n in range(12)]
+    assert figures(own_broker, "later") == {"status": "off"}
+    client.close()
+
+
+def test_too_many_keys_and_a_window_that_ends(own_broker: BrokerProcess) -> None:
+    own_broker.rest("PUT", path("few"))
+    switch(own_broker, "few", keysMax=3)
+    client = connect(own_broker)
+    producer = client.create_producer("few", batching_enabled=False)
+    for key in "abcd":
+        producer.send(key.encode(), properties={KEY: key})
+    producer.send(b"again", properties={KEY: "b"})
+    producer.send(b"forgotten", properties={KEY: "a"})
+    assert everything(client, "few") == [b"a", b"b", b"c", b"d", b"forgotten"]
+    assert figures(own_broker, "few")["evicted"] == 2
+    switch(own_broker, "few", windowSeconds=1)
+    producer.send(b"new", properties={KEY: "n"})
+    eventually(
+        lambda: (
+            producer.send(b"new", properties={KEY: "n"}).entry_id() > 0 and everything(client, "few").count(b"new") == 2
+        ),
+        what="the end of the window",
+    )
+    client.close()
+
+
+def test_ten_kills_with_two_producers_and_one_outbox(own_broker: BrokerProcess) -> None:
+    """Two producers send the same requests in random order through SIGKILLs: every request is stored once."""
+    own_broker.rest("PUT", path("kills"))
+    switch(own_broker, "kills")
+    client = connect(own_broker)
+    producers = [
+        client.create_producer("kills", send_timeout_millis=0, block_if_queue_full=True, batching_enabled=batching)
+        for batching in (True, False)
+    ]
+    rng, number = random.Random(4), 0
+    answers: list[pulsar.Result] = []
+    for _ in range(5):
+        fresh = list(range(number, number + rng.randint(100, 400)))
+        number += len(fresh)
+        for producer in producers:
+            for n in rng.sample(fresh, len(fresh)):
+                producer.send_async(b"%d" % n, lambda result, _id: answers.append(result), properties={KEY: str(n)})
+        own_broker.kill()
+        own_broker.start()
+    for producer in producers:
+        producer.flush()
+    assert sorted(map(int, everything(client, "kills"))) == list(range(number))
+    eventually(lambda: len(answers) == 2 * number, what="an answer to each")
+    assert set(answers) == {pulsar.Result.Ok}
+    client.close()
+
+
+def test_large_messages_in_chunks(own_broker: BrokerProcess) -> None:
+    own_broker.rest("PUT", path("chunks"))
+    switch(own_broker, "chunks")
+    client = connect(own_broker)
+    consumer = client.subscribe("chunks", "s")
+    producer = client.create_producer("chunks", batching_enabled=False, chunking_enabled=True)
+    large = [bytes([65 + n]) * 6_000_000 for n in range(2)]
+    for n in (0, 0, 1, 0):
+        producer.send(large[n], properties={KEY: str(n)})
+    got = []
+    for _ in large:
+        message = consumer.receive(20_000)
+        consumer.acknowledge(message)
+        got.append(message.data())
+    assert got == large
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(300)
+    client.close()
+
+
+def test_with_numbers_too(own_broker: BrokerProcess) -> None:
+    """Both kinds of deduplication: neither stands in the way of the other."""
+    own_broker.rest("PUT", path("both"))
+    own_broker.rest("POST", path("both") + "/deduplicationEnabled", True)
+    switch(own_broker, "both")
+    client = connect(own_broker)
+    producer = client.create_producer("both", producer_name="p", batching_enabled=False)
+    first = producer.send(b"1", sequence_id=1, properties={KEY: "a"})
+    assert place(producer.send(b"1", sequence_id=1, properties={KEY: "a"})) == place(first)
+    assert place(producer.send(b"1", sequence_id=2, properties={KEY: "a"})) == place(first)
+    assert place(producer.send(b"x", sequence_id=1, properties={KEY: "b"})) == (-1, -1)
+    # A key that was only refused by its number is free.
+    producer.send(b"2", sequence_id=3, properties={KEY: "b"})
+    assert everything(client, "both") == [b"1", b"2"]
+    client.close()
