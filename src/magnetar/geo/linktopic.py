@@ -226,6 +226,22 @@ class LinkTopic:
         self.cursor = self.cursor._replace(c=Position(first.ledger, first.entry - 1))
         return lost
 
+    def recount(self) -> int:
+        """After a start: entries at or below C that were stored when its record was on its way already (`jump_record`).
+
+        Returns:
+            How many messages, lost to this link like those that the record counts.
+        """
+        first, c = self.log.first, self.cursor.c
+        if first == NONE or c < self.log.position_before(first):
+            return 0
+        lost = index_after(self.log, min(c, self.log.last)) - self.index
+        if lost <= 0:
+            return 0
+        self.gap += lost
+        self.index += lost
+        return lost
+
     # ------------------------------------------------------------------------------------------------ foreign watermark
 
     def overtaken(self, watermark: Position, *, foreign: bool = False) -> bool:

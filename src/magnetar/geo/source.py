@@ -112,6 +112,9 @@ class LinkSource(OperatedLink):
         if lost := state.note_trimmed():
             self._gap(state, lost, "were deleted before they could be sent")
             self._dirty.add(topic)
+        if lost := state.recount():
+            self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
+            self._dirty.add(topic)
         if topic in self._dirty:
             self.flush()
         self._changed(state)
@@ -394,6 +397,7 @@ class LinkSource(OperatedLink):
 
         def apply() -> None:
             lost = state.jumped(target)
+            self._touch_record(state)  # more may have been stored, and counted, than the durable record says
             self._note(
                 "warning",
                 f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "

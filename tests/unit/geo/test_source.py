@@ -422,6 +422,28 @@ def test_a_foreign_watermark_sends_the_topic_on_above_it() -> None:
 # ---------------------------------------------------------------------------------------------------------------- operating
 
 
+@pytest.mark.parametrize("crash", [True, False])
+def test_what_is_published_while_a_foreign_watermark_is_left_behind_stays_counted(crash: bool) -> None:
+    """Seed exact 738 of the simulator: the durable record knew 7 messages, 6 more came before the store answered."""
+    link = Link()
+    below = link.topic.publish(message(), message(count=3))
+    late = link.topic.append([message(count=2)], lambda _append, _error: None)
+    far = Position(below[0].ledger + 5_000, 3)
+    link.learn(far)
+    link.rig.pump()
+    link.rig.sync()
+    link.rig.store()
+    assert late.entries[0].position < far
+    assert link.state.gap == 6
+    if not crash:
+        link.rig.later(100)
+        link.rig.store()
+        assert link.stored().gap == 6
+    link.restart()
+    link.topic.publish(message())
+    assert link.state.gap == 6
+
+
 def test_pause_and_throttle_survive_a_restart() -> None:
     link = Link()
     link.topic.publish(message())
