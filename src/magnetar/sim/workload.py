@@ -168,8 +168,27 @@ class Workload:
         if machine is None:
             return
         entries = rng.choice((1, 2, 5, 0))
-        before = world.acks.now(cluster, topic, machine.cursor)
         world.say(f"{cluster.name}: an operator skips {entries or 'all'} of {name}")
+        host, before = found.replicated, set[int]()
+
+        def there() -> bool:
+            return found.subscriptions.get(name) is machine
+
+        def look() -> None:
+            before.update(world.acks.now(cluster, topic, machine.cursor))
+
+        def count() -> None:
+            if cluster.broker is not None and there():
+                world.acks.add(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
+
+        def when_ready(then: "Callable[[], None]") -> None:
+            # During the replay after a start the operator waits, and so does whoever counts what was skipped.
+            if host is None or not machine.replicated:
+                then()
+            else:
+                host.when_ready(then)
+
+        when_ready(look)
         try:
             if entries:
                 cluster.control.skip(topic, name, entries, lambda _error: None)
@@ -177,8 +196,7 @@ class Workload:
                 cluster.control.skip_all(topic, name, lambda _error: None)
         except MagnetarError:
             return
-        if cluster.broker is not None:
-            world.acks.add(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
+        when_ready(count)
 
     def kinds_of_entries(self) -> tuple[int, ...]:
         """What this world publishes."""
