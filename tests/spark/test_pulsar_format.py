@@ -1,4 +1,4 @@
-"""The format `pulsar` on a real session against a real broker: what the official client wrote is read, and the other way round."""
+"""The format `pulsar` on a real session against a real broker: what the official client wrote is read, and vice versa."""
 
 import json
 import logging
@@ -76,7 +76,7 @@ def publish(client: pulsar.Client, topic: str, values: list[bytes], **options: A
     keys = options.pop("keys", None)
     producer = client.create_producer(
         topic,
-        **{"batching_enabled": True, "batching_max_publish_delay_ms": 5, "send_timeout_millis": 30_000, **options},
+        **{"batching_enabled": True, "batching_max_publish_delay_ms": 5, "block_if_queue_full": True, **options},
     )
     for number, value in enumerate(values):
         key = keys[number] if keys else None
@@ -282,7 +282,7 @@ def test_checkpoints_of_others(session: Session, client: pulsar.Client, topic: s
     run(topic, "mine")
     with pytest.raises(Exception, match="checkpointLocation of its own"):
         run(topic + "-b", "mine")
-    offsets = sorted((session.folder / "mine" / "offsets").glob("[0-9]*"))[-1]
+    offsets = max((session.folder / "mine" / "offsets").glob("[0-9]*"))
     offsets.write_text(offsets.read_text().replace('"v": 1', '"v": 7'))
     for crc in offsets.parent.glob(".*.crc"):
         crc.unlink()
@@ -315,16 +315,19 @@ def test_deduplicating_by_key(session: Session, client: pulsar.Client, topic: st
 
 
 def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
-    lines = {}
-    for name, act in {
+    frame = session.spark.range(3)
+    text = frame.selectExpr("cast(id as string) value")
+    options = {"service.url": session.url, "topic": "t"}
+    mistakes: dict[str, Callable[[], Any]] = {
         "missing topic": lambda: session.read(topic=topic).count(),
         "typo": lambda: session.read(topic=topic, startingOfsets="earliest").count(),
-        "typed": lambda: session.spark.read.format("pulsar").schema("id int").option("service.url", session.url).option("topic", "t").load().count(),
-        "column": lambda: session.spark.range(3).write.format("pulsar").option("service.url", session.url).option("topic", "t").mode("append").save(),
-        "overwrite": lambda: session.spark.range(3).selectExpr("cast(id as string) value").write.format("pulsar")
-        .option("service.url", session.url).option("topic", "t").mode("overwrite").save(),
-    }.items():  # fmt: skip
-        with pytest.raises(Exception) as failed:
+        "typed": lambda: session.spark.read.format("pulsar").schema("id int").options(**options).load().count(),
+        "column": lambda: frame.write.format("pulsar").options(**options).mode("append").save(),
+        "overwrite": lambda: text.write.format("pulsar").options(**options).mode("overwrite").save(),
+    }
+    lines = {}
+    for name, act in mistakes.items():
+        with pytest.raises(Exception) as failed:  # noqa: B017 - of Spark's many; the line is what counts
             act()
         lines[name] = first_line(failed.value)
     assert lines["missing topic"].startswith(f"topic {topic} does not exist")

@@ -19,8 +19,8 @@ def deduplicate(
 
     The keys seen are state of the query, on disk in RocksDB (set for the session here), so that it survives restarts
     and may be larger than memory. Each is kept for `watermark` behind the newest time seen, then forgotten: a repetition
-    that comes later passes. Guaranteed: repetitions whose times are less than `watermark` apart are dropped. In a batch query every
-    repetition is.
+    that comes later passes. Guaranteed: repetitions whose times are less than `watermark` apart are dropped. In a batch
+    query every repetition is.
 
     Args:
         frame: streaming or batch.

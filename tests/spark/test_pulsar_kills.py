@@ -1,0 +1,116 @@
+"""Effectively once: Spark's Python processes and the broker are killed at random moments, and every message is there once.
+
+`MAGNETAR_SPARK_KILL_ROUNDS` sets how many rounds there are (2 by default).
+"""
+
+import logging
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pulsar
+import pytest
+
+from magnetar.spark import register
+from tests.spark.test_pulsar_format import numbered, publish
+from tests.support.brokers import BrokerProcess, World
+
+pytestmark = pytest.mark.spark
+
+ROUNDS = int(os.environ.get("MAGNETAR_SPARK_KILL_ROUNDS", "2"))
+MESSAGES = 6000
+RESTARTS_MAX = 40
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    world = World(tmp_path, ["solo"], "[deduplication]\nenabled = true\n").start()
+    yield world["solo"]
+    world.close()
+
+
+def workers() -> list[psutil.Process]:
+    """The Python processes that Spark started for this session, other than its daemons."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            parent = process.parent()
+            if (
+                parent is not None
+                and "pyspark" in " ".join(process.cmdline())
+                and "pyspark" in " ".join(parent.cmdline())
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills one process after another until told to stop."""
+
+    def __init__(self, seed: int, broker: BrokerProcess | None) -> None:
+        super().__init__(daemon=True)
+        self._random, self._broker = random.Random(seed), broker
+        self._over = threading.Event()
+        self.kills = 0
+
+    def run(self) -> None:
+        while not self._over.wait(self._random.uniform(0.05, 0.8)) and self.kills < 12:
+            if self._broker is not None and self._random.random() < 0.3:
+                self._broker.kill()
+                self._broker.start()
+            elif alive := workers():
+                self._random.choice(alive).kill()
+            self.kills += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(60)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, seed: int) -> None:
+    register(spark)
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    client = pulsar.Client(broker.url, logger=logger)
+    topics = ["persistent://public/default/in-a", "persistent://public/default/in-b"]
+    for number, topic in enumerate(topics):
+        publish(client, topic, numbered(MESSAGES, number * MESSAGES), batching_max_messages=37)
+    client.close()
+    killer = Killer(seed, broker)
+    options = {"service.url": broker.url, "startingOffsets": "earliest", "maxMessagesPerTrigger": "1500"}
+    target = "persistent://public/default/out"
+    killer.start()
+    restarts = 0
+    try:
+        while True:
+            try:
+                frame = spark.readStream.format("pulsar").options(topics=",".join(topics), **options).load()
+                writer = frame.select("value").writeStream.format("pulsar").option("service.url", broker.url)
+                query = writer.option("topic", target).option("checkpointLocation", str(tmp_path / "checkpoint"))
+                query.trigger(availableNow=True).start().awaitTermination()
+                break
+            except Exception:  # noqa: BLE001 - whatever a killed process makes of it: the query is started again
+                restarts += 1
+                assert restarts < RESTARTS_MAX
+    finally:
+        killer.stop()
+    assert killer.kills
+    rows = (
+        spark.read.format("pulsar")
+        .option("service.url", broker.url)
+        .option("topic", target)
+        .load()
+        .select("value")
+        .collect()
+    )
+    counts = Counter(int(row.value) for row in rows)
+    wrong = {value: count for value, count in counts.items() if count != 1}
+    assert (len(counts), wrong) == (2 * MESSAGES, {}), f"{killer.kills} kills, {restarts} restarts"
