@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.geo.host import Acked
-from magnetar.geo.snapshots import refuses
+from magnetar.geo.snapshots import Snapshots, refuses
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import Epoch, SoughtEpoch
@@ -426,3 +426,26 @@ def test_a_subscription_that_was_brought_comes_again_after_a_crash(host: Host) -
     again.machine.stored(host.entries)
     again.machine.started()
     assert "s" in again.cursors
+
+
+def test_who_subscribed_again_during_a_replay_that_a_crash_ended(host: Host) -> None:
+    """Seeds snapshot 7096 and 7150 of the simulator: the stored state says deleted, and the subscription is here."""
+    host.subscribe()
+    host.take(Update)
+    host.machine.deleted("s")
+    state = host.machine.encode("s")
+    host.machine = Snapshots(host, new_id=host.new_id)
+    host.machine.load("s", state)
+    host.machine.set_writes(writes=True)
+    host.machine.started()
+    host.run()
+    assert host.take(Update) == [Update("s", {"b": NONE}, Claim({}, {}, (), created=True))], "the others hear of it"
+    host.told("b", Update("s", {"a": NONE}, Claim({}, {}, ())))
+    host.machine.validate()
+    del host.cursors["s"]
+    host.replicated.clear()
+    host.machine = Snapshots(host, new_id=host.new_id)
+    host.machine.load("s", state)
+    host.machine.started()
+    host.told("b", Update("s", {"a": NONE}, Claim({}, {}, (), created=True)))
+    assert "s" not in host.cursors, "deleted here stays deleted"
