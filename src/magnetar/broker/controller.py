@@ -348,11 +348,11 @@ class Controller(FailoverController):
         )
 
     def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
-        """Delete a subscription."""
-        _, found = self._subscription(topic, subscription)
+        """Delete a subscription; a replicated one not during the replay, or others would bring it back after a crash."""
+        found_topic, found = self._subscription(topic, subscription)
         if found.consumers and not force:
             raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
-        self._enter(lambda: self._broker.catalog.delete_subscription(found, done))
+        self._enter_ready(found_topic, found, lambda: self._broker.catalog.delete_subscription(found, done))
 
     def _when_durable(self, subscription: Subscription, done: Done) -> None:
         def stored(error: str) -> None:

@@ -299,6 +299,38 @@ def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
     assert asked == [None]
 
 
+def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -> None:
+    world = two(cache_bytes=0)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1")
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    node.restart()
+    assert node.topic.replicated is not None and not node.topic.replicated.ready
+    asked: list[Any] = []
+    node.control.delete_subscription(TOPIC, "s", False, asked.append)
+    while node.stores:
+        store = node.stores.popleft()
+        for key in store.deletes:
+            node.meta.pop(key, None)
+        node.meta.update(store.puts)
+        if store.then is not None:
+            node.run(store.then, "")
+    told = list(asked)
+    node.restart()
+    client.ack(number, positions[1])
+    world.advance(500)
+    assert not told or "s" not in node.topic.subscriptions, "answered, and brought back by another cluster"
+    assert "s" in node.topic.subscriptions, "the crash came before the deletion"
+    node.control.delete_subscription(TOPIC, "s", False, asked.append)
+    world.advance(500)
+    node.restart()
+    world.advance(500)
+    assert asked == [None]
+    assert "s" not in node.topic.subscriptions
+
+
 def test_a_clean_stop_leaves_nothing_to_replay() -> None:
     world = two()
     client, number = consumer(world["a"])
