@@ -322,6 +322,21 @@ def test_a_dead_source_closes_its_ranges_where_they_are(pair: tuple[FakeCluster,
     assert not reports[TOPIC].done
 
 
+def test_a_topic_made_anew_after_the_plan_sends_nothing_under_its_old_identity(
+    pair: tuple[FakeCluster, FakeCluster],
+) -> None:
+    """A wiped source whose clock is behind uses positions below the planned end again."""
+    a, b = filled(pair, 5)
+    planned = task(a, b)
+    for entry in a.topics[TOPIC].log:
+        entry.incarnation -= 7
+    reports = carry(planned)
+    assert reports[TOPIC].trouble == m.RETRY
+    assert "made anew" in reports[TOPIC].reason
+    assert reports[TOPIC].c == (-1, -1)
+    assert not b.identities(TOPIC, "a")
+
+
 def test_a_wrong_token_is_one_line(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, _ = pair
     channel = wire.Channel(a.address, "guessed")

@@ -124,6 +124,11 @@ class Source:
                     f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes"
                 )
                 return answers
+            if set(read.incarnations) - {progress.part.incarnation}:
+                # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
+                progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was made anew in its source"
+                self.over.append(progress)
+                continue
             answers.append((progress, read, payload))
             if progress.answered(read, len(payload)):
                 self.over.append(progress)
