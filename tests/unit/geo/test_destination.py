@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.destination import LinkDestination
+from magnetar.geo.destination import LinkDestination, _Waiting
 from magnetar.geo.reading import geo, place
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
@@ -112,6 +112,26 @@ def test_a_failed_append_answers_retry_and_the_chain_falls_back() -> None:
     here.send([message()], [(3, 0)])
     here.rig.sync()
     assert len(here.stored()) == 1
+
+
+def test_a_failure_that_is_told_in_two_events_leaves_nobody_without_an_answer() -> None:
+    here = Here()
+    here.send([message()], [(3, 0)])
+    here.send([message()], [(3, 1)], Position(3, 0), request_id=2)
+    here.rig.pump()
+    first, second = here.rig.writes
+    here.rig.writes.clear()
+    here.rig.topics[TOPIC].log.fail()
+    here.machine.validate()
+    assert not here.answers, "the log fell back; who is told what comes now"
+    first.token(first, "disk failed")
+    here.machine.validate()
+    second.token(second, "disk failed")
+    here.machine.validate()
+    assert [answer.retry for answer in here.answers] == [True, True]
+    here.machine._waiting[TOPIC, "a"] = [_Waiting(1, Position(3, 5), pb.CommandGeoAppendResponse(), lambda _: None)]
+    with pytest.raises(AssertionError, match="will never come"):
+        here.machine.validate()
 
 
 def test_a_fenced_topic_says_try_again() -> None:
