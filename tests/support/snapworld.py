@@ -88,6 +88,7 @@ class Site:
         self.lives += 1
         self.disk: dict[int, list[StoredEntry]] = {}
         self.cursors: dict[str, tuple[bytes, bytes]] = {}
+        self.covered = NONE
         self.deletions: dict[str, bytes] = {}
         self.saved: Any = None
         self.uids: dict[Position, int] = {}
@@ -135,7 +136,7 @@ class Site:
             self, new_id=self.world.new_id, interval_ms=INTERVAL_MS, timeout_ms=TIMEOUT_MS,
             cached_max=self.world.cached_max,
         )  # fmt: skip
-        after = NONE if not self.cursors else self.log.last
+        after = self.covered
         for name, data in self.deletions.items():
             self.machine.load(name, data)
         for name, (_, state) in sorted(self.cursors.items()):
@@ -259,7 +260,8 @@ class Site:
             then(self.now_ms)
 
     def store(self) -> None:
-        """The metadata store has the cursors."""
+        """The metadata store has the cursors, and up to where their states know the markers."""
+        self.covered = self.log.last
         for name, cursor in self.open.items():
             self.cursors[name] = (cursor.encode(), self.machine.encode(name))
         for name in [name for name in self.cursors if name not in self.open]:
