@@ -52,7 +52,11 @@ def test_batches_lose_what_was_stored(own_broker: BrokerProcess) -> None:
     told: list[pulsar.Result] = []
     for compression in (pulsar.CompressionType.NONE, pulsar.CompressionType.ZLib):
         producer = client.create_producer(
-            "batches", batching_max_publish_delay_ms=2000, batching_max_messages=100, compression_type=compression
+            "batches",
+            batching_enabled=True,
+            batching_max_publish_delay_ms=2000,
+            batching_max_messages=100,
+            compression_type=compression,
         )
         for keys in ("abc", "bxaycd", "abcd"):
             for key in keys:

@@ -1,6 +1,6 @@
 """The import rule of the architecture, read from the sources without running them.
 
-    core | wire, storage | schemas, metadata | broker, geo | runtime | spark, admin | app | cli, sim
+    core | wire, storage | schemas, metadata | broker, geo | runtime | spark, admin | app | cli, client, sim
 
 A module imports from its own group and from groups to its left. Left of runtime there is no clock, no chance, no thread,
 no socket. Only spark imports pyspark.
@@ -22,7 +22,7 @@ GROUPS = (
     ("runtime",),
     ("spark", "admin"),
     ("app",),
-    ("cli", "sim", "__main__"),
+    ("cli", "client", "sim", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(GROUPS) for name in names}
 

@@ -1,0 +1,13 @@
+"""For programs that consume: each message processed once, together with what it does in the program's own database.
+
+    engine = sqlalchemy.create_engine("sqlite:///orders.db")
+    reader = TransactionalReader(client, "persistent://public/default/orders", engine, name="billing")
+    reader.run(handle)          # handle(connection, message): in one transaction with the note of how far it got
+
+Needs SQLAlchemy and the official client: the extra `client` of this package.
+"""
+
+from magnetar.client.progress import Displaced, Place
+from magnetar.client.reader import TransactionalReader
+
+__all__ = ["Displaced", "Place", "TransactionalReader"]

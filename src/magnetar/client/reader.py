@@ -1,0 +1,171 @@
+"""A reader whose messages take effect together with the note of how far it got.
+
+    read some messages -> one transaction of the user's database: handle each, note the last one's place -> commit
+    start, or after a failure: continue behind the noted place, batch index included
+
+A kill before the commit leaves nothing of these messages, one after it leaves all: none is processed twice or left out.
+What `handle` does outside of that transaction (a mail, a request) is not covered.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from magnetar.client.progress import (
+    NAME_CHARACTERS_MAX,
+    START,
+    TABLE,
+    TOPIC_CHARACTERS_MAX,
+    Connection,
+    Engine,
+    Place,
+    Progress,
+)
+from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    import pulsar
+
+WAIT_MS: Final = 200
+"""A wait for the next message, after which it is asked whether to stop."""
+
+MORE_MS: Final = 1
+"""A wait for one more message of a transaction that has some: it only takes what is there."""
+
+Handle = Callable[[Connection, Any], None]
+
+
+class TransactionalReader:
+    """Reads one topic (or one partition), each message once.
+
+    Args:
+        client: the official client, connected to the cluster. Places are of one cluster: its message ids mean nothing to another.
+        topic: a topic without partitions, or one partition.
+        engine: of the user's database (SQLAlchemy). SQLite, PostgreSQL: any with transactions.
+        name: of this reader; with the topic it is what its place is kept under.
+        start: where to begin when there is no place yet; there is one from the first commit on.
+        messages_max: messages in one transaction at most; fewer when no more are there.
+        table: for the places.
+
+    Raises:
+        MagnetarError: a name that is too long, or a topic with partitions.
+    """
+
+    def __init__(
+        self,
+        client: "pulsar.Client",
+        topic: str,
+        engine: Engine,
+        *,
+        name: str,
+        start: Literal["earliest", "latest"] = "earliest",
+        messages_max: int = 100,
+        table: str = TABLE,
+    ) -> None:
+        if not 1 <= len(name) <= NAME_CHARACTERS_MAX or len(topic) > TOPIC_CHARACTERS_MAX:
+            raise MagnetarError(
+                f"a reader's name has 1 to {NAME_CHARACTERS_MAX} characters, its topic at most {TOPIC_CHARACTERS_MAX}: "
+                f"{name[:40]!a} of {topic[:40]!a}"
+            )
+        if messages_max < 1:
+            raise MagnetarError(f"messages_max is {messages_max}: a transaction has at least one message")
+        if start not in {"earliest", "latest"}:
+            raise MagnetarError(f"start is {start!r}: it is 'earliest' or 'latest'")
+        partitions = list(client.get_topic_partitions(topic))
+        if len(partitions) > 1 or partitions[0].endswith("-partition-0") > topic.endswith("-partition-0"):
+            raise MagnetarError(f"{topic} has {len(partitions)} partitions: use a reader for each, {partitions[0]} ...")
+        self.place = START
+        self._client, self._topic, self._name, self._engine = client, topic, name, engine
+        self._start, self._max = start, messages_max
+        self._progress = Progress(engine, table)
+        self._reader: Any = None
+
+    def run(
+        self,
+        handle: Handle,
+        *,
+        idle_ms: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Process messages until there is a reason to stop.
+
+        Args:
+            handle: called with the transaction's connection and the message; an exception undoes the transaction and ends
+                the run. Running again goes on behind the last commit.
+            idle_ms: end when there was no message for so long; None: wait for ever.
+            stop: asked between transactions and while waiting.
+
+        Returns:
+            Messages processed.
+
+        Raises:
+            Displaced: another process uses the name.
+        """
+        count = 0
+        while not stop():
+            messages = self._next(idle_ms, stop)
+            if not messages:
+                return count
+            last = _place(messages[-1])
+            try:
+                with self._engine.begin() as connection:
+                    for message in messages:
+                        handle(connection, message)
+                    self._progress.move(connection, self._name, self._topic, self.place, last, len(messages))
+            except BaseException:
+                # What was read and not committed has to be read again.
+                self.close()
+                raise
+            self.place = last
+            count += len(messages)
+        return count
+
+    def close(self) -> None:
+        """Close the underlying reader; `run` opens it again."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def _open(self) -> Any:
+        import pulsar
+
+        self.place = self._progress.begin(self._name, self._topic)
+        if self.place != START:
+            identity = pulsar.MessageId(-1, *self.place)
+        else:
+            identity = pulsar.MessageId.earliest if self._start == "earliest" else pulsar.MessageId.latest
+        return self._client.create_reader(self._topic, identity, reader_name=self._name)
+
+    def _next(self, idle_ms: int | None, stop: Callable[[], bool]) -> list[Any]:
+        """Some messages, at least one; none when it is time to end."""
+        if self._reader is None:
+            self._reader = self._open()
+        messages: list[Any] = []
+        waited = 0
+        last = self.place
+        while len(messages) < self._max:
+            message = self._read(MORE_MS if messages else WAIT_MS)
+            if message is None:
+                waited += WAIT_MS
+                if messages or stop() or (idle_ms is not None and waited >= idle_ms):
+                    break
+                continue
+            # Clients may hand out a message again around a reconnect, and the earlier ones of a batch at the start.
+            if _place(message) > last:
+                last = _place(message)
+                messages.append(message)
+        return messages
+
+    def _read(self, wait_ms: int) -> Any:
+        import pulsar
+
+        try:
+            return self._reader.read_next(wait_ms)
+        except pulsar.Timeout:
+            return None
+
+
+def _place(message: Any) -> Place:
+    identity = message.message_id()
+    return Place(identity.ledger_id(), identity.entry_id(), identity.batch_index())
