@@ -179,7 +179,7 @@ class BaseIsAck(Planted):
     clusters_least = 3
     warm = 0.0
     patches: ClassVar[dict[str, Any]] = {
-        f"{SNAPSHOTS}.machine.Snapshots._claimable": lambda _, state, taken: taken.held.minus(state.expired)
+        f"{SNAPSHOTS}.telling.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
     }
     boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "seek": 0, "long": 20, "stall": 0}
 

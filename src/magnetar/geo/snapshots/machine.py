@@ -35,14 +35,15 @@ from magnetar.geo.snapshots import state as states
 from magnetar.geo.snapshots.cache import Cache, Taken
 from magnetar.geo.snapshots.held import Held, entries_of, held_by
 from magnetar.geo.snapshots.receiving import Receiver
-from magnetar.geo.snapshots.routes import audience, partners, sources
+from magnetar.geo.snapshots.routes import audience, partners
 from magnetar.geo.snapshots.state import State, Stored
 from magnetar.geo.snapshots.taking import ID_BYTES_MAX, Taker
+from magnetar.geo.snapshots.telling import Teller
 from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import markers
 from magnetar.wire.acksets import Epoch, SoughtEpoch
-from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
+from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
 
 SLEEP_ENTRIES_MAX: Final = 1_000
 """So many messages are passed over in exact mode before they are caught up with, by runs: retention is far behind that."""
@@ -83,8 +84,8 @@ class Snapshots:
         self._last_message = host.log.last_dispatchable()
         self._awake_until = host.log.last
         self._asleep = 0
-        self._audience = audience(host.routes, host.cluster)
         self._writer = Writer(host, self._work)
+        self._teller = Teller(host, self._writer)
         self._taker = Taker(
             host,
             self._writer,
@@ -335,28 +336,12 @@ class Snapshots:
         state.seeks[here] = Epoch(1, time_ms, here, incarnation)
         self._host.dirty(subscription)
         # In exact mode the epochs are that mode's, unless some peer writes snapshots.
-        state.seek_untold = bool(self._audience) and (self.writes or bool(self._taker.knowing))
+        state.seek_untold = bool(self._teller.audience) and (self.writes or bool(self._taker.knowing))
         if not state.seek_untold:
             then("")
-        elif not self._tell_seek(subscription, state, then):
+        elif not self._teller.tell_seek(subscription, state, then):
             then("the storage takes no writes now; try again")
         self._work()
-
-    def _tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
-        """Write the newest seek here; until that is durable nobody's updates are taken, so it is tried until it is."""
-        seek = state.seeks[self._host.cluster]
-
-        def done(_: Position, error: str) -> None:
-            if state.seeks[self._host.cluster] == seek:
-                state.telling_seek = False
-                if not error:
-                    state.seek_untold = False
-                    self._host.dirty(subscription)
-            then(error)
-
-        marker = SoughtEpoch(self._host.cluster, subscription, seek)
-        state.telling_seek = self._writer.write(marker, (), done)
-        return state.telling_seek
 
     def trimmed(self) -> None:
         """See `geo.host.Machine`. What was deleted is known only from the stored state now."""
@@ -372,13 +357,13 @@ class Snapshots:
         """See `geo.host.Machine`."""
         self._taker.routes_changed()
         now = audience(self._host.routes, self._host.cluster)
-        new, self._audience = now - self._audience, now
+        new, self._teller.audience = now - self._teller.audience, now
         self._retell(new)
 
     def _retell(self, clusters: Collection[str]) -> None:
         for subscription, state in self._states.items():
             forgot = {cluster for cluster in clusters if not self._remembers(state, cluster)}
-            state.retell = (state.retell | forgot) & self._audience
+            state.retell = (state.retell | forgot) & self._teller.audience
             state.announce = state.announce or bool(clusters)
             self._host.dirty(subscription)
         self._work()
@@ -406,29 +391,8 @@ class Snapshots:
             return
         if not entry.origin:
             self._own(entry, marker)
-        elif self._known(entry, marker):
+        elif self._receiver.known(entry, marker):
             self._foreign(entry, marker)
-
-    def _known(self, entry: StoredEntry, marker: Marker | None) -> bool:
-        """Whether a marker comes from where it says, over a link of this topic."""
-        match marker:
-            case SnapshotRequest():
-                said = marker.source_cluster
-            case SnapshotResponse():
-                said = marker.cluster
-            case SoughtEpoch():
-                said = marker.writer
-            case Update():
-                said = entry.origin
-            case _:
-                return True
-        if said == entry.origin and entry.origin in sources(self._host.routes, self._host.cluster):
-            return True
-        why = "no link of this topic comes from there" if said == entry.origin else f"it says it is {said}'s"
-        self._writer.warn(
-            "unknown_clusters", entry.origin, f"a marker of {entry.origin} at {entry.position} is ignored: {why}"
-        )
-        return False
 
     def _own(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
@@ -450,7 +414,7 @@ class Snapshots:
     def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
             case SnapshotRequest():
-                if entry.origin not in self._audience:
+                if entry.origin not in self._teller.audience:
                     text = f"{entry.origin} asks for a snapshot, but no link leads there"
                     self._writer.warn("unanswerable", entry.origin, text)
                 elif len(marker.snapshot_id) <= ID_BYTES_MAX:
@@ -471,14 +435,18 @@ class Snapshots:
         self._taker.answer()
         for subscription, state in self._states.items():
             if state.announce and self.writes:
-                self._announce(subscription, state)
+                self._teller.announce(subscription, state)
             self._tell(subscription, state)
         for subscription in self._receiver.take_stale() & self._states.keys():
             self._states[subscription].seek_untold = True
         for subscription, state in self._states.items():
             if state.seek_untold and not state.telling_seek:
-                self._tell_seek(subscription, state, lambda _: None)
+                self._teller.tell_seek(subscription, state, lambda _: None)
         self._taker.tick()
+
+    def _tell(self, subscription: str, state: State) -> None:
+        if self.writes and self._started:
+            self._teller.tell(subscription, state)
 
     def _wanted(self) -> bool:
         if not self.writes or not self._started or not self._states:
@@ -489,66 +457,6 @@ class Snapshots:
             (state.has_news or state.retell) and not state.cache and state.writing is None
             for state in self._states.values()
         )
-
-    def _tell(self, subscription: str, state: State) -> None:
-        """Write an update if a snapshot was passed and there is something to tell."""
-        if not self.writes or not self._started or state.writing is not None or not state.cache.items:
-            return
-        cursor = self._host.cursor(subscription)
-        taken = state.cache.passed(cursor.mark_delete) if cursor is not None else None
-        if taken is None:
-            return
-        if not state.has_news and not state.retell:
-            state.cache.drop(taken.local)
-            return
-        to = self._audience if state.has_news else self._audience & state.retell
-        if not to:
-            return
-        to_all = to == self._audience
-        turn = state.turn
-
-        def done(_: Position, error: str) -> None:
-            if state.turn != turn:
-                return
-            state.writing = None
-            if error:
-                return
-            if to_all:
-                state.told = max(state.told, taken.local)
-            state.retell -= to
-            state.cache.drop(taken.local)
-            self._host.dirty(subscription)
-            self._writer.count("updates_written")
-
-        claim = Claim(self._claimable(state, taken).cut().origins, *self._beside(state))
-        if self._writer.write(Update(subscription, taken.clusters, claim), () if to_all else to, done):
-            state.writing = taken
-
-    @staticmethod
-    def _claimable(state: State, taken: Taken) -> Held:
-        """What was acknowledged of a snapshot that was passed: not what only the starting point or expiry passed."""
-        return taken.held.minus(state.base, state.expired)
-
-    def _announce(self, subscription: str, state: State) -> None:
-        """Tell that the subscription exists, so that it is there before its first snapshot is passed."""
-        if state.announcing or not self._audience:
-            return
-
-        def done(_: Position, error: str) -> None:
-            state.announcing = False
-            if not error:
-                state.announce = False
-                self._host.dirty(subscription)
-
-        positions = dict.fromkeys(partners(self._host.routes, self._host.cluster), NONE)
-        claim = Claim({}, *self._beside(state), created=True)
-        state.announcing = self._writer.write(Update(subscription, positions, claim), (), done)
-
-    @staticmethod
-    def _beside(state: State) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
-        """Base and seeks of a claim."""
-        told = state.based and state.base.count_runs() <= markers.RANGES_MAX // 2
-        return state.base.origins if told else None, tuple(state.seeks.values())
 
     # ---------------------------------------------------------------------------------------------------------- shown
 

@@ -23,14 +23,14 @@ from magnetar.core.ids import NONE, Position
 from magnetar.core.names import check_subscription
 from magnetar.geo.host import MarkerHost
 from magnetar.geo.snapshots.held import Held, entries_of, held_by
-from magnetar.geo.snapshots.routes import audience
+from magnetar.geo.snapshots.routes import audience, sources
 from magnetar.geo.snapshots.state import Seeks, State, later
 from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
 from magnetar.wire.acksets import SoughtEpoch
-from magnetar.wire.markers import Claim, Update
+from magnetar.wire.markers import Claim, Marker, SnapshotRequest, SnapshotResponse, Update
 
 STRANGERS_MAX: Final = 1000
 """Subscriptions that are not here whose seeks elsewhere are remembered: a ceiling, more than a topic has."""
@@ -63,6 +63,27 @@ class Receiver:
         """Subscriptions whose seek here has to be told again; once."""
         stale, self._stale = self._stale, set()
         return stale
+
+    def known(self, entry: StoredEntry, marker: Marker | None) -> bool:
+        """Whether a marker comes from where it says, over a link of this topic."""
+        match marker:
+            case SnapshotRequest():
+                said = marker.source_cluster
+            case SnapshotResponse():
+                said = marker.cluster
+            case SoughtEpoch():
+                said = marker.writer
+            case Update():
+                said = entry.origin
+            case _:
+                return True
+        if said == entry.origin and entry.origin in sources(self._host.routes, self._host.cluster):
+            return True
+        why = "no link of this topic comes from there" if said == entry.origin else f"it says it is {said}'s"
+        self._writer.warn(
+            "unknown_clusters", entry.origin, f"a marker of {entry.origin} at {entry.position} is ignored: {why}"
+        )
+        return False
 
     def update(self, entry: StoredEntry, update: Update, states: dict[str, State], deleted: Collection[str]) -> None:
         """An UPDATE of another cluster is stored here.
