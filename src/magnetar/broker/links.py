@@ -59,6 +59,7 @@ class Links:
         )
         self.destination.load(stored)
         self.restores = Restores(broker, self)
+        self.destination.on_heard = self._heard
         self.destination.on_retained = self._learn_retained
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
@@ -81,6 +82,9 @@ class Links:
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[Callable[[], None]]] = {}
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+
+    def _heard(self, topic: str, source: str, anew: bool) -> None:
+        self._broker.replication.heard_from(topic, source, anew=anew)
 
     def _retained(self, topic: str) -> tuple[Mark, ...]:
         return self._broker.replication.retained(topic)

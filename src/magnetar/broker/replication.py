@@ -244,7 +244,10 @@ class Replication:
             if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
                 # A source that the policy no longer names counts again when its link is heard again.
                 others = set(self.broker.resources.replication_clusters(topic.name.namespace_name))
-                self._heard[topic.text] = self._heard.get(topic.text, set()) & others
+                heard = self._heard.setdefault(topic.text, set())
+                for source in sorted(heard - others):
+                    heard.discard(source)
+                    self.broker.links.destination.forget_heard(topic.text, source)
                 self.routes_changed(topic)
                 self._follow_policy(topic)
 

@@ -305,10 +305,9 @@ class LinkDestination:
     def removed(self, topic: str) -> None:
         """A topic was deleted here: its watermarks went with it."""
         self._failed(topic, f"topic {topic} was deleted")
-        for key in [key for key in self._heard if key[0] == topic]:
-            del self._heard[key]
-        for key in [key for key in self._flying if key[0] == topic]:
-            del self._flying[key]
+        for table in (self._heard, self._flying):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
 
     # -------------------------------------------------------------------------------------------------------- handshake
 
@@ -427,9 +426,13 @@ class LinkDestination:
         before = self._heard.get((topic, source))
         self._heard[topic, source] = (uuid, incarnation)
         if before is None:
-            self.on_heard(topic, source, found.log.watermark(source) == NONE)
+            self.on_heard(topic, source, found.log.watermark(source).ledger < incarnation)  # ids of ledgers grow
         elif before != (uuid, incarnation):
             self.on_heard(topic, source, True)
+
+    def forget_heard(self, topic: str, source: str) -> None:
+        """Tell again when this link is next at work in a topic."""
+        self._heard.pop((topic, source), None)
 
     def incarnation_of(self, topic: str, source: str) -> int:
         """The incarnation of a topic in a cluster whose link was heard here since the start; 0 when none was."""
@@ -488,8 +491,7 @@ class LinkDestination:
             found = self._host.find(topic)
             if found is None:
                 continue  # it is being deleted: `removed` will answer them
-            # Not the staged watermark: one failure of the disk may be told in several events, and the log falls back in the
-            # first of them.
+            # Not the staged watermark: of one failure that is told in several events, the log falls back in the first.
             persisted, end = found.log.watermark(source), max(self._flying.get((topic, source), ()), default=NONE)
             for one in waiting:
                 assert persisted < one.position <= end, f"{topic}: an answer for {one.position} will never come"

@@ -155,6 +155,43 @@ def test_a_source_that_the_policy_here_does_not_name() -> None:
     assert got(*consumer(node)) == [b"0", b"2"]
 
 
+def test_a_source_that_the_policy_here_names_no_longer_but_that_goes_on() -> None:
+    """Its link still leads here: what it brings is stored, so what it says counts. The next thing heard of it says so."""
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.settle()
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    namespace = NamespaceName.parse("public/default")
+    node.apply(node.broker.resources.set_replication(namespace, ["b"]))
+    node.apply(node.broker.resources.set_allowed(namespace, ["a", "b"]))
+    assert node.topic.replicated is not None
+    client.ack(number, positions[2])
+    world.advance(500)
+    assert ("a", "b") in node.topic.replicated.routes
+    assert not any("passed over" in note.text for note in node.notes)
+    assert got(*consumer(node)) == [b"1"]
+
+
+def test_a_source_that_begins_anew_is_told_everything_by_its_destination() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    world.settle()
+    client.ack(number, positions[1])
+    world.advance(500)
+    node = world["b"]
+    before = markers(node)
+    node.run(node.broker.links.destination._hear, TOPIC, "a", "uuid-a", node.topic.log.incarnation + 10_000)
+    world.advance(500)
+    told = markers(node) - before
+    assert 1 <= told <= 2, "the handshake of the old life, which goes on, is another change"
+    world.advance(60_000)
+    assert markers(node) == before + told
+
+
 def test_seek_is_seen_elsewhere_and_answered_when_it_is_durable() -> None:
     world = two()
     client, number = consumer(world["a"])
