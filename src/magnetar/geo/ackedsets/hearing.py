@@ -171,13 +171,22 @@ class HearingTopic(TellingTopic):
             (marker.writer, marker.incarnation, marker.next_index),
             (self.host.cluster, self.host.log.incarnation, self.host.log.next_index),
         ):
-            self._clip(messages, cluster, incarnation, next_index, marker.writer, subscription)
+            self._clip(messages, cluster, incarnation, next_index, marker, subscription)
         return messages
 
     def _clip(
-        self, messages: IndexSet, cluster: str, incarnation: int, next_index: int, writer: str, subscription: str
+        self,
+        messages: IndexSet,
+        cluster: str,
+        incarnation: int,
+        next_index: int,
+        marker: AckedSetsMarker,
+        subscription: str,
     ) -> None:
+        writer = marker.writer
         for key in [key for key in messages.origins if key.cluster == cluster and key.incarnation >= incarnation]:
+            if incarnation < key.incarnation <= self._latest_life(cluster, marker):
+                continue  # a cluster that lost its disk and its time: an earlier life may have the higher number
             first = next_index if key.incarnation == incarnation else 0
             forged = messages.count_in(key, first, INDEX_MAX + 1)
             if forged:
@@ -188,6 +197,12 @@ class HearingTopic(TellingTopic):
                     f"{writer} claims {forged} acknowledgements of {subscription} for messages that {cluster} never "
                     f"published (index {first} and above): passed over",
                 )
+
+    def _latest_life(self, cluster: str, marker: AckedSetsMarker) -> int:
+        """The highest incarnation of a cluster's topic of which messages were seen, here or by those who tell."""
+        marks = (mark for low in marker.low for mark in low.marks)
+        told = (mark.incarnation for mark in (*marker.own, *marks) if mark.cluster == cluster)
+        return max(self.waters.next.get(cluster, (0, 0))[0], self.waters.own.get(cluster, (0, 0))[0], *told, 0)
 
     # ----------------------------------------------------------------------------------------------------------- effects
 

@@ -124,6 +124,7 @@ class AckedSets(HearingTopic):
         self._tidy()
         for subscription in sorted(self._fenced):
             self._tell_fence(subscription)
+        self._ask()
         self._schedule()
 
     def _restarted(self, state: SubscriptionState) -> None:
@@ -202,7 +203,7 @@ class AckedSets(HearingTopic):
         self.host.dirty(subscription)
         if self.writes:
             if missed:
-                self._request(subscription)
+                self._request((subscription,))
             self._write([subscription])
 
     def _begin(self, subscription: str) -> None:
@@ -317,11 +318,16 @@ class AckedSets(HearingTopic):
         self._all_full(f"link with {cluster} rebased")
 
     def routes_changed(self) -> None:
-        """Links came or went. When a cluster is removed, nobody else may have its last deltas: all tell all (B7)."""
-        routing = Routing(self.host.cluster, self.host.routes)
-        if (routing.into, routing.out) != (self.routing.into, self.routing.out):
+        """Links came or went. When a cluster is removed, nobody else may have its last deltas: all tell all (B7).
+
+        Of a cluster that is heard now and was not before, markers may have been passed over: it is asked for all it has.
+        """
+        here, before, routing = self.host.cluster, self.routing, Routing(self.host.cluster, self.host.routes)
+        if (routing.into, routing.out) != (before.into, before.out):
             self.routing = routing
             self._all_full("links changed")
+            if routing.into[here] - before.into[here]:
+                self._request(self.states)
 
     def healed(self) -> None:
         """The storage takes writes again."""

@@ -21,6 +21,9 @@ from magnetar.geo.host import MarkerHost
 from magnetar.wire.acksets import AckedSet, AckedSetsMarker, FenceToken, StateRequest, low_message
 from magnetar.wire.markers import build_marker
 
+REQUEST_MAX: Final = 1000
+"""Subscriptions in one request: a marker of them stays well below the limit on messages that links meet."""
+
 FULL_EVERY: Final = 100
 """Deltas between two full states, at most: what a lost marker could hide is told again after 10 s of steady traffic."""
 
@@ -50,6 +53,7 @@ class TellingTopic(AckedTopic):
         self._interval_ms, self._pacer, self._marker_bytes_max = interval_ms, pacer, marker_bytes_max
         self._answers: dict[str, list[Written]] = {}
         self._timer = self._reserved = self._blocked = False
+        self._unasked: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------------------- when
 
@@ -62,6 +66,7 @@ class TellingTopic(AckedTopic):
     def _unblocked(self) -> None:
         """The storage may take markers again."""
         self._blocked = False
+        self._ask()
         self._schedule()
 
     def _waiting(self) -> list[str]:
@@ -173,11 +178,27 @@ class TellingTopic(AckedTopic):
         for answer in self._answers.pop(subscription, ()):
             answer(position, error)
 
-    def _request(self, subscription: str) -> None:
-        """Ask whoever has it for its full state; lost with a failed write, which the next creation repeats."""
-        request = StateRequest(self.host.cluster, (subscription,))
-        if self.host.append_marker(build_marker(request, self.host.now_ms), ()):
+    def _request(self, subscriptions: Iterable[str]) -> None:
+        """Ask whoever has these for their full states."""
+        self._unasked.update(subscriptions)
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._loading or not self.writes:
+            return
+        while self._unasked:
+            names = tuple(sorted(self._unasked)[:REQUEST_MAX])
+            self._unasked -= set(names)
+            request = build_marker(StateRequest(self.host.cluster, names), self.host.now_ms)
+            if not self.host.append_marker(request, (), lambda _, error, names=names: self._asked(names, error)):  # type: ignore[misc]
+                self._unasked |= set(names)
+                self._blocked = True
+                return
             self._count("markers_written")
+
+    def _asked(self, names: Iterable[str], error: str) -> None:
+        if error:
+            self._unasked |= self.states.keys() & set(names)
 
     def _stop_telling(self) -> None:
         for state in self.states.values():

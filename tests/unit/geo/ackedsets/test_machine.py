@@ -13,7 +13,7 @@ from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.acksets import Epoch, LowWater, Mark, StateRequest
 from magnetar.wire.markers import build_marker
-from tests.unit.geo.ackedsets.rig import FENCE, INCARNATION, Rig, bits, marker, told, union
+from tests.unit.geo.ackedsets.rig import FENCE, INCARNATION, MESH, Rig, bits, marker, told, union
 
 SEEK = Epoch(1, 2_000_000, "b", 3)
 CHAIN = frozenset({("b", "a"), ("a", "c")})
@@ -552,6 +552,20 @@ def test_indexes_that_nobody_gave_are_passed_over(claimed, taken):
     assert (rig.machine.counters["never_assigned"] > 0) == (claimed != taken)
 
 
+@pytest.mark.parametrize("own", [(), (Mark("b", 9, 0), Mark("a", INCARNATION + 2, 0))])
+def test_earlier_lives_may_have_higher_numbers(own):
+    """After a lost disk and a lost time: what somebody has seen messages of was published."""
+    rig = Rig()
+    rig.subscribe()
+    if not own:
+        rig.arrive("b", 0, incarnation=9)
+    claimed = union(bits("b", 0, 4, incarnation=9), bits("b", 1), bits("a", 3, incarnation=INCARNATION + 2))
+    rig.hear(marker("b", told(acks=claimed), next_index=2, own=own))
+    never = bits("a", 3, incarnation=INCARNATION + 2)
+    assert rig.machine.states["s"].acks == (claimed if own else claimed - never)
+    assert rig.machine.counters["never_assigned"] == (0 if own else 1)
+
+
 def test_a_set_over_the_limit_is_warned_of_and_kept():
     rig = Rig(set_bytes_max=200)
     rig.subscribe()
@@ -576,6 +590,36 @@ def test_when_links_change_everybody_tells_everything():
     assert said.sets[0].full
     rig.machine.routes_changed()
     assert rig.pass_time() == []
+
+
+def test_a_source_that_is_named_again_is_asked_for_all_that_was_passed_over():
+    """Seed exact 4033 of the simulator: nobody told those deltas anew."""
+    rig = Rig()
+    rig.subscribe()
+    mesh, rig.routes = rig.routes, frozenset({("a", "b"), ("b", "a")})
+    rig.machine.routes_changed()
+    rig.pass_time()
+    rig.hear(marker("c", told(acks=bits("b", 1))))
+    assert not rig.machine.states["s"].acks, "no link of this topic names it"
+    rig.routes = mesh
+    rig.machine.routes_changed()
+    assert StateRequest("a", ("s",)) in rig.sync()
+    rig.pass_time()
+    rig.machine.routes_changed()
+    assert rig.pass_time() == []
+
+
+@pytest.mark.parametrize("refusing", [False, True])
+def test_a_request_that_was_not_written_is_written_when_the_storage_is_well(refusing):
+    rig = Rig(frozenset({("a", "b"), ("b", "a")}))
+    rig.subscribe()
+    rig.refusing = refusing
+    rig.routes = MESH
+    rig.machine.routes_changed()
+    rig.sync("disk failed")
+    rig.refusing = False
+    rig.machine.healed()
+    assert StateRequest("a", ("s",)) in rig.sync()
 
 
 @pytest.mark.parametrize("peer", ["b", "c"])
