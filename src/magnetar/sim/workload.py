@@ -169,16 +169,14 @@ class Workload:
             return
         entries = rng.choice((1, 2, 5, 0))
         world.say(f"{cluster.name}: an operator skips {entries or 'all'} of {name}")
-        host, before = found.replicated, set[int]()
-
-        def there() -> bool:
-            return found.subscriptions.get(name) is machine
+        assert found is not None
+        host, subscriptions, before = found.replicated, found.subscriptions, set[int]()
 
         def look() -> None:
             before.update(world.acks.now(cluster, topic, machine.cursor))
 
         def count() -> None:
-            if cluster.broker is not None and there():
+            if cluster.broker is not None and subscriptions.get(name) is machine:
                 world.acks.add(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
 
         def when_ready(then: "Callable[[], None]") -> None:
