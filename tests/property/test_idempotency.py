@@ -1,0 +1,362 @@
+"""Clients that send the same keys, again and again, against the real topic: one message a key within a window, none lost.
+
+The world: three clients, each with messages (single and batches) whose keys the others send, too; each sends everything
+unanswered again whenever its connection breaks. The real `Publishing` and `Topic`, with keys, and in half of the worlds
+with deduplication by number, too; a log that lands appends late, fails them, crashes with a part of them on the disk; a
+link that brings messages with the same keys; keys switched off and on again.
+"""
+
+import os
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from magnetar.broker.deduplicating import Counters as DeduplicationCounters
+from magnetar.broker.deduplicating import Status, TopicDeduplication
+from magnetar.broker.effects import Outbox, Read, Send, Write
+from magnetar.broker.idempotency_topic import Counters, TopicIdempotency
+from magnetar.broker.keeper import CursorKeeper
+from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.publishing import Publishing
+from magnetar.broker.records import TopicRecord
+from magnetar.broker.topic import Topic
+from magnetar.core.config import DeduplicationConfig
+from magnetar.core.ids import Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.storage.cache import EntryCache
+from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
+from magnetar.storage.ledgerids import LedgerIds
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.batches import decode_batch, encode_batch
+from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.metadata import build, parse_metadata, split
+
+SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "200"))
+NAME = TopicName.parse("persistent://public/default/t")
+WINDOW_MS = 4_000
+POLICY = IdempotencyPolicy(property="k", window_seconds=WINDOW_MS // 1000)
+
+
+def keys_of(data: bytes) -> list[str]:
+    metadata = parse_metadata(data)
+    if metadata.HasField("num_messages_in_batch"):
+        messages = decode_batch(data[split(data) :], metadata.num_messages_in_batch)
+        return [pair.value for one, _ in messages for pair in one.properties]
+    return [pair.value for pair in metadata.properties]
+
+
+@dataclass
+class Client:
+    """One producer's program; also the `session` that the broker knows of it."""
+
+    world: "World"
+    number: int
+    unanswered: deque[Frame] = field(default_factory=deque)
+    wire: deque[Frame] = field(default_factory=deque)
+    producer: Producer | None = None
+    next: int = 0
+    address: str = "here"
+
+    @property
+    def outbox(self) -> Outbox:
+        return self.world.outbox
+
+    @property
+    def broker(self) -> "Client":
+        return self
+
+    def publishing(self, *_: object) -> None:
+        """Back-pressure: none here."""
+
+    def send(self, _buffer: bytes) -> None:
+        """Errors: every one of them is followed by the producer's end, or by the world's."""
+
+    def evict_producer(self, producer: Producer) -> None:
+        assert producer is self.producer
+        self.lose()
+
+    def lose(self) -> None:
+        if self.producer is not None:
+            self.world.topic.producers.remove(self.producer)
+            self.producer = None
+            self.wire.clear()
+
+    def connect(self) -> None:
+        topic = self.world.topic
+        if self.producer is not None or topic.fenced or self.world.recovering():
+            return
+        self.producer = Producer(self.number, 0, 0, f"p{self.number}", AccessMode.SHARED, 0, True)
+        topic.producers.add(self.producer)
+        if topic.deduplication is not None:
+            self.producer.numbers = topic.deduplication.numbers.attach(self.producer.name, self.outbox.now_ms)
+        self.wire = deque(self.unanswered)
+
+    def publish(self) -> None:
+        rng = self.world.rng
+        metadata = pb.MessageMetadata(producer_name=f"p{self.number}", sequence_id=self.next, publish_time=1)
+        payload, count = b"", 1
+        if rng.random() < 0.4:
+            count = rng.randint(1, 4)
+            metadata.num_messages_in_batch = count
+            messages = []
+            for _ in range(count):
+                one = pb.SingleMessageMetadata(payload_size=0)
+                one.properties.add(key="k", value=self.world.some_key())
+                messages.append((one, b""))
+            payload = encode_batch(messages)
+        else:
+            metadata.properties.add(key="k", value=self.world.some_key())
+        command = pb.BaseCommand(type=6)
+        command.send.producer_id, command.send.sequence_id = 0, self.next
+        frame = Frame(command, build(metadata, payload))
+        self.next += count
+        self.unanswered.append(frame)
+        if self.producer is not None:
+            self.wire.append(frame)
+
+    def read(self) -> None:
+        """The broker reads some of what was sent."""
+        if self.producer is None or not self.wire:
+            return
+        frames = [self.wire.popleft() for _ in range(self.world.rng.randint(1, len(self.wire)))]
+        Publishing(self, self.producer, self.world.topic, link=False).take(frames, 1 << 20)  # type: ignore[arg-type]
+
+    def receipt(self, sequence: int, position: Position) -> None:
+        assert self.unanswered[0].command.send.sequence_id == sequence, "receipts out of order"
+        frame = self.unanswered.popleft()
+        # Nobody sends anything that is older than half a window: what is answered must be there.
+        for key in keys_of(frame.payload):
+            assert any(key in keys_of(entry.data) for entry in self.world.disk), f"{key} was answered and is not stored"
+        if position.ledger >= 0:
+            entry = next(one for one in self.world.disk if one.position == position)
+            assert set(keys_of(entry.data)) & set(keys_of(frame.payload)), "answered with the id of another message"
+
+
+class World:
+    def __init__(self, seed: int, *, broken: str = "") -> None:
+        self.rng = random.Random(seed)
+        self.outbox = Outbox()
+        self.outbox.now_ms = 2**32 - 3_000
+        self.ids = LedgerIds(7)
+        self.disk: list[StoredEntry] = []
+        self.flying: deque[Append] = deque()
+        self.reads: deque[Read] = deque()
+        self.numbers = self.rng.random() < 0.5
+        self.broken = broken
+        self.keys = 0
+        self.foreign = 0
+        self.clients = [Client(self, n) for n in range(3)]
+        self.start()
+
+    # ------------------------------------------------------------------------------------------------------ the broker
+
+    def start(self) -> None:
+        """From what the disk holds."""
+        log = TopicLog("t", 7, self.ids, EntryCache(0), ledger_entries_max=9, fresh=False)
+        self.topic = Topic(
+            NAME,
+            TopicRecord(incarnation=7, created_ms=1),
+            log,
+            self.outbox,
+            producers_max=9,
+            consumers_max=9,
+            on_confirmed=lambda _topic: None,
+        )
+        old, self.disk = self.disk, []
+        for entry in old:
+            new = NewEntry(entry.data, entry.flags, entry.count, 1, entry.origin, 1, entry.first_index, entry.source)
+            again = self.topic.log.stage([new], entry.broker_time)
+            self.topic.log.confirm(again, Location(0, 0))
+            self.disk += again.entries
+        if self.numbers:
+            self.topic.deduplication = TopicDeduplication(
+                self.outbox,
+                "t",
+                log,
+                keeper=CursorKeeper(self.outbox, 1_000),
+                settings=DeduplicationConfig(),
+                counters=DeduplicationCounters(),
+                when_drained=self.topic.when_drained,
+            )
+            self.topic.deduplication.start(None)
+        self.switch_on()
+
+    def switch_on(self) -> None:
+        topic = self.topic
+        if topic.idempotency is not None:
+            topic.idempotency.stop()
+        topic.idempotency = TopicIdempotency(
+            self.outbox, "t", topic.log, policy=POLICY, counters=Counters(), when_drained=topic.when_drained
+        )
+        for client in self.clients:
+            client.lose()
+        if self.broken == "no replay":
+            topic.idempotency.status = Status.ENABLED
+        else:
+            topic.idempotency.start()
+        if self.broken == "no wait":
+            topic.answer = self.answer_at_once  # type: ignore[method-assign]
+        self.effects()
+
+    def answer_at_once(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
+        """What the broker must not do: vouch for a message that is not in the log yet."""
+        buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+        self.outbox.put(Send(producer.connection, [buffer]))
+
+    def recovering(self) -> bool:
+        keys, numbers = self.topic.idempotency, self.topic.deduplication
+        assert keys is not None and keys.status is not Status.FAILED
+        return keys.status is Status.RECOVERING or (numbers is not None and numbers.status is Status.RECOVERING)
+
+    def effects(self) -> None:
+        for effect in self.outbox.drain():
+            if isinstance(effect, Write):
+                self.flying.append(effect.append)
+            elif isinstance(effect, Read):
+                self.reads.append(effect)
+            elif isinstance(effect, Send):
+                self.receipts(self.clients[effect.connection], effect.buffers)
+
+    def receipts(self, client: Client, buffers: list[Any]) -> None:
+        decoder = FrameDecoder(1 << 20)
+        for frame in decoder.feed(b"".join(bytes(one) for one in buffers)):
+            if frame.command.HasField("send_receipt") and client.producer is not None:
+                told = frame.command.send_receipt
+                ledger, entry = (
+                    value if value < 2**63 else -1 for value in (told.message_id.ledgerId, told.message_id.entryId)
+                )
+                client.receipt(told.sequence_id, Position(ledger, entry))
+
+    def answer_read(self) -> None:
+        if self.reads:
+            read = self.reads.popleft()
+            found = [one for one in self.disk if one.position >= read.start][: self.rng.randint(1, 9)]
+            read.then(found, "")
+
+    def land(self) -> None:
+        if self.flying:
+            append = self.flying.popleft()
+            self.topic.confirm(append, Location(0, 0))
+            self.disk += append.entries
+            append.token(append, "")
+            self.topic.answer_behind(append)
+            self.topic.dispatch()
+
+    def fail(self) -> None:
+        """An append fails, and with it all that are in flight."""
+        if not self.flying:
+            return
+        failed, self.flying = list(self.flying), deque()
+        keys = self.topic.idempotency
+        assert keys is not None
+        if self.broken == "keys stay":
+            keys.fail = lambda: None  # type: ignore[method-assign]
+        for _ in failed:
+            self.topic.fail()
+        for append in failed:
+            append.token(append, "the disk failed")
+        for client in self.clients:
+            client.lose()
+        self.topic.failed_all()
+        self.topic.unfence()
+
+    def crash(self) -> None:
+        """What was in flight may or may not have reached the disk: a prefix of it has."""
+        for client in self.clients:
+            client.lose()
+        for _ in range(self.rng.randint(0, len(self.flying))):
+            self.disk += self.flying.popleft().entries
+        self.flying.clear()
+        self.reads.clear()
+        self.outbox.drain()
+        self.start()
+
+    def link(self) -> None:
+        """A message comes from another cluster, with a key that may be in use here, too."""
+        metadata = pb.MessageMetadata(producer_name="far", sequence_id=self.foreign, publish_time=1)
+        metadata.replicated_from = "b"
+        metadata.properties.add(key="k", value=self.some_key())
+        self.foreign += 1
+        flags = int(EntryFlags.REPLICATED)
+        entry = NewEntry(build(metadata, b""), flags, 1, 1, "b", 1, self.foreign, Position(3, self.foreign))
+        if not self.topic.fenced:
+            self.topic.append([entry], lambda *_: None)
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+
+    def some_key(self) -> str:
+        if self.rng.random() < 0.4:
+            self.keys += 1
+        return f"k{max(0, self.keys - self.rng.randint(0, 5))}"
+
+    def check(self) -> None:
+        assert self.topic.idempotency is not None
+        self.topic.validate()
+        self.topic.idempotency.validate()
+        seen: dict[str, int] = {}
+        for entry in self.disk:
+            for key in keys_of(entry.data):
+                if not entry.origin and key in seen:
+                    assert entry.broker_time - seen[key] >= WINDOW_MS, f"{key} is stored twice"
+                seen[key] = entry.broker_time
+
+    def step(self, action: Any) -> None:
+        action()
+        self.effects()
+
+    def run(self, steps: int) -> None:
+        actions = [
+            (5, lambda: self.rng.choice(self.clients).publish()),
+            (6, lambda: self.rng.choice(self.clients).read()),
+            (7, self.land),
+            (0.5, self.fail),
+            (0.3, self.crash),
+            (0.5, lambda: self.rng.choice(self.clients).lose()),
+            (5, lambda: self.rng.choice(self.clients).connect()),
+            (1, self.link),
+            (3, self.answer_read),
+            (0.3, self.switch_on),
+            (1, self.later),
+        ]
+        for _ in range(steps):
+            self.step(self.rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0])
+            self.check()
+        for _ in range(400):
+            for client in self.clients:
+                self.step(client.connect)
+                self.step(client.read)
+            self.step(self.answer_read)
+            self.step(self.land)
+            if not any(client.unanswered for client in self.clients):
+                break
+        self.check()
+        assert not any(client.unanswered for client in self.clients), "a message is never answered"
+
+    def later(self) -> None:
+        self.outbox.now_ms += self.rng.choice((1, 10, 100, 1_000))
+
+
+def test_one_message_a_key() -> None:
+    for seed in range(SEEDS):
+        try:
+            World(seed).run(150)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("broken", ["keys stay", "no replay", "no wait"])
+def test_the_check_can_fail(broken: str) -> None:
+    """Keys that stay after a failed append; keys that a start forgets; answers that do not wait for what is in flight."""
+    found = 0
+    for seed in range(60):
+        try:
+            World(seed, broken=broken).run(150)
+        except AssertionError:
+            found += 1
+    assert found > 0
