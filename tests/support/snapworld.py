@@ -752,6 +752,10 @@ class World:
         site.store()
         self.say(f"a quota trims {site.cluster}")
         self.trim_to(site, site.log.last)
+        # Links tell that something was lost to them.
+        for source, target in sorted(self.routes):
+            if source == site.cluster:
+                site.machine.rebased(target)
 
     def trim_to(self, site: Site, keep: Position) -> None:
         trim = site.log.trim(keep, site.now_ms + 1, Retention(0, 0))

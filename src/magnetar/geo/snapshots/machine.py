@@ -365,6 +365,7 @@ class Snapshots:
             forgot = {cluster for cluster in clusters if not self._remembers(state, cluster)}
             state.retell = (state.retell | forgot) & self._teller.audience
             state.announce = state.announce or bool(clusters)
+            state.seek_untold = state.seek_untold or (bool(clusters) and self._host.cluster in state.seeks)
             self._host.dirty(subscription)
         self._work()
 
