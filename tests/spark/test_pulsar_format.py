@@ -327,7 +327,7 @@ def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
     }
     lines = {}
     for name, act in mistakes.items():
-        with pytest.raises(Exception) as failed:  # noqa: B017 - of Spark's many; the line is what counts
+        with pytest.raises(Exception) as failed:
             act()
         lines[name] = first_line(failed.value)
     assert lines["missing topic"].startswith(f"topic {topic} does not exist")

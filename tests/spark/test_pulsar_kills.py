@@ -23,7 +23,8 @@ from tests.support.brokers import BrokerProcess, World
 pytestmark = pytest.mark.spark
 
 ROUNDS = int(os.environ.get("MAGNETAR_SPARK_KILL_ROUNDS", "2"))
-MESSAGES = 6000
+MESSAGES = 2000
+KILLS_MAX = 8
 RESTARTS_MAX = 40
 
 
@@ -61,7 +62,7 @@ class Killer(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        while not self._over.wait(self._random.uniform(0.05, 0.8)) and self.kills < 12:
+        while not self._over.wait(self._random.uniform(0.05, 0.8)) and self.kills < KILLS_MAX:
             if self._broker is not None and self._random.random() < 0.3:
                 self._broker.kill()
                 self._broker.start()
@@ -85,7 +86,7 @@ def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, s
         publish(client, topic, numbered(MESSAGES, number * MESSAGES), batching_max_messages=37)
     client.close()
     killer = Killer(seed, broker)
-    options = {"service.url": broker.url, "startingOffsets": "earliest", "maxMessagesPerTrigger": "1500"}
+    options = {"service.url": broker.url, "startingOffsets": "earliest", "maxMessagesPerTrigger": "500"}
     target = "persistent://public/default/out"
     killer.start()
     restarts = 0
