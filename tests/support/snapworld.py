@@ -95,6 +95,7 @@ class Site:
         self.ever: set[int] = set()
         self.expired_ever: set[int] = set()
         self.to_tell: set[int] = set()
+        self.untold: set[int] = set()
         self.reread: dict[int, int] = {}
         self.heard: dict[str, int] = {}
         self.entitled: dict[str, int] = {}
@@ -692,6 +693,8 @@ class World:
         before = cursor.mark_delete
         uids = {site.uids[position] for position in site.unacked() if position <= last}
         site.expired_ever |= uids
+        # What was acknowledged out of order below is no longer told apart from what expired: it comes again elsewhere.
+        site.untold |= {uid for position, uid in site.uids.items() if before < position <= last}
         self.say(f"{site.cluster} lets {sorted(uids)} expire")
         cursor.ack_up_to(last)
         site.machine.expired(SUB, before, last)
@@ -890,7 +893,7 @@ class World:
             site = self.sites[name]
             if self.is_plain or SUB not in site.open or site.unacked():
                 continue
-            told = (site.to_tell & site.acked_uids()) - skipped - site.expired_ever
+            told = (site.to_tell & site.acked_uids()) - skipped - site.expired_ever - site.untold
             for other in sorted(self.members - {name}):
                 if SUB in self.sites[other].open:
                     backlog = {self.sites[other].uids[position] for position in self.sites[other].unacked()}
@@ -909,7 +912,7 @@ class World:
             acked = site.acked_uids()
             missing = [
                 site.uids[position] for position in site.unacked()
-                if site.uids[position] in home.ever - skipped - home.expired_ever
+                if site.uids[position] in home.ever - skipped - home.expired_ever - home.untold
             ]  # fmt: skip
             if missing and not self.is_plain:
                 raise Violation(f"{name} has {missing} as backlog, which {home.cluster} told or should have")
