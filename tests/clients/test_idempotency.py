@@ -1,14 +1,19 @@
 """Idempotency keys with the official client: one message a key, whoever sends it, through kills and switching."""
 
+import contextlib
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
 
 from tests.clients.conftest import connect
 from tests.clients.test_deduplication import everything, path
-from tests.support.brokers import BrokerProcess, eventually
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.courier import Courier
 
 KEY = "request"
 POLICY = {"property": KEY, "windowSeconds": 3600}
@@ -178,3 +183,77 @@ def test_with_numbers_too(own_broker: BrokerProcess) -> None:
     producer.send(b"2", sequence_id=3, properties={KEY: "b"})
     assert everything(client, "both") == [b"1", b"2"]
     client.close()
+
+
+# ---------------------------------------------------------------------------------------------------- across clusters
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[World, list[Courier]]]:
+    """Two clusters with the same policy, linked both ways."""
+    world = World(tmp_path, ["a", "b"]).start()
+    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    for name in "ab":
+        world[name].rest("POST", "/geo/v1/namespaces/public/default/idempotency", POLICY)
+        with contextlib.suppress(HTTPError):  # the other one's link may have made it already
+            world[name].rest("PUT", path("moving"))
+    yield world, couriers
+    for courier in couriers:
+        courier.close()
+    world.close()
+
+
+def arrived(world: World, cluster: str, count: int) -> None:
+    eventually(
+        lambda: world[cluster].rest("GET", path("moving") + "/stats")["msgInCounter"] >= count, what=f"{count} messages"
+    )
+
+
+def test_an_outbox_that_is_sent_again_to_another_cluster(pair: tuple[World, list[Courier]]) -> None:
+    """What the link has brought counts, also after a kill: the client's outbox adds nothing but what is new."""
+    world, _ = pair
+    there, here = (connect(world[name]) for name in "ab")
+    producer = there.create_producer("moving", batching_enabled=True, batching_max_messages=7)
+    for n in range(50):
+        producer.send_async(b"%d" % n, None, properties={KEY: str(n)})
+    producer.flush()
+    arrived(world, "b", 50)
+    for kill in (False, True):
+        if kill:
+            world["b"].kill()
+            world["b"].start()
+        producer = here.create_producer("moving", batching_enabled=kill)
+        for n in range(20, 60):
+            producer.send_async(b"%d" % n, None, properties={KEY: str(n)})
+        producer.flush()
+        producer.close()
+    assert sorted(map(int, everything(here, "moving"))) == list(range(60))
+    arrived(world, "a", 60)
+    assert sorted(map(int, everything(there, "moving"))) == list(range(60))
+    assert [figures(world[name], "moving")["twice"] for name in "ab"] == [0, 0]
+    there.close()
+    here.close()
+
+
+def test_what_two_clusters_accept_while_apart_is_counted(pair: tuple[World, list[Courier]]) -> None:
+    world, couriers = pair
+    for courier in couriers:
+        courier.pause()
+    for name in "ab":
+        client = connect(world[name])
+        producer = client.create_producer("moving", batching_enabled=False)
+        for key in ("same", f"own of {name}"):
+            producer.send(key.encode(), properties={KEY: key})
+        client.close()
+    for courier in couriers:
+        courier.resume()
+    for name in "ab":
+        eventually(lambda: figures(world[name], "moving")["twice"] == 1, what="the second one")  # noqa: B023
+        client = connect(world[name])
+        arrived(world, name, 4)
+        # Both keep both: nothing that a consumer may have is taken back.
+        assert sorted(everything(client, "moving")) == [b"own of a", b"own of b", b"same", b"same"]
+        # From now on the key is known everywhere.
+        client.create_producer("moving", batching_enabled=False).send(b"again", properties={KEY: "same"})
+        assert len(everything(client, "moving")) == 4
+        client.close()

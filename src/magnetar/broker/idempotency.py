@@ -14,8 +14,10 @@ A fingerprint has 128 bits of BLAKE2b: two keys that share one would cost a mess
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 from hashlib import blake2b
 from operator import itemgetter
+from struct import Struct
 from typing import Final, NamedTuple
 
 from magnetar.core.ids import NONE, Position
@@ -35,6 +37,7 @@ _BLOCK_MASK: Final = _BLOCK_KEYS - 1
 _NUMBERS: Final = 2**32 - 1
 _TIME_MASK: Final = 2**32 - 1
 _HALF: Final = 2**31
+_HALVES: Final = Struct("<QQ").unpack
 KEY_BYTES: Final = 24
 
 
@@ -47,8 +50,7 @@ class Fingerprint(NamedTuple):
 
 def fingerprint(key: bytes) -> Fingerprint:
     """Of a key's bytes."""
-    digest = blake2b(key, digest_size=16).digest()
-    return Fingerprint(int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"))
+    return Fingerprint._make(_HALVES(blake2b(key, digest_size=16).digest()))
 
 
 class _Block:
@@ -210,18 +212,25 @@ class KeyTable:
             shard = self._directory[key.high & len(self._directory) - 1]
         _put(shard, key.low, number)
 
-    def _live(self, shard: _Shard) -> list[tuple[int, int, int]]:
-        """(number, high, low) of what a shard holds and the ring has."""
-        head, size = self.head, self.tail - self.head - 1  # the newest is just being entered
-        found: set[tuple[int, int, int]] = set()
-        for value in shard.slots:
-            distance = (value - 1 - head) % _NUMBERS
-            if value and distance < size:
-                number = head + distance
-                block = self._blocks[number >> BLOCK_SHIFT]
-                offset = number & _BLOCK_MASK
-                found.add((number, block.high[offset], block.low[offset]))
-        return sorted(found)
+    def _live(self, shard: _Shard) -> list[int]:
+        """The numbers that a shard holds and the ring has, without the newest, which is just being entered."""
+        head, newest = self.head, self.tail - 1
+        if newest < _NUMBERS:
+            return sorted({value - 1 for value in shard.slots if head < value <= newest})
+        size = newest - head
+        distances = {(value - 1 - head) % _NUMBERS for value in shard.slots if value}
+        return sorted(head + distance for distance in distances if distance < size)
+
+    def _fill(self, shard: _Shard, numbers: Iterable[int]) -> None:
+        """Enter keys into an empty table, oldest first."""
+        slots, blocks = shard.slots, self._blocks
+        mask = len(slots) - 1
+        for number in numbers:
+            at = blocks[number >> BLOCK_SHIFT].low[number & _BLOCK_MASK] & mask
+            while slots[at]:
+                at = at + 1 & mask
+            slots[at] = number % _NUMBERS + 1
+            shard.used += 1
 
     def _rebuild(self, shard: _Shard, high: int) -> None:
         """Drop what is dead; make room if that is not enough: a larger table, or two."""
@@ -235,16 +244,18 @@ class KeyTable:
         while slots > SHARD_SLOTS_MIN and len(live) * 8 < slots:
             slots //= 2
         shard.slots, shard.used = array("I", bytes(4 * slots)), 0
-        for number, _, low in live:
-            _put(shard, low, number)
+        self._fill(shard, live)
 
-    def _split(self, shard: _Shard, high: int, live: list[tuple[int, int, int]]) -> None:
+    def _split(self, shard: _Shard, high: int, live: list[int]) -> None:
         if 1 << shard.depth == len(self._directory):
             self._directory += self._directory
         bit = 1 << shard.depth
+        parts: tuple[list[int], list[int]] = ([], [])
+        for number in live:
+            parts[bool(self._blocks[number >> BLOCK_SHIFT].high[number & _BLOCK_MASK] & bit)].append(number)
         halves = (_Shard(shard.depth + 1, len(shard.slots)), _Shard(shard.depth + 1, len(shard.slots)))
-        for number, one, low in live:
-            _put(halves[bool(one & bit)], low, number)
+        for half, numbers in zip(halves, parts, strict=True):
+            self._fill(half, numbers)
         for at in range(high & bit - 1, len(self._directory), bit):
             self._directory[at] = halves[bool(at & bit)]
         # The half that the new key goes to may still be full, if fingerprints were made to fall together.
