@@ -21,6 +21,9 @@ SETTLE_MS: Final = 5
 LEASE_MS: Final = 10_000
 """A pipeline that does not say how long it wants the lease gets it for this long."""
 
+LEFT_MS: Final = 1_000
+"""What is left of a lease when its holder's connection closes: enough to connect again, and a successor need not wait long."""
+
 LEASE_MS_MAX: Final = 60_000
 """A ceiling: a pipeline that died must not keep a stand-by waiting for longer."""
 
@@ -178,6 +181,14 @@ class Lease:
         self.length_ms = min(lease_ms or LEASE_MS, LEASE_MS_MAX)
         self.until_ms = self._outbox.now_ms + self.length_ms
         return True
+
+    def left(self) -> None:
+        """The connection over which it was asked for last is gone: a killed pipeline does not come back for it.
+
+        One that only lost its connection is back well within the moment that it still has.
+        """
+        self._open = False
+        self.until_ms = min(self.until_ms, self._outbox.now_ms + LEFT_MS)
 
     def held(self, pipeline: str, is_open: bool) -> None:
         """A poll of this pipeline began or ended; while one is open, its time does not run."""

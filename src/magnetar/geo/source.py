@@ -208,21 +208,28 @@ class LinkSource(OperatedLink):
     def poll(self, connection: int, request: pb.CommandGeoTopics, reply: TopicsReply) -> None:
         """GEO_TOPICS: answered at once if there is news, else within `wait_ms` (at most `poll_ms_max`)."""
         known = self.changes.known(request.counter, request.boot)
-        granted = self.lease.ask(request.pipeline, request.lease_ms)
+        granted = self._ask_lease(connection, request)
         wait_ms = min(request.wait_ms, self._poll_ms_max)
 
         def answer() -> None:
-            leased = self.lease.ask(request.pipeline, request.lease_ms)
-            reply(self._topics(request.request_id, known, leased))
+            reply(self._topics(request.request_id, known, self._ask_lease(connection, request)))
 
         if known == 0 or known < self.changes.counter or not wait_ms:
             reply(self._topics(request.request_id, known, granted))
         else:
             self.polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer)
 
+    def _ask_lease(self, connection: int, request: pb.CommandGeoTopics) -> bool:
+        granted = self.lease.ask(request.pipeline, request.lease_ms)
+        if granted and request.pipeline:
+            self._lease_connection = connection
+        return granted
+
     def disconnected(self, connection: int) -> None:
         """A connection is gone; its poll is forgotten."""
         self.polls.cancel(connection)
+        if connection == self._lease_connection:
+            self.lease.left()
 
     def _topics(self, request_id: int, known: int, leased: bool) -> pb.CommandGeoTopicsResponse:
         response = pb.CommandGeoTopicsResponse(

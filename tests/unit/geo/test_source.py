@@ -8,6 +8,7 @@ from magnetar.core.errors import BrokerError
 from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
 from magnetar.geo.reading import geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
+from magnetar.geo.polling import LEFT_MS
 from magnetar.geo.source import LinkSource
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message
@@ -267,6 +268,24 @@ def test_the_lease_goes_to_one_pipeline_and_on_when_that_is_silent() -> None:
     link.rig.later(1)
     assert link.poll(pipeline="p2", connection=2)[0].lease
     assert not link.poll(pipeline="p1")[0].lease
+
+
+def test_a_killed_pipeline_leaves_the_lease_soon_to_another_and_may_come_back_for_it() -> None:
+    link = Link()
+    assert link.poll(pipeline="p1", lease_ms=10_000)[0].lease
+    assert not link.poll(pipeline="p2", connection=2)[0].lease
+    link.machine.disconnected(2)
+    link.rig.later(999)
+    assert not link.poll(pipeline="p2", connection=3)[0].lease, "a stand-by that goes takes nothing from the holder"
+    link.machine.disconnected(1)
+    link.rig.later(LEFT_MS - 1)
+    assert not link.poll(pipeline="p2", connection=3)[0].lease
+    assert link.poll(pipeline="p1", lease_ms=10_000, connection=4)[0].lease
+    link.rig.later(5_000)
+    assert not link.poll(pipeline="p2", connection=3)[0].lease
+    link.machine.disconnected(4)
+    link.rig.later(LEFT_MS)
+    assert link.poll(pipeline="p2", connection=3)[0].lease
 
 
 def test_a_poll_held_open_is_not_silence() -> None:
