@@ -6,9 +6,9 @@ import pytest
 
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
+from magnetar.geo.polling import LEFT_MS
 from magnetar.geo.reading import geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
-from magnetar.geo.polling import LEFT_MS
 from magnetar.geo.source import LinkSource
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message
