@@ -26,6 +26,7 @@ from magnetar.broker.records import (
     split_cursor_key,
 )
 from magnetar.broker.replication import MakeMachines, Replication
+from magnetar.broker.schemas import Schemas
 from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -124,9 +125,11 @@ class Broker:
             machines or Machines(),
         )
         self.deduplications = Deduplications(self, deduplication)
-        self.idempotencies = Idempotencies(self)
+        self.idempotencies = Idempotencies(self, stored)
         self.fences = Fences(self, stored)
+        self.schemas = Schemas(self, stored)
         self._load(stored, recovered)
+        self.idempotencies.started()
         self.fences.started()
         self.upkeep = Upkeep(self)
 
@@ -472,6 +475,7 @@ class Broker:
         self.links.validate()
         self.replication.validate()
         self.fences.validate()
+        self.schemas.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 

@@ -26,6 +26,7 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict
+from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -258,11 +259,13 @@ class Catalog:
         deletes += self._broker.links.deletion(topic.name)
         deletes += self._broker.fences.deletion(topic.text)
         deletes += self._broker.replication.deletion(topic)
+        deletes += self._broker.schemas.deletion(topic)
         puts = {}
         if self._broker.links.replicated(topic.name):
             puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
 
         def stored(error: str) -> None:
+            self._broker.schemas.deleted(topic, failed=bool(error))
             if error:
                 topic.deleting = False
                 self._broker.deduplications.added(topic)
@@ -328,6 +331,16 @@ class Catalog:
         except BrokerError as error:
             done(error)
             return
+
+        def checked(_version: bytes, error: BrokerError | None) -> None:
+            if error is not None:
+                done(error)
+            elif not session.closed:
+                self._attach_checked(session, topic, command, done)
+
+        self._broker.schemas.for_consumer(topic, command, checked)
+
+    def _attach_checked(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         name = command.subscription
         replication = self._broker.replication
         wanted = replication.wanted(topic, name, durable=command.durable, asked=command.replicate_subscription_state)
@@ -434,6 +447,7 @@ class Catalog:
             epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
             protocol_version=session.handshake.protocol_version,
             remembers=session.remembers_migration,
+            auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
             address=session.address,
             connected_ms=self._outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
@@ -533,9 +547,6 @@ class Catalog:
 
         self._broker.replication.sought(subscription, one)
         self._broker.when_cursor_durable(subscription, one)
-
-    def check_schema(self, topic: Topic, schema: pb.Schema | None) -> None:
-        """Schemas are not registered yet: a producer's schema is taken for documentation, its bytes go through."""
 
 
 def _signed(value: int) -> int:

@@ -94,6 +94,7 @@ class Consumer:
         unacked: messages in `pending`.
         cumulative: it acknowledged cumulatively at least once.
         remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
+        auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
     """
 
     connection: int
@@ -120,6 +121,7 @@ class Consumer:
     last_acked_ms: int = 0
     cumulative: bool = False
     remembers: bool = False
+    auto_schema: bool = False
     rates: Rates = field(default_factory=Rates)
     owner: "Subscription | None" = None
 

@@ -486,8 +486,10 @@ class Controller(FailoverController):
                 raise Conflict(f"namespace {key.removeprefix(NAMESPACE_PREFIX)} is not empty")
         resources.begin(change)
         puts = dict(change.puts) | self._broker.links.policy_puts(change)
+        deletes = (*change.deletes, *self._broker.schemas.following(change))
 
         def stored(error: str) -> None:
+            self._broker.schemas.followed(change, failed=bool(error))
             if error:
                 resources.abort(change)
                 self._broker.links.policies_refused(change)
@@ -497,4 +499,4 @@ class Controller(FailoverController):
             self._broker.policies_changed(change)
             done(None)
 
-        self._broker.outbox.put(Store(puts, change.deletes, stored))
+        self._broker.outbox.put(Store(puts, deletes, stored))

@@ -44,6 +44,7 @@ class Producer:
         entries, messages, bytes: counters since it connected.
         numbers: of its name, where deduplication is on.
         last_publish: its newest batch on the way to the log.
+        schema_version: of the schema it brought, as it stamps its messages with it; b"" without one.
     """
 
     connection: int
@@ -62,6 +63,7 @@ class Producer:
     pending: int = 0
     entries: int = 0
     messages: int = 0
+    schema_version: bytes = b""
     bytes: int = 0
     numbers: Numbers | None = None
     last_publish: "PublishToken | None" = None

@@ -15,11 +15,13 @@ from magnetar.broker.effects import Close, FrameLimit, Hold, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import Publishing
+from magnetar.broker.schemas import schema_message
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
+from magnetar.schemas.versions import encode_version
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import ServerHandshake, request_id_of
@@ -229,22 +231,33 @@ class Session:
         self.send(commands.topics_of_namespace(command.request_id, found))
 
     def _get_schema(self, command: pb.CommandGetSchema) -> None:
-        self.send(
-            commands.get_schema_failed(
-                command.request_id,
-                ErrorCode.TOPIC_NOT_FOUND,
-                f"no schema is registered for {command.topic}",
-            )
-        )
+        request_id = command.request_id
+        try:
+            asked = command.schema_version if command.HasField("schema_version") else None
+            version, record = self.broker.schemas.get(self._topic_name(command.topic), asked)
+        except BrokerError as error:
+            self.send(commands.get_schema_failed(request_id, error.code, error.message))
+            return
+        self.send(commands.get_schema(request_id, schema_message(record), encode_version(version)))
 
     def _get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
-        self.send(
-            commands.get_or_create_schema_failed(
-                command.request_id,
-                ErrorCode.NOT_ALLOWED,
-                "this broker does not register schemas yet",
-            )
-        )
+        request_id = command.request_id
+
+        def answer(version: bytes, error: BrokerError | None) -> None:
+            if error is None:
+                self.send(commands.get_or_create_schema(request_id, version))
+            else:
+                self.send(commands.get_or_create_schema_failed(request_id, error.code, error.message))
+
+        try:
+            topic = self.broker.topics.get(str(self._topic_name(command.topic)))
+            if topic is None:
+                raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {command.topic} does not exist")
+            topic.check_writable()
+        except BrokerError as error:
+            answer(b"", error)
+            return
+        self.broker.schemas.get_or_create(topic, command.schema, answer)
 
     # ----------------------------------------------------------------------------------------------------- producers
 
@@ -278,17 +291,29 @@ class Session:
             return
         self._opening_producers.add(producer_id)
 
-        def opened(topic: Topic | None, error: BrokerError | None) -> None:
+        def checked(topic: Topic | None, version: bytes, error: BrokerError | None) -> None:
             self._opening_producers.discard(producer_id)
             if self.closed:
                 return
-            if topic is None:
+            if topic is None or error is not None:
                 self._refuse(
                     request_id,
                     error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
                 )
                 return
-            self._attach_producer(topic, command, mode, probed=False)
+            self._attach_producer(topic, command, mode, version, probed=False)
+
+        def opened(topic: Topic | None, error: BrokerError | None) -> None:
+            if topic is None or self.closed:
+                checked(None, b"", error)
+                return
+            try:
+                topic.check_writable()
+            except BrokerError as refused:
+                checked(topic, b"", refused)
+                return
+            schema = command.schema if command.HasField("schema") else None
+            self.broker.schemas.for_producer(topic, schema, lambda version, error: checked(topic, version, error))
 
         self.broker.catalog.open(name, create=True, then=opened)
 
@@ -304,6 +329,7 @@ class Session:
         topic: Topic,
         command: pb.CommandProducer,
         mode: AccessMode,
+        version: bytes,
         *,
         probed: bool,
     ) -> None:
@@ -318,15 +344,16 @@ class Session:
             address=self.address,
             connected_ms=self.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
+            schema_version=version,
         )
         deduplication = topic.deduplication
         if deduplication is not None and deduplication.status is Status.RECOVERING:
             # What was published before decides what is new: nobody publishes until that is known again.
-            deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, probed=probed))
+            deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
             return
         idempotency = topic.idempotency
         if idempotency is not None and idempotency.status is Status.RECOVERING:
-            idempotency.when_ready(lambda: self._attach_recovered(topic, command, mode, probed=probed))
+            idempotency.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
             return
         try:
             topic.check_writable()
@@ -336,14 +363,13 @@ class Session:
                 idempotency.check()
             if topic.quota_stop is not None:
                 raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
-            self.broker.catalog.check_schema(topic, command.schema if command.HasField("schema") else None)
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
                 self._probe(
                     rival,
-                    lambda: self._attach_producer(topic, command, mode, probed=True),
+                    lambda: self._attach_producer(topic, command, mode, version, probed=True),
                 )
                 return
             self._refuse(command.request_id, error)
@@ -365,9 +391,11 @@ class Session:
             return
         self._producer_ready(producer)
 
-    def _attach_recovered(self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, *, probed: bool) -> None:
+    def _attach_recovered(
+        self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
+    ) -> None:
         if not self.closed and command.producer_id not in self.producers:
-            self._attach_producer(topic, command, mode, probed=probed)
+            self._attach_producer(topic, command, mode, version, probed=probed)
 
     def _probe(self, rival: Producer, then: Callable[[], None]) -> None:
         """Find out whether the holder of a name lives; if it does not answer a ping it loses the name."""
@@ -396,6 +424,7 @@ class Session:
                 producer.request_id,
                 producer.name,
                 last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
+                schema_version=producer.schema_version,
                 ready=producer.ready,
                 topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
             )

@@ -301,6 +301,13 @@ class Topic:
         """Consumers of all subscriptions."""
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
+    def in_use(self) -> bool:
+        """Whether anybody publishes, reads with an idea of the bytes, or anything is stored: a schema that comes now is too
+        late to be the topic's by itself (pulsar-facts F.3).
+        """
+        readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
+        return bool(self.producers.live) or self.log.bytes_retained > 0 or any(not one.auto_schema for one in readers)
+
     def durable_subscriptions(self) -> Iterable[Subscription]:
         """The subscriptions that hold back retention."""
         return (subscription for subscription in self.subscriptions.values() if subscription.durable)

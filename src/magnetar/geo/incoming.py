@@ -18,7 +18,16 @@ from magnetar.core.ids import Position
 from magnetar.geo.reading import place
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.metadata import MAGIC, ChecksumError, MessageTooLargeError, field_bytes, inspect, with_appended
+from magnetar.wire.metadata import (
+    MAGIC,
+    ChecksumError,
+    Inspected,
+    MessageTooLargeError,
+    build,
+    field_bytes,
+    inspect,
+    with_appended,
+)
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame: their lists are some 3 MB then."""
@@ -55,6 +64,16 @@ def stamped(data: bytes, metadata_end: int, suffix: bytes) -> bytes:
     size = (metadata_end - ENTRY_HEADER_BYTES + len(suffix)).to_bytes(4, "big")
     body = b"".join((size, data[ENTRY_HEADER_BYTES:metadata_end], suffix, data[metadata_end:]))
     return b"".join((MAGIC, crc32c(body).to_bytes(4, "big"), body))
+
+
+def without_schema_version(seen: Inspected) -> bytes:
+    """An entry without the number that its schema has at the source: here the same number is another schema's, or nobody's.
+
+    A consumer that is told no number decodes with its own schema, as it did when no cluster had a registry. To be replaced
+    by the number that the schema has here.
+    """
+    seen.metadata.ClearField("schema_version")
+    return build(seen.metadata, seen.payload[seen.metadata_end :])
 
 
 class Obstacle(NamedTuple):
@@ -124,7 +143,10 @@ def prepare(
             raise ProtocolError(f"entry {position} of {source} came from {seen.metadata.replicated_from}: no relays")
         if count != seen.count or (first_index < 0) != bool(flags & _MARKER):
             raise ProtocolError(f"entry {position} of {source} has {seen.count} messages, not {count}")
-        made = stamped(seen.payload, seen.metadata_end, suffix)
+        if seen.metadata.HasField("schema_version"):
+            made = with_appended(without_schema_version(seen), suffix)
+        else:
+            made = stamped(seen.payload, seen.metadata_end, suffix)
         entries.append(
             NewEntry(made, flags | _REPLICATED, count, seen.publish_time, source, incarnation, first_index, position)
         )

@@ -109,6 +109,18 @@ class BacklogQuota(Struct, frozen=True, rename={"limit_size": "limitSize", "limi
 
 ReplicationStart = Literal["earliest", "latest"]
 SubscriptionMode = Literal["exact", "snapshot"]
+SchemaStrategy = Literal[
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
+"""Names of `schemas.compatibility.Strategy`."""
 
 
 _POLICIES: Final = {
@@ -132,6 +144,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         subscription_mode: ours: how replicated subscriptions follow; None: the broker's default.
         replication_start: ours: whether a new link sends what is retained, or only what is new.
         idempotency: ours: idempotency keys; None: none.
+        schema_compatibility_strategy: which schemas may stand beside which; UNDEFINED: the broker's default, FULL.
+        is_allow_auto_update_schema: whether producers may bring new schemas; None: they may.
+        schema_validation_enforced: producers without a schema are refused on topics that have one.
     """
 
     replication_clusters: Names = []
@@ -145,6 +160,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     deduplication_snapshot_interval_seconds: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     replication_start: ReplicationStart = "earliest"
     idempotency: IdempotencyPolicy | None = None
+    schema_compatibility_strategy: SchemaStrategy = "UNDEFINED"
+    is_allow_auto_update_schema: bool | None = None
+    schema_validation_enforced: bool = False
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

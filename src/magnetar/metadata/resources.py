@@ -43,6 +43,7 @@ from magnetar.metadata.policies import (
     Policies,
     ReplicationStart,
     RetentionPolicies,
+    SchemaStrategy,
     SubscriptionMode,
     TenantInfo,
 )
@@ -439,6 +440,21 @@ class Resources:
         """Say how replicated subscriptions follow; None: the broker's default. Raises NotFound."""
         return self._policy_change(namespace, replace(self.policies(namespace), subscription_mode=mode))
 
+    def set_schema_strategy(self, namespace: NamespaceName, strategy: SchemaStrategy) -> Change:
+        """Say which schemas may stand beside which; UNDEFINED: the broker's default. Raises NotFound."""
+        policies = replace(self.policies(namespace), schema_compatibility_strategy=strategy)
+        return self._policy_change(namespace, policies)
+
+    def set_schema_auto_update(self, namespace: NamespaceName, allowed: bool) -> Change:
+        """Say whether producers may bring new schemas. Raises NotFound."""
+        policies = replace(self.policies(namespace), is_allow_auto_update_schema=allowed)
+        return self._policy_change(namespace, policies)
+
+    def set_schema_validation(self, namespace: NamespaceName, enforced: bool) -> Change:
+        """Refuse producers without a schema on topics that have one, or not. Raises NotFound."""
+        policies = replace(self.policies(namespace), schema_validation_enforced=enforced)
+        return self._policy_change(namespace, policies)
+
     def _policy_change(self, namespace: NamespaceName, policies: Policies) -> Change:
         policies = replace(
             policies,
@@ -507,6 +523,16 @@ class Resources:
         return (
             of_namespace.deduplication_enabled if enabled is None else enabled,
             of_namespace.deduplication_snapshot_interval_seconds if every is None else every,
+        )
+
+    def schema_rules(self, topic: TopicName) -> tuple[SchemaStrategy, bool, bool]:
+        """The strategy of a topic's schemas (UNDEFINED: nobody said), whether producers may bring new ones, and must have one."""
+        policies = self._namespaces.get(topic.namespace_name, Policies())
+        allowed = policies.is_allow_auto_update_schema
+        return (
+            policies.schema_compatibility_strategy,
+            True if allowed is None else allowed,
+            policies.schema_validation_enforced,
         )
 
     def idempotency(self, topic: TopicName) -> IdempotencyPolicy | None:

@@ -373,6 +373,28 @@ def consumer_stats_failed(request_id: int, code: ErrorCode, message: str) -> byt
     )
 
 
+def get_schema(request_id: int, schema: pb.Schema, version: bytes) -> bytes:
+    """GET_SCHEMA_RESPONSE."""
+    return encode(
+        pb.BaseCommand(
+            type=35,
+            getSchemaResponse=pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version),
+        )
+    )
+
+
+def get_or_create_schema(request_id: int, version: bytes) -> bytes:
+    """GET_OR_CREATE_SCHEMA_RESPONSE."""
+    return encode(
+        pb.BaseCommand(
+            type=40,
+            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+                request_id=request_id, schema_version=version
+            ),
+        )
+    )
+
+
 def get_schema_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
     """GET_SCHEMA_RESPONSE: refused."""
     return encode(

@@ -1,0 +1,276 @@
+"""The schemas of all topics of one cluster, over keys of the metadata store.
+
+A schema id is the name of a topic without its partition: all partitions share it. Every stored schema and every deletion
+takes the next number; a number is given once, until the topic itself goes.
+
+    key       schemas/<topic>/<version, 19 digits>
+    value     `Record` in JSON
+
+The order of a change, which makes it safe without a lock and leaves nothing half done:
+
+    addition = registry.prepare(id, definition, ...)      validated; None when it is there already
+    ... stored durably: one key ...
+    registry.apply(addition)                              or nothing, when the store refused
+
+One change of an id at a time (`broker.schemas` queues the others), so the validation holds until the store answered: who
+comes second finds the schema of who came first, and gets its version.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from magnetar.core.errors import StorageError
+from magnetar.core.names import TopicName
+from magnetar.schemas.compatibility import Identity, Strategy, check, identity
+from magnetar.schemas.errors import SchemaInvalid, SchemasFull
+from magnetar.schemas.types import Definition, SchemaType, check_sizes
+
+SCHEMA_PREFIX: Final = "schemas/"
+
+VERSION_DIGITS: Final = 19
+"""Of the largest version, so that keys sort as versions do."""
+
+SCHEMA_BYTES_MAX: Final = 256 * 1024
+"""A ceiling on one definition: the largest hand-written ones have some 100 kB; it is kept in memory, and is parsed on the
+broker's thread."""
+
+VERSIONS_MAX: Final = 10_000
+"""A ceiling on versions of one topic: ten times what a topic is to be fast with; more is a producer that makes up schemas."""
+
+TOPIC_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A ceiling on all definitions of one topic: they are in memory."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One number of a topic: a schema, or the deletion of those before.
+
+    Attributes:
+        type: `SchemaType`'s number.
+        data: the definition.
+        properties, name: the client's.
+        time_ms: when it was registered.
+        user: of the producer or consumer that brought it, or "" for REST; for people.
+        deleted: a tombstone: what stands before is only read by number from now on.
+    """
+
+    type: Annotated[int, Meta(ge=0)] = 0
+    data: bytes = b""
+    properties: dict[str, str] = {}
+    name: str = ""
+    time_ms: int = 0
+    user: str = ""
+    deleted: bool = False
+
+    def definition(self) -> Definition:
+        """The schema itself."""
+        return Definition(SchemaType(self.type), self.data, self.properties, self.name)
+
+
+class Addition(NamedTuple):
+    """A change that is being stored.
+
+    Attributes:
+        id: of the topic.
+        version: the number it takes.
+        record: what it stores.
+    """
+
+    id: str
+    version: int
+    record: Record
+
+    @property
+    def puts(self) -> dict[str, bytes]:
+        """What to store."""
+        return {schema_key(self.id, self.version): msgspec.json.encode(self.record)}
+
+
+def schema_id(topic: TopicName) -> str:
+    """Whose schemas a topic has: those of the partitioned topic, for a partition."""
+    return str(topic.base)
+
+
+def schema_key(id_: str, version: int) -> str:
+    """Where a version is stored."""
+    return f"{SCHEMA_PREFIX}{id_}/{version:0{VERSION_DIGITS}d}"
+
+
+class TopicSchemas:
+    """What is registered for one topic."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        self.next = 0
+        self.bytes = 0
+        self._floor = 0
+        self._identities: dict[Identity, int] = {}
+
+    def put(self, version: int, record: Record) -> None:
+        """Take a stored record in; ascending.
+
+        Raises:
+            SchemaInvalid: its definition is none of its type.
+        """
+        if record.deleted:
+            self._floor = version + 1
+            self._identities.clear()
+        else:
+            self._identities.setdefault(identity(record.definition()), version)
+        self.records[version] = record
+        self.next = version + 1
+        self.bytes += len(record.data)
+
+    def find(self, wanted: Identity) -> int | None:
+        """The version of a schema that is in force, or None."""
+        return self._identities.get(wanted)
+
+    def live(self) -> list[tuple[int, Definition]]:
+        """(version, schema) of those in force: since the last deletion, ascending."""
+        return [
+            (version, self.records[version].definition())
+            for version in range(self._floor, self.next)
+            if version in self.records
+        ]
+
+    @property
+    def latest(self) -> int | None:
+        """The newest version in force; None when there is none."""
+        return self.next - 1 if self.next > self._floor else None
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert sorted(self.records) == list(range(self.next)), "a number was skipped or lost"
+        assert all(self._floor <= version < self.next for version in self._identities.values())
+        assert self.bytes == sum(len(record.data) for record in self.records.values())
+        assert not any(self.records[version].deleted for version in range(self._floor, self.next))
+
+
+class Registry:
+    """The schemas of one cluster.
+
+    Args:
+        schema_bytes_max: ceiling on one definition.
+        versions_max: ceiling on the versions of a topic.
+        topic_bytes_max: ceiling on all definitions of a topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema_bytes_max: int = SCHEMA_BYTES_MAX,
+        versions_max: int = VERSIONS_MAX,
+        topic_bytes_max: int = TOPIC_BYTES_MAX,
+    ) -> None:
+        self.schema_bytes_max = schema_bytes_max
+        self._versions_max = versions_max
+        self._topic_bytes_max = topic_bytes_max
+        self._topics: dict[str, TopicSchemas] = {}
+
+    @classmethod
+    def load(cls, stored: Mapping[str, bytes]) -> "Registry":
+        """What the store holds; keys of other parts are passed over.
+
+        Raises:
+            StorageError: a value is damaged; names its key.
+        """
+        registry = cls()
+        for key in sorted(key for key in stored if key.startswith(SCHEMA_PREFIX)):
+            id_, _, number = key.removeprefix(SCHEMA_PREFIX).rpartition("/")
+            try:
+                record = msgspec.json.decode(stored[key], type=Record)
+                registry._topics.setdefault(id_, TopicSchemas()).put(int(number), record)
+            except (msgspec.DecodeError, ValueError, SchemaInvalid) as error:
+                raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+        return registry
+
+    # ------------------------------------------------------------------------------------------------------- looking
+
+    def __iter__(self) -> Iterator[str]:
+        """Ids of topics that have schemas, or had."""
+        return iter(self._topics)
+
+    def live(self, id_: str) -> list[tuple[int, Definition]]:
+        """(version, schema) of a topic's schemas in force, ascending."""
+        found = self._topics.get(id_)
+        return found.live() if found else []
+
+    def has_schema(self, id_: str) -> bool:
+        """Whether a topic has a schema in force."""
+        found = self._topics.get(id_)
+        return found is not None and found.latest is not None
+
+    def latest(self, id_: str) -> tuple[int, Record] | None:
+        """The newest schema in force, or None."""
+        found = self._topics.get(id_)
+        if found is None or found.latest is None:
+            return None
+        return found.latest, found.records[found.latest]
+
+    def at(self, id_: str, version: int) -> Record | None:
+        """The schema that has a number, also one that was deleted since: messages written with it are still there."""
+        found = self._topics.get(id_)
+        record = found.records.get(version) if found else None
+        return None if record is None or record.deleted else record
+
+    def find(self, id_: str, definition: Definition) -> int | None:
+        """The version that an equal schema has, if it is in force.
+
+        Raises:
+            SchemaInvalid.
+        """
+        check_sizes(definition, self.schema_bytes_max)
+        wanted = identity(definition)
+        found = self._topics.get(id_)
+        return found.find(wanted) if found else None
+
+    # ------------------------------------------------------------------------------------------------------ changing
+
+    def prepare(
+        self, id_: str, definition: Definition, strategy: Strategy, *, now_ms: int, user: str = ""
+    ) -> Addition | int:
+        """What has to be stored so that a topic has a schema; its version, when it has it already.
+
+        Raises:
+            SchemaInvalid, SchemaIncompatible, SchemasFull.
+        """
+        present = self.find(id_, definition)
+        if present is not None:
+            return present
+        found = self._topics.get(id_) or TopicSchemas()
+        check(definition, found.live(), strategy)
+        if found.next >= self._versions_max:
+            raise SchemasFull(f"{id_} has {found.next} schema versions, the most allowed")
+        if found.bytes + len(definition.data) > self._topic_bytes_max:
+            raise SchemasFull(f"the schemas of {id_} would exceed {self._topic_bytes_max} bytes together")
+        record = Record(
+            int(definition.type), definition.data, definition.properties, definition.name, now_ms, user=user
+        )
+        return Addition(id_, found.next, record)
+
+    def prepare_deletion(self, id_: str, *, now_ms: int) -> Addition | None:
+        """What has to be stored so that a topic's schemas are no longer in force; None when none are."""
+        found = self._topics.get(id_)
+        if found is None or found.latest is None:
+            return None
+        return Addition(id_, found.next, Record(time_ms=now_ms, deleted=True))
+
+    def apply(self, addition: Addition) -> None:
+        """A change is durable."""
+        self._topics.setdefault(addition.id, TopicSchemas()).put(addition.version, addition.record)
+
+    def keys(self, id_: str) -> list[str]:
+        """Everything stored for a topic."""
+        found = self._topics.get(id_)
+        return [schema_key(id_, version) for version in found.records] if found else []
+
+    def forget(self, id_: str) -> None:
+        """What was stored for a topic is gone; should it have schemas again, they are numbered from 0."""
+        self._topics.pop(id_, None)
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for found in self._topics.values():
+            found.validate()
