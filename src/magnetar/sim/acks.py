@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import SubscriptionState, Told
@@ -49,6 +50,7 @@ class Acked:
         delivered: messages that were sent to a consumer there, since the calm.
         late: messages that were about to be deleted when the subscription was made or moved.
         expired: messages that the operator's expiry passed.
+        undone: messages that came back by a seek that nobody was told is durable.
         told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
         unread: markers that are durable, and that the broker has not been told of yet.
@@ -59,6 +61,7 @@ class Acked:
     delivered: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
+    undone: set[int] = field(default_factory=set)
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
@@ -253,19 +256,34 @@ class Acks:
             return None
         shared = self.all(topic, machine.name)
         shared.acked |= fresh
-        if self.world.mode == "snapshot":
+        if self.world.mode != "exact":
             for name in self.world.names:
                 self.get((name, topic, machine.name)).may |= fresh
             return None
         state = self.state(cluster, topic, machine.name)
         key = self.key(state) if state is not None else CREATION
         shared.may.setdefault(key, set()).update(fresh)
+        fresh -= truth.expired  # gone already, here: a cumulative acknowledgement behind it does not tell of it
         if state is not None and state.base is not None:
             # What the starting point skipped anyway is no acknowledgement: another creation may want it.
             fresh -= self.uids(topic, state.base)
         truth.unsafe.append((key, fresh))
         truth.told.setdefault(key, set()).update(fresh)
         return key
+
+    def expire(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+        """An operator let these expire in a cluster: they count as gone there, and nowhere else; so does, should it come back by
+        a seek elsewhere, what was acknowledged in front of them.
+        """
+        expired = self.get((cluster.name, topic, machine.name)).expired
+        expired |= fresh
+        copy = self.world.truth.copy(cluster, topic)
+        if machine.replicated and copy is not None and EXPIRED_LEDGER in machine.cursor.properties:
+            known = machine.cursor.properties
+            end = Position(known[EXPIRED_LEDGER], known[EXPIRED_ENTRY])
+            for position, uid in copy.at.items():
+                if position <= end:
+                    expired.update(range(uid, uid + self.count(uid)))
 
     def answered(self, client: Consumer, key: Any, fresh: set[int]) -> None:
         """A consumer was told that its acknowledgement is durable."""
@@ -298,6 +316,7 @@ class Acks:
         assert cluster.broker is not None
         truth = self.get((cluster.name, topic, machine.name))
         held, covers = self.retained(cluster, topic), self.now(cluster, topic, machine.cursor)
+        truth.undone |= truth.may & held - covers
         truth.may = (truth.may - held) | covers
         truth.expired -= held - covers
         if topic in cluster.broker.upkeep._trimming:
@@ -306,6 +325,10 @@ class Acks:
             return
         shared = self.all(topic, machine.name)
         shared.sought = True
+        if self.world.mode == "mixed":
+            # A seek in exact mode is one for all; what is held elsewhere only is not known here.
+            for name in self.world.names:
+                self.get((name, topic, machine.name)).may |= covers | before
         state = self.state(cluster, topic, machine.name)
         if self.world.mode == "exact" and state is not None:
             true = (before - held) | covers
@@ -356,14 +379,14 @@ class Acks:
             self._heard.discard(name)
             truth.may = set(shared.acked)
             return
-        truth.may = covers
+        truth.may = covers | shared.acked if self.world.mode == "mixed" else covers
         if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
             scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
             log = cluster.broker.topics[topic].log
             incarnation = log.incarnation
             copy = self.world.truth.copy(cluster, topic)
-            if self.world.mode == "snapshot" and copy is not None and machine.cursor.mark_delete >= log.last:
+            if self.world.mode != "exact" and copy is not None and machine.cursor.mark_delete >= log.last:
                 # A start at the latest skips everything so far, also what was here once.
                 covers = covers.union(*(range(uid, uid + self.count(uid)) for uid in copy.deleted))
             shared.created.append(Creation(cluster.name, cluster.uuid, incarnation, covers, scope))
@@ -379,7 +402,7 @@ class Acks:
     def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry) -> None:
         """A marker is on a disk."""
         marker = parse_marker(entry.data)
-        if isinstance(marker, Update) and self.world.mode == "snapshot":
+        if isinstance(marker, Update) and self.world.mode != "exact":
             self._update(cluster, topic, entry, marker.subscription)
         if not isinstance(marker, AckedSetsMarker) or self.world.mode != "exact":
             return
@@ -422,6 +445,12 @@ class Acks:
                 for key, fresh in truth.unsafe:
                     truth.told.get(key, set()).difference_update(fresh)
                 truth.unsafe.clear()
+                truth.may |= truth.undone
+                truth.undone.clear()
+
+    def sought(self, consumer: Consumer) -> None:
+        """A seek was answered: it is durable."""
+        self.get((consumer.cluster, consumer.topic, consumer.subscription)).undone.clear()
 
     def lost(self, cluster: str, topic: str) -> None:
         """A topic's log is gone: what only it knew may come again."""

@@ -164,6 +164,7 @@ class Consumer(Client):
         self.ready = False
         self.received: list[Received] = []
         self._unused = 0
+        self._seeks: set[int] = set()
         self.asked: dict[int, tuple[Any, set[int]]] = {}
         self._subscribe = pb.CommandSubscribe(
             topic=topic, subscription=subscription, subType=kind, consumer_id=1, request_id=0,
@@ -180,6 +181,8 @@ class Consumer(Client):
         elif command.type == 13 and not self.ready:
             self.ready = True
             self.flow(PERMITS)
+        elif command.type == 13 and command.success.request_id in self._seeks:
+            self.world.acks.sought(self)
         elif command.type == 38:
             self._ack_answered(command.ackResponse)
         elif command.type in (14, 16):
@@ -249,7 +252,7 @@ class Consumer(Client):
     def seek(self, position: Position) -> None:
         """Go to a message."""
         target = pb.MessageIdData(ledgerId=position.ledger % (1 << 64), entryId=position.entry % (1 << 64))
-        self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target))
+        self._seeks.add(self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target)))
 
     def unsubscribe(self) -> None:
         """Give the subscription up."""

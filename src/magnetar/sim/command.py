@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
-    parser.add_argument("--mode", choices=("exact", "snapshot"), default="exact", help="of replicated subscriptions")
+    parser.add_argument(
+        "--mode", choices=("exact", "snapshot", "mixed"), default="exact", help="of replicated subscriptions"
+    )
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
     parser.add_argument("--bug", default="", choices=("", *BUGS), help="leave a rule out")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
+from magnetar.metadata.policies import SubscriptionMode
 from magnetar.sim.disk import PowerCut
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Faults:
             "recreate": (0.15 * rare, self.recreate),
             "clock": (rng.choice((0, 0, 0.3)), self.clock),
             "policy": (0.2 * rare, self.policy),
+            "failover": (rng.choice((0, 0, 1)), self.world.failovers.begin),
+            "mode": (0.5 if self.world.mode == "mixed" else 0, self.mode),
         }
 
     def _living(self) -> "Cluster | None":
@@ -187,6 +190,25 @@ class Faults:
             return
         chosen = [name for name in self.world.names if name == cluster.name or self.rng.random() < 0.6]
         self.set_policy(cluster, chosen)
+
+    def mode(self) -> None:
+        """The mode of the namespace changes, in one cluster or in all."""
+        mode: SubscriptionMode = "exact" if self.rng.random() < 0.5 else "snapshot"
+        chosen = self._living() if self.rng.random() < 0.5 else None
+        for cluster, _ in self.world.living():
+            if chosen is None or chosen is cluster:
+                self.set_mode(cluster, mode)
+
+    def set_mode(self, cluster: "Cluster", mode: SubscriptionMode) -> None:
+        """Set it, now or when the policy is not being changed any more."""
+        if cluster.broker is None:
+            return
+        try:
+            change = cluster.broker.resources.set_subscription_mode(NAMESPACE, mode)
+            cluster.control.apply(change, lambda _error: None)
+            self.world.say(f"{cluster.name}: the namespace is in {mode} mode")
+        except MagnetarError:
+            self.world.clock.after(300, self.set_mode, cluster, mode)
 
     def set_policy(self, cluster: "Cluster", chosen: list[str]) -> None:
         """Set it, if the broker takes it."""

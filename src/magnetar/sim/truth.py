@@ -36,6 +36,7 @@ class Published:
         uid, count: its messages.
         cluster, topic: where it was sent to.
         kind, to: who may get it; `to` is None for everybody.
+        sent_ms: by the producer's clock, which is right.
         receipted: the producer was told that it is stored.
         incarnation, index: its identity, once it was durable.
     """
@@ -47,6 +48,7 @@ class Published:
     kind: int
     to: frozenset[str] | None
     receipted: bool = False
+    sent_ms: int = 0
     incarnation: int = 0
     index: int = -1
 
@@ -75,7 +77,7 @@ class Copy:
 
 def entry_bytes(published: Published) -> bytes:
     """What a producer sends."""
-    meta = pb.MessageMetadata(producer_name="p", sequence_id=published.uid, publish_time=1)
+    meta = pb.MessageMetadata(producer_name="p", sequence_id=published.uid, publish_time=published.sent_ms)
     if published.count > 1:
         meta.num_messages_in_batch = published.count
     if published.to is not None:
@@ -124,7 +126,7 @@ class Truth:
 
     def publish(self, cluster: str, topic: str, kind: int, to: frozenset[str] | None, count: int) -> Published:
         """Somebody sends an entry."""
-        entry = Published(self.next_uid, count, cluster, topic, kind, to)
+        entry = Published(self.next_uid, count, cluster, topic, kind, to, sent_ms=self.world.clock.now_ms)
         self.published[entry.uid] = entry
         self.next_uid += count
         return entry

@@ -10,6 +10,9 @@ from magnetar.sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from magnetar.broker.controller import Controller
+    from magnetar.broker.subscription import Subscription
+    from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 
 
@@ -44,6 +47,7 @@ class Workload:
             "redeliver": (0.3, self.redeliver),
             "seek": (rng.choice((0, 0, 0.5)), self.seek),
             "skip": (rng.choice((0, 0, 0.3)), self.skip),
+            "expire": (rng.choice((0, 0, 0, 0.3)), self.expire),
             "unsubscribe": (rng.choice((0, 0, 0, 0.2)), self.unsubscribe),
         }
 
@@ -158,6 +162,33 @@ class Workload:
 
     def skip(self) -> None:
         """An operator skips messages, or the whole backlog."""
+        entries = self.rng.choice((1, 2, 5, 0))
+        if entries:
+            self._operate(
+                f"skips {entries}", lambda control, *what: control.skip(*what, entries, _ignore), self._skipped
+            )
+        else:
+            self._operate("skips all", lambda control, *what: control.skip_all(*what, _ignore), self._skipped)
+
+    def _skipped(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+        self.world.acks.add(cluster, topic, machine, fresh)
+
+    def expire(self) -> None:
+        """An operator lets what is old expire, in one cluster."""
+        age_s = self.rng.choice((0, 1, 10))
+        self._operate(
+            f"expires what is older than {age_s} s",
+            lambda control, *what: control.expire(*what, age_s, _ignore),
+            self.world.acks.expire,
+        )
+
+    def _operate(
+        self,
+        what: str,
+        act: "Callable[[Controller, str, str], None]",
+        then: "Callable[[Cluster, str, Subscription, set[int]], None]",
+    ) -> None:
+        """An operator moves a cursor; `then` hears what it covers that it did not cover before."""
         world, rng = self.world, self.rng
         cluster = world.clusters[rng.choice(world.names)]
         if cluster.broker is None:
@@ -165,11 +196,9 @@ class Workload:
         topic, name = rng.choice(world.topics), rng.choice(self.subscriptions)
         found = cluster.broker.topics.get(topic)
         machine = found.subscriptions.get(name) if found is not None else None
-        if machine is None:
+        if found is None or machine is None:
             return
-        entries = rng.choice((1, 2, 5, 0))
-        world.say(f"{cluster.name}: an operator skips {entries or 'all'} of {name}")
-        assert found is not None
+        world.say(f"{cluster.name}: an operator of {name} {what}")
         host, subscriptions, before = found.replicated, found.subscriptions, set[int]()
 
         def look() -> None:
@@ -177,21 +206,18 @@ class Workload:
 
         def count() -> None:
             if cluster.broker is not None and subscriptions.get(name) is machine:
-                world.acks.add(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
+                then(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
 
-        def when_ready(then: "Callable[[], None]") -> None:
-            # During the replay after a start the operator waits, and so does whoever counts what was skipped.
+        def when_ready(do: "Callable[[], None]") -> None:
+            # During the replay after a start the operator waits, and so does whoever counts what was covered.
             if host is None or not machine.replicated:
-                then()
+                do()
             else:
-                host.when_ready(then)
+                host.when_ready(do)
 
         when_ready(look)
         try:
-            if entries:
-                cluster.control.skip(topic, name, entries, lambda _error: None)
-            else:
-                cluster.control.skip_all(topic, name, lambda _error: None)
+            act(cluster.control, topic, name)
         except MagnetarError:
             return
         when_ready(count)
@@ -199,3 +225,7 @@ class Workload:
     def kinds_of_entries(self) -> tuple[int, ...]:
         """What this world publishes."""
         return self.rng.choice(((PLAIN,), (PLAIN, FILTERED_1, FILTERED_2), (PLAIN, PLAIN, RESTRICTED, FILTERED_1)))
+
+
+def _ignore(_error: MagnetarError | None) -> None:
+    """Operators look later."""

@@ -13,6 +13,7 @@ from magnetar.sim.checkers import CHECKERS, Checker
 from magnetar.sim.clients import SHARED, Client, Consumer
 from magnetar.sim.clock import Clock
 from magnetar.sim.cluster import Cluster, small_limits
+from magnetar.sim.failovers import Failovers
 from magnetar.sim.faults import Faults
 from magnetar.sim.machines import SimMachines, SimSets
 from magnetar.sim.net import Network
@@ -33,8 +34,14 @@ CALM_MS: Final = 12_000
 CALM_MAX: Final = 20
 """So many looks, then it never does: 240 s, longer than every timeout in it."""
 
-UNPLAIN: Final = ("seek", "skip", "unsubscribe", "wipe", "recreate", "policy", "clock", "store_fails")
+UNPLAIN: Final = (
+    "seek", "skip", "expire", "unsubscribe", "wipe", "recreate", "policy", "clock", "store_fails", "failover", "mode"
+)  # fmt: skip
 """What a comparison leaves out: it makes messages come again on purpose, or in one mode only."""
+
+UNMIXED: Final = ("seek",)
+"""What worlds with changing modes leave out: a seek is one for all clusters in one mode and for one cluster in the other, and
+what it is to be when the mode changes on its way is not promised."""
 
 _CONFIGS: dict[tuple[str, ...], Config] = {}
 
@@ -77,7 +84,7 @@ class World:
 
     Args:
         seed: makes it.
-        mode: of replicated subscriptions: "exact" or "snapshot".
+        mode: of replicated subscriptions: "exact" or "snapshot"; "mixed": it changes, and not everywhere at once.
         trace: what happened is appended here, if wanted.
     """
 
@@ -102,6 +109,7 @@ class World:
         self.storm = True
         self.truth = Truth(self)
         self.acks = Acks(self)
+        self.failovers = Failovers(self)
         self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
         self.kind, self.pairs = kind, pairs = topology(rng, self.names) if not self.plain else _mesh(self.names)
         self._sources = {name: {name} | {one for one, other in pairs if other == name} for name in self.names}
@@ -109,7 +117,7 @@ class World:
             for name in self.names:
                 self._sources[name] |= set().union(*(self._sources[one] for one in self._sources[name]))
         self.settings = SubscriptionsConfig(
-            mode=mode,  # type: ignore[arg-type]  # one of the two
+            mode=rng.choice(("exact", "snapshot")) if mode == "mixed" else mode,  # type: ignore[arg-type]  # one of the two
             snapshot_interval_ms=rng.choice((100, 1_000)),
             snapshot_timeout_s=rng.choice((1, 5)),
             max_cached_snapshots=rng.choice((2, 5, 30)),
@@ -193,6 +201,7 @@ class World:
     def after_event(self, cluster: Cluster) -> None:
         """A broker handled an event."""
         self.acks.after_event(cluster)
+        self.failovers.after_event(cluster)
         for checker in self.checkers:
             checker.after_event(cluster)
 
@@ -245,8 +254,8 @@ class World:
         """
         rng = self.rng
         table = self.workload.actions() | self.faults.actions()
-        for name in UNPLAIN if self.plain else ():
-            del table[name]
+        for name in UNPLAIN if self.plain else UNMIXED if self.mode == "mixed" else ():
+            table.pop(name, None)
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
@@ -284,9 +293,12 @@ class World:
         for cluster in self.clusters.values():
             assert cluster.broker is not None
             self.faults.set_policy(cluster, self.names)
+            if self.mode == "mixed":
+                self.faults.set_mode(cluster, self.settings.mode)
             for topic in self.topics:
                 if topic in cluster.broker.catalog.deleted:
                     self.faults.create(cluster.name, topic)
+        self.failovers.unfence()
 
     def calm(self) -> None:
         """Wait until nothing moves any more.

@@ -3,6 +3,7 @@
 from magnetar.sim.checkers.base import Checker
 from magnetar.sim.checkers.convergence import Convergence
 from magnetar.sim.checkers.duplicates import BoundedDuplicates
+from magnetar.sim.checkers.failover import PlannedFailover
 from magnetar.sim.checkers.links import OnceAndInOrder
 from magnetar.sim.checkers.monotony import Monotony
 from magnetar.sim.checkers.no_invention import NoInvention
@@ -12,6 +13,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OnceAndInOrder,
     NoInvention,
     BoundedDuplicates,
+    PlannedFailover,
     Monotony,
     Convergence,
     NoLoss,
