@@ -125,11 +125,10 @@ class Broker:
             machines or Machines(),
         )
         self.deduplications = Deduplications(self, deduplication)
-        self.idempotencies = Idempotencies(self, stored)
+        self.idempotencies = Idempotencies(self)
         self.fences = Fences(self, stored)
         self.schemas = Schemas(self, stored)
         self._load(stored, recovered)
-        self.idempotencies.started()
         self.fences.started()
         self.upkeep = Upkeep(self)
 
