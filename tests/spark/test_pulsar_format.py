@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 
 from magnetar.spark import deduplicate, register
 from magnetar.spark.pulsar import topics as lookups
-from magnetar.spark.pulsar.client import Client
+from magnetar.spark.pulsar.client import Client, take
 from magnetar.spark.pulsar.connection import Access
+from magnetar.spark.pulsar.options import write_options
+from magnetar.spark.pulsar.sink import RowWriter, write_rows
 from magnetar.spark.session import first_line
 from tests.support.brokers import BrokerProcess, World, eventually
 
@@ -217,6 +220,17 @@ def test_streams_admit_resume_and_tell_their_lag(session: Session, client: pulsa
     assert stats == (1500, 1500)
 
 
+def test_chunked_messages_across_batches(session: Session, client: pulsar.Client, topic: str) -> None:
+    large = bytes(range(256)) * 45_000  # three chunks, each of which is admitted alone
+    publish(client, topic, [b"a", large, b"b"], batching_enabled=False, chunking_enabled=True)
+    frame = session.stream(topic=topic, startingOffsets="earliest", maxMessagesPerTrigger="1").select("value")
+    name = f"chunks{uuid.uuid4().hex[:8]}"
+    query = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len(query.recentProgress) == 5
+    assert [bytes(row.value) for row in session.spark.table(name).collect()] == [b"a", large, b"b"]
+
+
 def session_stats(session: Session, topic: str) -> tuple[int, int]:
     values = session.values(topic)
     return len(values), len(set(values))
@@ -248,6 +262,30 @@ def test_a_batch_write_with_a_name_can_be_run_again(session: Session, client: pu
     assert Counter(map(int, session.values(topic))) == Counter(range(5000))
 
 
+@pytest.mark.parametrize("deduplication", ["auto", "off"])
+@pytest.mark.parametrize("cut", [1, 999, 1000, 1500])
+def test_a_task_that_dies_and_runs_again(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, cut: int, deduplication: str
+) -> None:
+    """The second attempt's rows come in other Arrow batches and are packed into other entries, as after an upgrade."""
+    rows = pa.record_batch({"value": pa.array(numbered(3000))})
+    given = {"service.url": broker.url, "topic": topic, "deduplication": deduplication}
+    first = RowWriter(write_options(given), take(Access(broker.url)), "task" * (deduplication != "off"), 5 << 31, 0)
+    first.add(rows.slice(0, cut))
+    first.finish()
+    first.close()  # and dies: the rest is never sent
+    other = write_options(given | {"pulsar.producer.batchingMaxMessages": "700"})
+    done = write_rows(other, "task", 5, 0, iter([rows.slice(0, 1234), rows.slice(1234)]))
+    assert done.rows == 3000
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found: list[int] = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(5_000).data()))
+    reader.close()
+    expected = list(range(3000)) if deduplication == "auto" else [*range(cut), *range(3000)]
+    assert found == expected
+
+
 def test_a_deleted_topic(session: Session, client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
     local = topic.rpartition("/")[2]
     publish(client, topic, numbered(10))
@@ -266,7 +304,12 @@ def test_a_deleted_topic(session: Session, client: pulsar.Client, broker: Broker
     with pytest.raises(Exception, match="was deleted") as failed:
         run("-x")
     assert first_line(failed.value).startswith(f"topic {topic}-b was deleted")
+    broker.rest("DELETE", f"/admin/v2/persistent/public/default/{local}?force=true")
     publish(client, topic, numbered(5))
+    broker.rest("PUT", f"/admin/v2/persistent/public/default/{local}-b")
+    with pytest.raises(Exception, match="is not there any more") as failed:
+        run("-x")
+    assert first_line(failed.value).endswith("to go on all the same set failOnDataLoss=false")
     assert run("-y", failOnDataLoss="false") == 5
 
 

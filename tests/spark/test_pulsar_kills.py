@@ -23,7 +23,7 @@ from tests.support.brokers import BrokerProcess, World
 pytestmark = pytest.mark.spark
 
 ROUNDS = int(os.environ.get("MAGNETAR_SPARK_KILL_ROUNDS", "2"))
-MESSAGES = 2000
+MESSAGES = 1200
 KILLS_MAX = 8
 RESTARTS_MAX = 40
 
@@ -62,7 +62,7 @@ class Killer(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        while not self._over.wait(self._random.uniform(0.05, 0.8)) and self.kills < KILLS_MAX:
+        while not self._over.wait(self._random.uniform(0.02, 0.5)) and self.kills < KILLS_MAX:
             if self._broker is not None and self._random.random() < 0.3:
                 self._broker.kill()
                 self._broker.start()
@@ -86,7 +86,7 @@ def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, s
         publish(client, topic, numbered(MESSAGES, number * MESSAGES), batching_max_messages=37)
     client.close()
     killer = Killer(seed, broker)
-    options = {"service.url": broker.url, "startingOffsets": "earliest", "maxMessagesPerTrigger": "500"}
+    options = {"service.url": broker.url, "startingOffsets": "earliest", "maxMessagesPerTrigger": "1000"}
     target = "persistent://public/default/out"
     killer.start()
     restarts = 0
@@ -96,6 +96,9 @@ def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, s
                 frame = spark.readStream.format("pulsar").options(topics=",".join(topics), **options).load()
                 writer = frame.select("value").writeStream.format("pulsar").option("service.url", broker.url)
                 query = writer.option("topic", target).option("checkpointLocation", str(tmp_path / "checkpoint"))
+                query = query.option(
+                    "pulsar.producer.batchingMaxMessages", "2"
+                )  # so that most kills come between two of them
                 query.trigger(availableNow=True).start().awaitTermination()
                 break
             except Exception:  # noqa: BLE001 - whatever a killed process makes of it: the query is started again

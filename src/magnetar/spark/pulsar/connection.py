@@ -93,7 +93,9 @@ class Access:
 
     def addresses(self) -> list[str]:
         """`scheme://host:port` of each address of the URL."""
-        scheme, _, rest = self.url.partition("://")
+        scheme, separator, rest = self.url.partition("://")
+        if not separator:
+            return [self.url]  # `split_url` says what is wrong with it
         return [f"{scheme}://{part}" for part in rest.rstrip("/").split(",")]
 
 

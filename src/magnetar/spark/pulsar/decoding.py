@@ -64,7 +64,7 @@ def uncompress(kind: int, size: int, body: memoryview | bytes) -> memoryview:
         raise Undecodable(f"says that it holds {size} bytes; at most {UNCOMPRESSED_BYTES_MAX} are read")
     try:
         if kind == 2:
-            plain: Any = zlib.decompress(body)
+            plain: Any = zlib.decompressobj().decompress(body, size + 1)
         elif kind in _CODECS:
             plain = pa.Codec(_CODECS[kind]).decompress(pa.py_buffer(body), size)
         else:

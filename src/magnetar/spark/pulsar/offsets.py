@@ -70,7 +70,9 @@ def decode(value: Any, where: str = "the checkpoint") -> Places:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
     if "v" in value:
-        if value["v"] != VERSION or not isinstance(value.get("topics"), dict):
+        if value["v"] == VERSION and not isinstance(value.get("topics"), dict):
+            raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
+        if value["v"] != VERSION:
             raise ConfigError(
                 f"{where} holds an offset of version {_shown(value['v'])}; this release reads version {VERSION}"
             )

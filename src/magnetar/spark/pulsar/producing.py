@@ -157,6 +157,11 @@ class Producer:
                 if isinstance(error, Refused) and error.code not in _PASSING:
                     raise NotWritten(str(error)) from None
                 self._drop()
+                if self._pending and time.monotonic() - self._moved > self._timeout_s:
+                    # The broker takes the producer back each time, and confirms nothing.
+                    raise NotWritten(
+                        f"{self._topic}: nothing was confirmed for {self._timeout_s:g} s: {error}"
+                    ) from None
                 try:
                     patience.after(Down(str(error)))
                 except Down:

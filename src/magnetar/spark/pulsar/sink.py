@@ -40,6 +40,9 @@ ROWS_PER_TASK_MAX: Final = 1 << 31
 SORTED_BYTES_MAX: Final = 1 << 30
 """A ceiling on a task's rows with rowOrder=sorted, which holds them in memory."""
 
+TOPICS_PER_TASK_MAX: Final = 1000
+"""A ceiling on different topics (partitions) in a task's rows: each is a producer with an entry that is being filled."""
+
 KEYLESS_RUN: Final = 1000
 """Rows without a key go to a partition in runs of so many, so that they share entries."""
 
@@ -308,6 +311,10 @@ class RowWriter:
             topic = f"{topic}-partition-{number}"
         target = self._targets.get(topic)
         if target is None:
+            if len(self._targets) >= TOPICS_PER_TASK_MAX:
+                raise NotWritten(
+                    f"the rows of a task go to more than {TOPICS_PER_TASK_MAX} topics: repartition by __topic"
+                )
             producer = Producer(
                 self._client, str(TopicName.parse(topic)), self._name, self._options.send_timeout_ms / 1000
             )

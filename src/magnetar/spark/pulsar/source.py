@@ -88,7 +88,7 @@ class BatchReader(DataSourceReader):
                 wanted = frozenset(str(value) for value in values)
                 self._topics = wanted if self._topics is None else self._topics & wanted
             elif column == "__key":
-                keys = frozenset(bytes(value) for value in values if value is not None)
+                keys = frozenset(bytes(value) for value in values if isinstance(value, bytes | bytearray))
                 self._keys = keys if self._keys is None else self._keys & keys
         if column == "__publishTime" and isinstance(getattr(one, "value", None), datetime):
             ms = int(one.value.timestamp() * 1000)  # type: ignore[attr-defined]
@@ -269,8 +269,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return max(begin, end, key=lambda place: place.reach)
         if self._target is not None and end == self._target.get(topic):
             return begin  # the target of AvailableNow is behind what an earlier run had planned
-        if end == EARLIEST or (end.ledger, end.entry) == (begin.ledger, begin.entry - 1):
-            return begin
+        if end == EARLIEST:
+            return begin  # it is empty now; what comes will have a later ledger
         if self._options.fail_on_data_loss:
             raise DataLost(
                 f"{topic} ends at {end.ledger}:{end.entry}, and this query has read it up to {begin.ledger}:{begin.entry}: "

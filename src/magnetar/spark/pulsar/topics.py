@@ -58,7 +58,7 @@ def found(client: Client, options: ReadOptions) -> list[str]:
             continue
         partitions = retried(client, lambda: client.partitions(name))  # noqa: B023 - called at once
         if partitions is None:
-            if not options.wait_for_topics and not options.pattern:
+            if not options.wait_for_topics and not options.pattern and options.fail_on_data_loss:
                 raise ConfigError(
                     f"topic {name} does not exist; create it, or set waitingForNonExistedTopic=true to wait for it"
                 )
