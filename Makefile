@@ -8,7 +8,7 @@ HOURS ?= 1
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo test check bench sim soak docs proto lock clean
+.PHONY: help setup demo test check bench sim worlds soak docs proto lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -36,6 +36,9 @@ bench: setup ## The benchmark suite; figures are kept in bench/results
 sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
+
+worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS of each
+	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
 
 soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure
 	@$(PY) tools/soak.py --hours $(HOURS)
