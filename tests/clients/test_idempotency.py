@@ -148,6 +148,36 @@ def test_ten_kills_with_two_producers_and_one_outbox(own_broker: BrokerProcess) 
     client.close()
 
 
+def test_stored_keys_outlive_a_kill(own_broker: BrokerProcess) -> None:
+    """After 20,000 entries the keys are stored: a start loads them, and reads of the log only what came after."""
+    own_broker.rest("PUT", path("stored"))
+    switch(own_broker, "stored")
+    client = connect(own_broker)
+    producer = client.create_producer(
+        "stored", batching_enabled=False, block_if_queue_full=True, max_pending_messages=5_000, send_timeout_millis=0
+    )
+    for n in range(20_500):
+        producer.send_async(b"", None, properties={KEY: str(n)})
+    producer.flush()
+    eventually(lambda: figures(own_broker, "stored")["storedUpTo"] != "-1:-1", what="stored keys")
+    before = figures(own_broker, "stored")
+    own_broker.kill()
+    own_broker.start()
+    first = producer.send(b"", properties={KEY: "0"})
+    last = producer.send(b"", properties={KEY: "20499"})
+    after = figures(own_broker, "stored")
+    assert first.entry_id() == 0
+    assert last.entry_id() > first.entry_id() or last.ledger_id() > first.ledger_id()
+    assert [(one["keys"], one["storedUpTo"]) for one in (before, after)] == [(20_500, before["storedUpTo"])] * 2
+    assert after["duplicates"] == 2
+    # Switched off, nothing is left of them.
+    own_broker.rest("DELETE", "/geo/v1/persistent/public/default/stored/idempotency")
+    producer.send(b"", properties={KEY: "0"})
+    switch(own_broker, "stored")
+    assert figures(own_broker, "stored")["storedUpTo"] == "-1:-1"
+    client.close()
+
+
 def test_large_messages_in_chunks(own_broker: BrokerProcess) -> None:
     own_broker.rest("PUT", path("chunks"))
     switch(own_broker, "chunks")

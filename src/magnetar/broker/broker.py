@@ -125,10 +125,11 @@ class Broker:
             machines or Machines(),
         )
         self.deduplications = Deduplications(self, deduplication)
-        self.idempotencies = Idempotencies(self)
+        self.idempotencies = Idempotencies(self, stored)
         self.fences = Fences(self, stored)
         self.schemas = Schemas(self, stored)
         self._load(stored, recovered)
+        self.idempotencies.started()
         self.fences.started()
         self.upkeep = Upkeep(self)
 

@@ -144,7 +144,31 @@ class KeyTable:
             return NONE
         return Position(self._ledgers[at][1], self._blocks[number >> BLOCK_SHIFT].entries[number & _BLOCK_MASK])
 
+    def key(self, number: int, now_ms: int) -> tuple[Fingerprint, int]:
+        """A key of the ring, and its time in full."""
+        block, offset = self._blocks[number >> BLOCK_SHIFT], number & _BLOCK_MASK
+        return Fingerprint(block.high[offset], block.low[offset]), now_ms - self._age(number, now_ms)
+
     # -------------------------------------------------------------------------------------------------------- changing
+
+    def begin(self, number: int) -> None:
+        """Let the numbers of an empty table go on from here."""
+        assert self.head == self.tail, "there are keys already"
+        self.head = self.tail = number
+        self._blocks.clear()
+        self._ledgers.clear()
+        self._directory = [_Shard(0)]
+        if number & _BLOCK_MASK:
+            block = self._blocks[number >> BLOCK_SHIFT] = _Block()
+            for column in (block.high, block.low, block.times, block.entries):
+                column.frombytes(bytes(column.itemsize * (number & _BLOCK_MASK)))
+
+    def resize(self, *, window_ms: int, keys_max: int) -> None:
+        """Other limits from now on."""
+        self.window_ms, self.keys_max = window_ms, keys_max
+        if len(self) > keys_max:
+            self.evicted += len(self) - keys_max
+            self._drop(len(self) - keys_max)
 
     def push(self, key: Fingerprint, time_ms: int) -> int:
         """Remember a key; its number."""

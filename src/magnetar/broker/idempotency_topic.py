@@ -3,7 +3,9 @@
     message arrives     key unknown: it is pushed, the entry staged -> in the log: persisted | failed: the key is taken back
                         key known: nothing is stored; answered as stored as soon as everything staged so far is in the log
     entry of a link     its keys are pushed as it is staged: they count here, but it is never refused
-    start, switching on the log of one window is read again; until then no producer is let in
+    switching on        the log of one window is read; until then no producer is let in
+    start               the stored keys are loaded, the log behind them is read
+    on                  the keys are stored now and then, what is new of them
 
 The ring of keys has the order of the log, so that "taking back" is cutting off its end. What is in flight when a message
 is answered as stored is the reason to wait: a first message that never reaches the disk must not have been confirmed by a
@@ -14,10 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
-from magnetar.broker.effects import Note, Outbox, Read
-from magnetar.broker.idempotency import Fingerprint, KeyTable
+from magnetar.broker.effects import Note, Outbox, Read, Store, Timer
+from magnetar.broker.idempotency import BLOCK_SHIFT, Fingerprint, KeyTable
 from magnetar.broker.idempotency_keys import Message, Opened, open_entry, smaller
+from magnetar.broker.idempotency_snapshot import Record, Stored, block_key, encode_block, load_block, record_key
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.idempotency import IdempotencyPolicy
@@ -30,6 +35,13 @@ EXPIRED_PER_STEP: Final = 256
 
 EXPIRED_PER_ROUND: Final = 200_000
 """Keys forgotten in one round of upkeep: some 50 ms."""
+
+SAVE_ENTRIES: Final = 20_000
+SAVE_MS: Final = 120_000
+"""The keys are stored after so many entries, or when that is so long ago: what a start has to read of the log again."""
+
+SAVE_BLOCKS_MAX: Final = 4
+"""Blocks encoded in one step: some 40 ms and 600 KB; more of them follow when these are stored."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
@@ -113,12 +125,73 @@ class TopicIdempotency:
         """Behind the last key whose message is in the log."""
         self._told: set[str] = set()
         self._counted = (0, 0)
+        self._covered = NONE
+        """Up to here the stored keys make the log superfluous."""
+        self._first_block = 0
+        self._saved_tail = 0
+        """Blocks before the one, and keys from the other on, are not stored."""
+        self._block_max = -1
+        """The highest block that was ever given to be stored."""
+        self._saving = False
+        self._since = 0
+        self._save_ms = outbox.now_ms
 
     # ------------------------------------------------------------------------------------------------------- starting
 
-    def start(self) -> None:
-        """Read the log of one window, once what is in flight has landed."""
-        self._when_drained(self._begin)
+    def start(self, stored: Stored | None = None) -> None:
+        """Begin with the stored keys; else read the log of one window, once what is in flight has landed."""
+        if stored is None:
+            self._when_drained(self._begin)
+            return
+        self._covered = stored.record.covered
+        self._load(stored, 0)
+
+    def fits(self, record: Record) -> bool:
+        """Whether stored keys are of this topic, this property, and of a log that was not cut since."""
+        same = record.name == self.policy.property and record.incarnation == self._log.incarnation
+        return same and record.covered <= self._log.last
+
+    def _load(self, stored: Stored, at: int) -> None:
+        if self.status is not Status.RECOVERING:
+            return
+        record = stored.record
+        if at < len(stored.blocks):
+            try:
+                load_block(self.table, stored.blocks[at], record.tail, self._outbox.now_ms)
+            except ValueError as error:
+                self._reload(stored, str(error))
+                return
+            # Other topics get their turn.
+            self._outbox.put(Timer(self._outbox.now_ms, lambda _now_ms: self._load(stored, at + 1)))
+            return
+        if not len(self.table):
+            self.table.begin(record.tail)
+        if self.table.tail != record.tail:
+            self._reload(stored, f"they end at {self.table.tail}, not at {record.tail}")
+            return
+        self._first_block, self._saved_tail = record.head >> BLOCK_SHIFT, record.tail
+        self._block_max = record.tail >> BLOCK_SHIFT
+        self._durable = record.tail
+        self._replay(record.covered)
+
+    def _reload(self, stored: Stored, why: str) -> None:
+        """The stored keys are no good: what the log still has must do."""
+        self._outbox.put(
+            Note(
+                "warning",
+                f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead",
+            )
+        )
+        self._outbox.put(Store({}, tuple(stored.keys), lambda _error: None))
+        self._covered = NONE
+        self.table = KeyTable(window_ms=self.table.window_ms, keys_max=self.table.keys_max)
+        self._replay(self._window_start())
+
+    def adjust(self, policy: IdempotencyPolicy) -> None:
+        """Another window or another number of keys, of the same property."""
+        self.policy = policy
+        self.table.resize(window_ms=policy.window_seconds * 1000, keys_max=policy.keys_max)
+        self._count()
 
     def _begin(self) -> None:
         if self.status is Status.RECOVERING:
@@ -158,6 +231,7 @@ class TopicIdempotency:
 
     def _recovered(self) -> None:
         self.status = Status.ENABLED
+        self._durable = self.table.tail
         # What links have staged meanwhile is not in the log yet.
         flying, self._flying = self._flying, deque()
         for append, _ in flying:
@@ -205,9 +279,17 @@ class TopicIdempotency:
             )
 
     def stop(self) -> None:
-        """Switched off; whoever waits is let in."""
+        """Switched off; whoever waits is let in. What is stored goes."""
         self.status = Status.DISABLED
         self._let_in()
+        keys = [block_key(self.topic, block) for block in range(self._first_block, self._block_max + 1)]
+
+        def deleted(error: str) -> None:
+            if error:
+                text = f"cannot delete the idempotency keys of {self.topic}: {error}; the next start will"
+                self._outbox.put(Note("warning", text))
+
+        self._outbox.put(Store({}, (record_key(self.topic), *keys), deleted))
 
     # -------------------------------------------------------------------------------------------------------- judging
 
@@ -280,7 +362,10 @@ class TopicIdempotency:
     def confirmed(self, append: Append) -> None:
         """An append is in the log."""
         if self._flying and self._flying[0][0] is append:
-            self._durable = self._flying.popleft()[1]
+            self._durable = max(self._flying.popleft()[1], self._durable)
+        self._since += len(append.entries)
+        if self._since >= SAVE_ENTRIES:
+            self.save()
 
     def fail(self) -> None:
         """An append failed, and with it all that were in flight; the log was told, and this is called for each of them."""
@@ -327,17 +412,59 @@ class TopicIdempotency:
     def durable_low(self) -> Position:
         """Everything behind it is needed to know the keys again after a crash."""
         if self.status is not Status.ENABLED:
-            return NONE
+            return self._covered
         if not len(self.table):
             return self._log.last
         oldest = self.table.position(self.table.head)
-        return Position(oldest.ledger, oldest.entry - 1)
+        return max(self._covered, Position(oldest.ledger, oldest.entry - 1))
 
     def tick(self, now_ms: int) -> None:
         """Now and then: forget what is old."""
         if self.status is Status.ENABLED:
             self.table.expire(now_ms, EXPIRED_PER_ROUND)
             self._count()
+            if now_ms - self._save_ms >= SAVE_MS and self._log.last > self._covered:
+                self.save()
+
+    def save(self) -> None:
+        """Store what is new of the keys; what is in flight is left out."""
+        if self._saving or self.status is not Status.ENABLED:
+            return
+        self._saving, self._since, self._save_ms = True, 0, self._outbox.now_ms
+        table = self.table
+        head = min(table.head, self._durable)
+        first, start = head >> BLOCK_SHIFT, max(self._saved_tail, head) >> BLOCK_SHIFT
+        tail, covered = self._durable, self._log.last
+        complete = tail <= start + SAVE_BLOCKS_MAX << BLOCK_SHIFT
+        if not complete:
+            tail = start + SAVE_BLOCKS_MAX << BLOCK_SHIFT
+            # The first one left out may share its entry with others: that entry is read again.
+            position = table.position(tail)
+            covered = Position(position.ledger, position.entry - 1)
+        blocks = range(start, (tail - 1 >> BLOCK_SHIFT) + 1) if tail > head else range(0)
+        puts = {block_key(self.topic, block): encode_block(table, block, tail, self._outbox.now_ms) for block in blocks}
+        record = Record(
+            incarnation=self._log.incarnation,
+            name=self.policy.property,
+            ledger=covered.ledger,
+            entry=covered.entry,
+            head=head,
+            tail=tail,
+        )
+        puts[record_key(self.topic)] = msgspec.json.encode(record)
+        self._block_max = max([self._block_max, *blocks])
+        gone = tuple(block_key(self.topic, block) for block in range(self._first_block, first))
+
+        def stored(error: str) -> None:
+            self._saving = False
+            if error:
+                self._outbox.put(Note("warning", f"cannot store the idempotency keys of {self.topic}: {error}"))
+                return
+            self._covered, self._saved_tail, self._first_block = max(covered, self._covered), tail, first
+            if not complete:
+                self.save()
+
+        self._outbox.put(Store(puts, gone, stored))
 
     def _count(self) -> None:
         table, (evicted, expired) = self.table, self._counted
@@ -361,6 +488,7 @@ class TopicIdempotency:
             "twice": self.twice,
             "evicted": self.table.evicted,
             "expired": self.table.expired,
+            "storedUpTo": str(self._covered),
         }
 
     def validate(self) -> None:

@@ -1,7 +1,10 @@
 """Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from magnetar.broker.effects import Store
+from magnetar.broker.idempotency_snapshot import BLOCK_PREFIX, PREFIX, Stored
 from magnetar.broker.idempotency_topic import Counters, TopicIdempotency
 from magnetar.broker.topic import Topic
 from magnetar.core.ids import Position
@@ -18,10 +21,12 @@ class Idempotencies:
 
     Args:
         broker: whose.
+        stored: everything in the metadata store at start.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
         self._broker = broker
+        self._stored = {key: stored[key] for key in stored if key.startswith((PREFIX, BLOCK_PREFIX))}
         self.counters = Counters()
 
     def _wanted(self, topic: Topic) -> IdempotencyPolicy | None:
@@ -32,6 +37,12 @@ class Idempotencies:
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         self._follow(topic)
+
+    def started(self) -> None:
+        """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
+        if self._stored:
+            self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
+        self._stored = {}
 
     def policies_changed(self, change: Change) -> None:
         """A change of policies is in force."""
@@ -45,6 +56,9 @@ class Idempotencies:
         now = topic.idempotency
         if (now.policy if now is not None else None) == policy:
             return
+        if now is not None and policy is not None and now.policy.property == policy.property:
+            now.adjust(policy)
+            return
         if now is not None:
             topic.idempotency = None
             now.stop()
@@ -53,7 +67,7 @@ class Idempotencies:
 
     def _switch_on(self, topic: Topic, policy: IdempotencyPolicy) -> None:
         broker = self._broker
-        topic.idempotency = TopicIdempotency(
+        idempotency = topic.idempotency = TopicIdempotency(
             broker.outbox,
             topic.text,
             topic.log,
@@ -64,7 +78,19 @@ class Idempotencies:
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
         for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
             broker.close_producer(producer)
-        topic.idempotency.start()
+        idempotency.start(self._claim(topic, idempotency))
+
+    def _claim(self, topic: Topic, idempotency: TopicIdempotency) -> Stored | None:
+        """The stored keys of a topic that was there at start, if they are its."""
+        try:
+            stored = Stored(topic.text, self._stored)
+        except ValueError:
+            return None
+        if not idempotency.fits(stored.record):
+            return None
+        for key in stored.keys:
+            del self._stored[key]
+        return stored
 
     def removed(self, topic: Topic) -> None:
         """A topic is being deleted."""

@@ -3,10 +3,12 @@
 import random
 import zlib
 
+import msgspec
 import pytest
 
 from magnetar.broker.idempotency import BLOCK_SHIFT, SHARD_SLOTS_MAX, Fingerprint, KeyTable, fingerprint
 from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, open_entry, smaller
+from magnetar.broker.idempotency_snapshot import Record, Stored, block_key, encode_block, load_block, record_key
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import NONE, Position
 from magnetar.wire.batches import decode_batch, encode_batch
@@ -115,6 +117,59 @@ def test_a_clock_that_is_put_back() -> None:
     assert table.find(key, 98_000) < 0  # far ahead counts as unknown: rather twice than never
     table.expire(98_000, 10)
     assert len(table) == 1
+
+
+def stored(keys: int, *, keep: int = 0) -> tuple[KeyTable, dict[str, bytes]]:
+    """A table, and what is stored of it: all but `keep` of the newest keys."""
+    table = KeyTable(window_ms=10_000, keys_max=LARGE)
+    for n in range(keys):
+        table.place(table.push(fingerprint(b"%d" % n), n), Position(1 + n // 3000, n % 3000))
+    table.expire(10_699, 700)
+    tail = table.tail - keep
+    record = Record(incarnation=7, name="k", ledger=9, entry=9, head=table.head, tail=tail)
+    blocks = range(table.head >> BLOCK_SHIFT, (tail - 1 >> BLOCK_SHIFT) + 1)
+    found = {block_key("t", block): encode_block(table, block, tail, 10_699) for block in blocks}
+    return table, {record_key("t"): msgspec.json.encode(record), **found}
+
+
+def loaded(found: dict[str, bytes], now_ms: int) -> KeyTable:
+    snapshot = Stored("t", found)
+    table = KeyTable(window_ms=10_000, keys_max=LARGE)
+    for block in snapshot.blocks:
+        load_block(table, block, snapshot.record.tail, now_ms)
+    return table
+
+
+def test_stored_keys_come_back() -> None:
+    table, found = stored(9_000, keep=100)
+    snapshot = Stored("t", found)
+    assert (snapshot.record.covered, len(snapshot.blocks)) == (Position(9, 9), 3)
+    again = loaded(found, 10_699)
+    assert (again.head, again.tail) == (table.head, table.tail - 100) == (700, 8_900)
+    for n in (700, 701, 4_095, 4_096, 8_899):
+        key = fingerprint(b"%d" % n)
+        assert again.position(again.find(key, 10_699)) == table.position(table.find(key, 10_699)) != NONE
+    assert again.find(fingerprint(b"8900"), 10_699) < 0
+    again.validate()
+    # Much later, what has grown too old is left out.
+    late = loaded(found, 13_000)
+    assert (late.head, late.tail) == (3_001, 8_900)
+
+
+@pytest.mark.parametrize("damage", ["a block is missing", "no json", "odd size", "another block"])
+def test_stored_keys_that_are_damaged(damage: str) -> None:
+    _, found = stored(9_000)
+    block = block_key("t", 1)
+    if damage == "a block is missing":
+        del found[block]
+    elif damage == "no json":
+        found[record_key("t")] = b"{"
+    elif damage == "odd size":
+        found[block] = found[block][:-3]
+    else:
+        found[block] = found[block_key("t", 2)]
+    with pytest.raises(ValueError):
+        loaded(found, 10_699)
 
 
 # ------------------------------------------------------------------------------------------------------------- messages
