@@ -175,11 +175,20 @@ def test_partitions_patterns_and_rows_that_name_their_topic(
     assert len({topic for _, topic in at}) > 1
 
 
-def test_ranges_times_and_several_tasks(session: Session, client: pulsar.Client, topic: str) -> None:
+def test_ranges_times_and_several_tasks(
+    session: Session, client: pulsar.Client, broker: BrokerProcess, topic: str
+) -> None:
     publish(client, topic, numbered(3000), batching_max_messages=5)
     frame = session.read(topic=topic, minPartitions="4")
     assert frame.rdd.getNumPartitions() > 1
     assert sorted(int(row.value) for row in frame.collect()) == list(range(3000))
+    by_ledgers = session.read(topic=topic, minPartitions="3", **{"admin.url": broker.web})
+    assert by_ledgers.rdd.getNumPartitions() == 3
+    assert sorted(int(row.value) for row in by_ledgers.collect()) == list(range(3000))
+    options = {"service.url": session.url, "topic": topic}
+    alone = session.spark.read.format("pulsar").schema("value binary").options(**options).load()
+    assert alone.columns == ["value"]
+    assert alone.count() == 3000
     rows = session.read(topic=topic).select("value", "__messageId", "__publishTime").collect()
     ids = {int(row.value): pulsar.MessageId.deserialize(bytes(row["__messageId"])) for row in rows}
     place = [[ids[number].ledger_id(), ids[number].entry_id(), ids[number].batch_index()] for number in (102, 1001)]
