@@ -60,7 +60,12 @@ class Opened(NamedTuple):
     complete: bool = True
 
 
-def _key(properties: Iterable[KeyValue], name: str) -> Fingerprint | None:
+def key_in(properties: Iterable[KeyValue], name: str) -> Fingerprint | None:
+    """The fingerprint of the key among a message's properties; None: it has none.
+
+    Raises:
+        BrokerError: NOT_ALLOWED: it is too long.
+    """
     found: str | bytes = ""
     for pair in properties:
         if pair.key == name:
@@ -120,7 +125,7 @@ def open_entry(name: str, flags: int, metadata: MessageMetadata, data: bytes, me
     if flags & _MARKER:
         return None
     if not flags & _BATCH:
-        key = _key(metadata.properties, name) if metadata.properties else None
+        key = key_in(metadata.properties, name) if metadata.properties else None
         if key is None:
             return None
         complete = not flags & _CHUNK or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
@@ -128,7 +133,7 @@ def open_entry(name: str, flags: int, metadata: MessageMetadata, data: bytes, me
     batch = uncompressed(metadata, memoryview(data)[metadata_end:])
     try:
         messages = [
-            Message(_key(one.properties, name) if one.properties else None, start, end)
+            Message(key_in(one.properties, name) if one.properties else None, start, end)
             for one, start, _, end in walk_batch(batch, metadata.num_messages_in_batch)
         ]
     except ProtocolError as error:
