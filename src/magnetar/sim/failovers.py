@@ -215,8 +215,8 @@ class Failovers:
         assert one.moved is not None
         self.completed += 1
         self.done[one.target.name, one.topic, one.subscription] = one.moved
-        if self.world.rng.random() < 0.7:
-            self.world.workload.home = one.target.name
+        if self.world.rng.random() < 0.8:
+            self.world.workload.follow(one.topic, one.subscription, one.target.name)
 
     def unfence(self) -> None:
         """Whatever operators left behind is put right."""

@@ -47,7 +47,7 @@ class Faults:
             "recreate": (0.15 * rare, self.recreate),
             "clock": (rng.choice((0, 0, 0.3)), self.clock),
             "policy": (0.2 * rare, self.policy),
-            "failover": (rng.choice((0, 0, 1)), self.world.failovers.begin),
+            "failover": (rng.choice((0, 0, 2)), self.world.failovers.begin),
             "mode": (0.5 if self.world.mode == "mixed" else 0, self.mode),
         }
 

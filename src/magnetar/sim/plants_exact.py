@@ -235,6 +235,12 @@ def _told_expiry(self: Any, publish_time_ms: int) -> None:
 
 _expire = Subscription.expire
 
+
+def _final_untold(_self: Any, topic: Any, _subscription: Any, _token: Any, _target: str, then: Any) -> None:
+    """The final state is said to stand where the log ends already."""
+    then(topic.log.last, "")
+
+
 KINDS: dict[str, type[SimSets]] = {
     "creation_older_wins": OldestCreation,
     "base_no_floor": NoFloor,
@@ -265,6 +271,17 @@ EXACT: dict[str, dict[str, Any]] = {
     "delta_without_base": {"magnetar.geo.ackedsets.telling.sets_of": _first_with_base},
     "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
     "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},
+    "destination_silent": {"magnetar.broker.links.Links._heard": lambda *_: None},
+    "passed_over": {
+        "magnetar.geo.destination.LinkDestination.forget_heard": lambda *_: None,
+        "magnetar.geo.ackedsets.telling.TellingTopic._request": lambda *_: None,
+    },
+    "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._latest_life": lambda *_: 0},
+    "fence_dispatches": {"magnetar.broker.subscription.Subscription.hold": lambda *_: None},
+    "activates_unmerged": {
+        "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""}
+    },
+    "final_untold": {"magnetar.broker.finals.FinalStates.write": _final_untold},
     "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
 }
 

@@ -16,6 +16,7 @@ from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 
 _judge, _advance, _load = chain.judge, chain.advance, TopicLog._load
+_jumped = LinkTopic.jumped
 _append, _forget, _handshake = LinkDestination.append, TopicRecord.watermark_positions, Link._handshake
 
 
@@ -90,6 +91,14 @@ def _handshake_for_work(self: Link) -> None:
         self._shaken.update({name: (one.incarnation, one.cursor.gen) for name, one in self._topics.items()})
 
 
+def _jumped_untouched(self: LinkTopic, target: LinkCursor) -> int:
+    """What was stored while the jump was on its way is not counted."""
+    before = self.gap, self.index
+    _jumped(self, target)
+    self.gap, self.index = before
+    return 0
+
+
 PIPELINE = "magnetar.sim.pipeline.Link"
 DESTINATION = "magnetar.geo.destination.LinkDestination"
 
@@ -108,4 +117,9 @@ LINKS: dict[str, dict[str, Any]] = {
     "idx_from_log": {"magnetar.storage.topiclog.TopicLog._load": _index_from_log},
     "trim_volatile": {"magnetar.geo.linktopic.LinkTopic.low": property(lambda self: self.cursor.c)},
     "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
+    "any_life": {f"{PIPELINE}.other_life": lambda *_: False},
+    "gap_not_recounted": {
+        "magnetar.geo.linktopic.LinkTopic.recount": lambda _self: 0,
+        "magnetar.geo.linktopic.LinkTopic.jumped": _jumped_untouched,
+    },
 }

@@ -90,6 +90,17 @@ class Workload:
             world.say(f"a consumer of {name} comes to {self.home}")
             self.consumers.append(consumer)
 
+    def follow(self, topic: str, subscription: str, cluster: str) -> None:
+        """Consumers go where their subscription went, at once: so do clients that are told TOPIC_MIGRATED."""
+        self.home = cluster
+        self.world.say(f"consumers of {subscription} follow to {cluster}")
+        self.consumers.append(
+            Consumer(
+                self.world, cluster, topic, subscription, self.kinds[subscription],
+                replicated=self.world.replicated, earliest=True,
+            )
+        )  # fmt: skip
+
     def _busy(self) -> Consumer | None:
         ready = [one for one in self.consumers if one.open and one.received]
         return self.rng.choice(ready) if ready else None
