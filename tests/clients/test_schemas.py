@@ -1,6 +1,7 @@
 """Schemas with the official client: round trips, evolution, refusals, and what a restart keeps."""
 
 import json
+import urllib.error
 import uuid
 from typing import Any
 
@@ -188,3 +189,85 @@ def test_partitions_share_their_schemas(broker: BrokerProcess, client: pulsar.Cl
     assert {version_of(consumer.receive(WAIT_MS)) for _ in range(6)} == {0}
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(f"{topic}-partition-1", schema=AvroSchema(Other))
+
+
+def refusal(broker: BrokerProcess, method: str, path: str, body: object = None) -> tuple[int, str]:
+    """Status and reason of a request that is refused."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        broker.rest(method, path, body)
+    return refused.value.code, json.loads(refused.value.read())["reason"]
+
+
+def test_administration(broker: BrokerProcess, client: pulsar.Client) -> None:
+    name = f"admin-{uuid.uuid4().hex[:12]}"
+    path, topic = f"/admin/v2/schemas/public/default/{name}", f"persistent://public/default/{name}"
+    first, second = (json.dumps(kind.schema()) for kind in (Flight, Delayed))
+    properties = {"owner": "me"}
+    body = {"type": "AVRO", "schema": first, "properties": properties}
+    assert broker.rest("POST", f"{path}/schema", body) == {"version": 0}
+    # What a client brings is the same schema, whatever its spacing.
+    producer = client.create_producer(topic, schema=AvroSchema(Flight))
+    producer.send(Flight(carrier="A", number=1))
+    shown = broker.rest("GET", f"{path}/schema")
+    assert shown | {"timestamp": 0} == {
+        "version": 0,
+        "type": "AVRO",
+        "timestamp": 0,
+        "data": first,
+        "properties": properties,
+    }
+    assert broker.rest("POST", f"{path}/compatibility", {"type": "AVRO", "schema": second})["compatibility"]
+    assert broker.rest("POST", f"{path}/version", {"type": "AVRO", "schema": second}) == {"version": -1}
+    assert broker.rest("POST", f"{path}/schema", {"type": "AVRO", "schema": second}) == {"version": 1}
+    other = {"type": "AVRO", "schema": json.dumps(Other.schema())}
+    answer = broker.rest("POST", f"{path}/compatibility", other)
+    assert not answer["compatibility"] and "version 1" in answer["reason"]
+    assert refusal(broker, "POST", f"{path}/schema", other) == (409, f"{topic}: {answer['reason']}")
+    assert refusal(broker, "POST", f"{path}/schema", {"type": "AVRO", "schema": "{"})[0] == 422
+    # After a deletion anything may follow; what was written is still decoded.
+    assert broker.rest("DELETE", f"{path}/schema") == {"version": 2}
+    assert refusal(broker, "GET", f"{path}/schema") == (404, f"topic {topic} has no schema")
+    assert broker.rest("POST", f"{path}/schema", other) == {"version": 3}
+    client.create_producer(topic, schema=AvroSchema(Other)).send(Other(carrier=7))
+    assert [one["version"] for one in broker.rest("GET", f"{path}/schemas")["getSchemaResponses"]] == [3]
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    assert [version_of(consumer.receive(WAIT_MS)) for _ in range(2)] == [0, 3]
+    assert json.loads(client._client.get_schema_info(topic, 0).schema()) == Flight.schema()
+
+
+def test_key_value_schemas(broker: BrokerProcess, client: pulsar.Client) -> None:
+    name = f"pairs-{uuid.uuid4().hex[:12]}"
+    path, topic = f"/admin/v2/schemas/public/default/{name}", f"persistent://public/default/{name}"
+    pair = {"key": "", "value": Flight.schema()}
+    properties = {"key.schema.type": "STRING", "value.schema.type": "AVRO", "kv.encoding.type": "SEPARATED"}
+    body = {"type": "KEY_VALUE", "schema": json.dumps(pair), "properties": properties}
+    assert broker.rest("POST", f"{path}/schema", body) == {"version": 0}
+    assert json.loads(broker.rest("GET", f"{path}/schema")["data"]) == pair
+    newer = body | {"schema": json.dumps({"key": "", "value": Delayed.schema()})}
+    assert broker.rest("POST", f"{path}/schema", newer) == {"version": 1}
+    wrong = body | {"properties": properties | {"key.schema.type": "INT32"}}
+    assert "key: the type is INT32, not STRING" in refusal(broker, "POST", f"{path}/schema", wrong)[1]
+    info = client._client.get_schema_info(topic, 1)
+    assert info.schema_type() == _pulsar.SchemaType.KEY_VALUE
+
+
+def test_policies_of_a_namespace(broker: BrokerProcess, client: pulsar.Client) -> None:
+    space = f"s-{uuid.uuid4().hex[:8]}"
+    path = f"/admin/v2/namespaces/public/{space}"
+    broker.rest("PUT", path)
+    topic = f"persistent://public/{space}/t"
+    client.create_producer(topic, schema=AvroSchema(Flight))
+    broker.rest("PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    client.create_producer(topic, schema=StringSchema())
+    broker.rest("PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    client.create_producer(topic, schema=AvroSchema(Flight))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Delayed))
+    broker.rest("POST", f"{path}/schemaValidationEnforced", True)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic)
+    broker.rest("PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    broker.rest("POST", f"{path}/isAllowAutoUpdateSchema", False)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Delayed))
+    assert broker.rest("GET", f"{path}/isAllowAutoUpdateSchema") is False

@@ -20,6 +20,7 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.web.fake_failovers import FakeFailovers
+from tests.web.fake_schemas import FakeSchemas
 
 
 @dataclass
@@ -46,7 +47,7 @@ def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
     return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
 
 
-class FakeControl(FakeFailovers):
+class FakeControl(FakeFailovers, FakeSchemas):
     """`BrokerControl` in memory.
 
     Args:
@@ -54,7 +55,8 @@ class FakeControl(FakeFailovers):
     """
 
     def __init__(self, resources: Resources) -> None:
-        super().__init__()
+        FakeFailovers.__init__(self)
+        FakeSchemas.__init__(self)
         self.resources = resources
         self.existing: dict[str, FakeTopic] = {}
         self.calls: list[tuple[Any, ...]] = []

@@ -9,6 +9,7 @@ from magnetar.admin.routing import Route
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
+from tests.web.fake_schemas import CASES as SCHEMA_CASES
 
 A = "/admin/v2"
 N = f"{A}/namespaces/public/default"
@@ -456,6 +457,7 @@ CASES += [
 ]
 
 CASES += FAILOVER_CASES
+CASES += SCHEMA_CASES
 
 KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.

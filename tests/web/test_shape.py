@@ -26,6 +26,7 @@ NAMES = {
     "count": "1",
     "seconds": "1",
     "number": "1",
+    "version": "1",
 }
 
 

@@ -24,6 +24,7 @@ from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
 from magnetar.admin.routing import Route, Routes
+from magnetar.admin.schemas import own_schemas, schema_policies, schemas
 from magnetar.admin.subscriptions import subscriptions
 from magnetar.admin.topics import topics
 from magnetar.broker.control import BrokerControl, BrokerInfo
@@ -47,10 +48,13 @@ GROUPS: Final = (
     clusters,
     tenants,
     namespaces,
+    schema_policies,
     topics,
     subscriptions,
     deduplication,
     idempotency,
+    schemas,
+    own_schemas,
     replicated,
     replicated_geo,
     geo,

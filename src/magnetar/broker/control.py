@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from magnetar.broker.failovers import FailoverControl
+from magnetar.broker.schemacontrol import SchemaControl
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.metadata.change import Change
@@ -114,7 +115,7 @@ class SkipPreview(TypedDict):
     bytes: int
 
 
-class BrokerControl(FailoverControl, Protocol):
+class BrokerControl(FailoverControl, SchemaControl, Protocol):
     """The broker, as administration sees it."""
 
     # ------------------------------------------------------------------------------------------------------- reads

@@ -14,6 +14,7 @@ from magnetar.broker.draining import describe
 from magnetar.broker.effects import Read, Store
 from magnetar.broker.failovers import FailoverController
 from magnetar.broker.records import TOPIC_PREFIX
+from magnetar.broker.schemacontrol import SchemaController
 from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -41,7 +42,7 @@ class Run(Protocol):
         """Handle one event and carry out its effects."""
 
 
-class Controller(FailoverController):
+class Controller(FailoverController, SchemaController):
     """What admin may ask of a broker.
 
     Args:

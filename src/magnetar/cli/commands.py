@@ -19,6 +19,7 @@ from magnetar.cli import (
     namespaces,
     replicate,
     restore,
+    schemas,
     status,
     subscriptions,
     tenants,
@@ -45,6 +46,7 @@ ORDER: Final = (
     "namespaces",
     "topics",
     "subscriptions",
+    "schemas",
 )
 
 
@@ -86,5 +88,5 @@ def magnetar(
 for module in (up, broker, replicate, status, failover, verify, restore, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
-for module in (links, tenants, namespaces, topics, subscriptions):
+for module in (links, tenants, namespaces, topics, subscriptions, schemas):
     app.add_typer(module.app.typer, name=module.__name__.rpartition(".")[2])
