@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol
 
-from magnetar.broker.deduplication import SEQUENCE_MAX, Deduplication, Numbers, Verdict, chunk_of, span
+from magnetar.broker.deduplication import NOTHING, SEQUENCE_MAX, Deduplication, Numbers, Verdict, chunk_of, span
 from magnetar.broker.effects import Note, Outbox, Read
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key
@@ -22,7 +22,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
-from magnetar.wire.metadata import parse_metadata
+from magnetar.wire.metadata import parse_metadata, sender
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 
 CURSOR_NAME: Final = "pulsar.dedup"
@@ -34,6 +34,7 @@ READ_BYTES: Final = 8 << 20
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
+_SPECIAL: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER | EntryFlags.CHUNK)
 
 
 class Status(StrEnum):
@@ -180,8 +181,7 @@ class TopicDeduplication:
             if error or not entries:
                 self._failed(error or f"nothing could be read at {start}")
                 return
-            for entry in entries:
-                self._observe(entry)
+            self._observe_all(entries)
             self._counters.replayed += len(entries)
             self._since += len(entries)
             self._replay(entries[-1].position)
@@ -280,6 +280,29 @@ class TopicDeduplication:
             self._since = 0
             # The receipts of this very append are handled after this; the cursor is encoded later, in the keeper's round.
             self.snapshot()
+
+    def _observe_all(self, entries: list[StoredEntry]) -> None:
+        """Many entries at once. Of most only the name and the number count, and of these only the highest."""
+        highest: dict[bytes, int] = {}
+        for entry in entries:
+            if not entry.flags & _SPECIAL:
+                found = sender(entry.data)
+                if found is not None:
+                    name, high = found
+                    high += entry.count - 1
+                    if high > highest.get(name, NOTHING):
+                        highest[name] = high
+                    continue
+            self._observe_highest(highest)
+            self._observe(entry)
+        self._observe_highest(highest)
+
+    def _observe_highest(self, highest: dict[bytes, int]) -> None:
+        now_ms = self._outbox.now_ms
+        for name, high in highest.items():
+            if high <= SEQUENCE_MAX:
+                self.numbers.observe(name.decode(), high, high, None, now_ms)
+        highest.clear()
 
     def _observe(self, entry: StoredEntry) -> None:
         if entry.flags & _MARKER:
