@@ -36,6 +36,7 @@ bench: setup ## The benchmark suite; figures are kept in bench/results
 sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
+	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode mixed
 
 worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property

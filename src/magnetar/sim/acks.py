@@ -201,6 +201,8 @@ class Acks:
         state = self.state(cluster, topic, machine.name)
         keys = list(shared.may) if state is None else [self.key(state)]
         found = truth.expired.union(*(shared.may.get(key, ()) for key in keys))
+        if state is None:
+            found |= truth.may  # while it loads, and where no link concerns the topic, the cursor is all there is
         if CREATION in keys or state is None:
             found = found.union(*(one.base for one in shared.created))
         return found

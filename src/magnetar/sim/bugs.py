@@ -6,6 +6,8 @@ in the table cannot be seen from outside a whole broker, or not by these checker
     answer_pushed, refuse_pushed, no_cursor_gen   need a failed write, a rewind and a deletion within one append's flight
     base_of_unheld, shrink_keeps_consumers, late_ack, floor_all, floor_sources, floor_by_markers, never_forget, drop_never,
     local_floor, same_incarnation                 need the world's hand inside the machine, or cost space only
+    w_from_log_only, unknown_base_is_all, destination_silent, final_untold, any_life
+                                                  are planted and rare: none of the first 250 seeds shows them
     one_round, untagged, partial, no_vector       need peers without vectors (Apache Pulsar), which no broker here is
     no_trailing, nothing_on_arrival, ...          slow convergence: snapshot mode promises no time
 """
@@ -29,20 +31,35 @@ class Plant(NamedTuple):
         patches: by the dotted name of what is replaced.
         kind: of exact mode's machine, if it is another.
         seed: that finds it.
+        focus: actions that its worlds do more often, see `World.focus`.
     """
 
     mode: str
     patches: dict[str, Any]
     kind: Any
     seed: int
+    focus: tuple[str, ...] = ()
 
 
 KNOWN: dict[str, int] = {
-    "no_chain": 3, "no_dedup": 0, "p_is_cursor": 0, "w_from_log_only": 3, "read_unsynced": 0, "no_handshake": 3,
-    "unknown_base_is_all": 12, "latest_is_ack": 11, "cumulative_by_index": 5, "full_replaces": 4, "no_pending": 12,
-    "floor_is_ack": 0, "no_restricted_check": 5,
+    "no_chain": 4, "no_dedup": 3, "p_is_cursor": 0, "read_unsynced": 2, "no_handshake": 12,
+    "expiry_is_ack": 27, "latest_is_ack": 41, "cumulative_by_index": 27, "full_replaces": 11, "no_pending": 11,
+    "floor_is_ack": 11, "no_restricted_check": 63, "told_expiry": 8, "fence_dispatches": 0,
+    "activates_unmerged": 11, "passed_over": 11, "lives_ascend": 72, "gap_not_recounted": 43,
 }  # fmt: skip
 """A seed that finds each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`)."""
+
+FOCUS: dict[str, tuple[str, ...]] = {
+    "destination_silent": ("wipe", "recreate"), "passed_over": ("policy",), "lives_ascend": ("wipe",),
+    "activates_unmerged": ("failover",), "final_untold": ("failover",), "fence_dispatches": ("failover",),
+    "w_from_log_only": ("retention", "die"), "unknown_base_is_all": ("break_link", "die"), "told_expiry": ("expire",),
+    "expiry_is_ack": ("expire",), "gap_not_recounted": ("wipe",), "any_life": ("recreate", "wipe"),
+    "no_full_on_rebase": ("wipe", "recreate"), "delta_after_restart": ("die",),
+    "epoch_no_incarnation": ("seek", "wipe"), "epoch_counter": ("seek",),
+    "seek_is_final": ("seek",), "seek_forgets_foreign": ("seek",), "stale_low": ("recreate", "retention"),
+    "no_epoch": ("seek",), "seek_forgets_nothing": ("seek",), "no_replay": ("die",), "epoch_volatile": ("die", "seek"),
+}  # fmt: skip
+"""What the worlds of rare ones do more often."""
 
 BUGS: dict[str, Plant] = {
     **{name: Plant("exact", patches, None, KNOWN.get(name, -1)) for name, patches in LINKS.items()},
@@ -52,6 +69,7 @@ BUGS: dict[str, Plant] = {
     },
     **{name: Plant("snapshot", patches, None, KNOWN.get(name, -1)) for name, patches in SNAPSHOT.items()},
 }
+BUGS = {name: plant._replace(focus=FOCUS.get(name, ())) for name, plant in BUGS.items()}
 
 
 @contextmanager
@@ -65,3 +83,8 @@ def planted(bug: str) -> Iterator[type[World]]:
         for name, replacement in plant.patches.items():
             stack.enter_context(patch(name, replacement))
         yield World if plant.kind is None else type("Planted", (World,), {"sets_class": plant.kind})
+
+
+def focused(kind: type[World], bug: str) -> type[World]:
+    """The worlds of a planted bug, with or without it."""
+    return type("Focused", (kind,), {"focus": BUGS[bug].focus}) if bug and BUGS[bug].focus else kind

@@ -62,7 +62,7 @@ def _find(given: argparse.Namespace) -> int:
     mode = BUGS[given.find].mode
     for seed in range(given.first, given.first + given.seeds):
         why = run_world(seed, mode, bug=given.find).why
-        if why and not run_world(seed, mode).why:
+        if why and not run_world(seed, mode, without=given.find).why:
             sys.stdout.write(f"{given.find}: seed {seed} ({mode}): {why}\n")
             return 0
     sys.stdout.write(f"{given.find}: not noticed by {given.seeds} seeds\n")

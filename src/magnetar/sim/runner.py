@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from magnetar.sim.bugs import BUGS, planted
+from magnetar.sim.bugs import BUGS, focused, planted
 from magnetar.sim.world import World
 
 STEPS: Final = (20, 40, 80, 160)
@@ -35,7 +35,13 @@ def steps_of(seed: int) -> int:
 
 
 def run_world(
-    seed: int, mode: str = "exact", *, steps: int = 0, bug: str = "", trace: list[str] | None = None
+    seed: int,
+    mode: str = "exact",
+    *,
+    steps: int = 0,
+    bug: str = "",
+    without: str = "",
+    trace: list[str] | None = None,
 ) -> Outcome:
     """Live through one world.
 
@@ -43,6 +49,7 @@ def run_world(
         seed, mode: which world.
         steps: instead of what the seed says.
         bug: a planted one, see `sim.bugs`.
+        without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
     """
     steps = steps or steps_of(seed)
@@ -50,7 +57,7 @@ def run_world(
     why = ""
     with planted(bug) as kind:
         try:
-            world = kind(seed, mode, trace)
+            world = focused(kind, bug or without)(seed, mode, trace)
             world.run(steps)
         except AssertionError as broken:
             why = str(broken) or f"an assertion of the product: {_where(broken)}"

@@ -90,6 +90,8 @@ class World:
 
     plain = False
     """Only what makes duplicates: no seeks, no lost disks, no changes of policies; both modes can be compared."""
+    focus: tuple[str, ...] = ()
+    """Actions that are done far more often than elsewhere: for planted bugs that only they show."""
     link_class: type[Link] = Link
     sets_class: type[SimSets] = SimSets
 
@@ -258,6 +260,8 @@ class World:
             table.pop(name, None)
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
+        if self.focus:
+            weights = [weight + 3 * (name in self.focus) for name, weight in zip(table, weights, strict=True)]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
         paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
         for action in rng.choices(actions, weights, k=steps):
