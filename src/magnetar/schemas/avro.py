@@ -13,7 +13,7 @@ import json
 from typing import Any, Final
 
 import avro.schema
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityResult, SchemaCompatibilityType
 from avro.errors import AvroException
 
 from magnetar.schemas.errors import SchemaInvalid
@@ -29,6 +29,10 @@ NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 DROPPED: Final = frozenset(
     {"doc", "aliases", "name", "namespace", "type", "fields", "symbols", "items", "values", "size"}
 )
+
+PAIRS_MAX: Final = 2 * NODES_MAX
+"""A ceiling on pairs of types that are compared: unions are compared branch by branch with each other, so that two schemas of a
+few thousand types could take minutes. Any two schemas without large unions stay below."""
 
 ROOT: Final = "root__"
 """What the outermost record is called in the plain form: its name may change from one schema to the next, as with Pulsar,
@@ -75,8 +79,7 @@ class Avro:
     def why_not_read(self, writer: "Avro") -> str:
         """Why data written with another schema cannot be read with this one; "" when it can."""
         try:
-            checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
-            result = checker.get_compatibility(self._parsed, writer._parsed)
+            result = _Checker().get_compatibility(self._parsed, writer._parsed)
         except (AvroException, RecursionError) as error:
             return _line(error)
         if result.compatibility is SchemaCompatibilityType.compatible:
@@ -85,6 +88,30 @@ class Avro:
         where = ", ".join(sorted(result.locations))[:200]
         what = ", ".join(sorted(result.messages))[:200]
         return f"{kinds} at {where}: {what}"
+
+
+class _TooManyPairs(AvroException):
+    """A comparison that would take too long."""
+
+
+class _Checker(ReaderWriterCompatibilityChecker):
+    """The library's checker, with a ceiling on its work."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._pairs = 0
+
+    def get_compatibility(
+        self,
+        reader: Schema,
+        writer: Schema,
+        reference_token: str = ReaderWriterCompatibilityChecker.ROOT_REFERENCE_TOKEN,
+        location: list[str] | None = None,
+    ) -> SchemaCompatibilityResult:
+        self._pairs += 1
+        if self._pairs > PAIRS_MAX:
+            raise _TooManyPairs(f"comparing them takes more than {PAIRS_MAX} steps: their unions are too large")
+        return super().get_compatibility(reader, writer, reference_token, location)
 
 
 def _line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from magnetar.schemas.avro import NESTING_MAX, NODES_MAX
+from magnetar.schemas.avro import NESTING_MAX, NODES_MAX, PAIRS_MAX
 from magnetar.schemas.compatibility import Strategy, check, check_consumer, identity, why_not_read
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.keyvalue import from_text, put_together, to_text
@@ -269,6 +269,18 @@ def test_a_recursive_schema_is_fine() -> None:
     tree = record(field("left", ["null", "R"]), field("all", {"type": "array", "items": "R"}))
     assert why_not_read(tree, tree) == ""
     assert identity(avro(nested(NESTING_MAX)))
+
+
+def test_a_comparison_that_would_take_minutes_is_refused() -> None:
+    def union(prefix: str) -> Definition:
+        branches = [{"type": "record", "name": f"{prefix}{n}", "fields": [field("x")]} for n in range(1000)]
+        return record(field("u", branches))
+
+    assert why_not_read(union("A"), union("B")) == (
+        f"comparing them takes more than {PAIRS_MAX} steps: their unions are too large"
+    )
+    wide = record(*(field(f"f{n}") for n in range(NODES_MAX // 2 - 1)))
+    assert why_not_read(wide, wide) == "", "as many fields as there may be are fine"
 
 
 def test_types() -> None:
