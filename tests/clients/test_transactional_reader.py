@@ -49,6 +49,7 @@ reader = TransactionalReader(client, topic, engine, name="counting", messages_ma
 reader.run(handle, idle_ms=600)
 reader.close()
 client.close()
+os._exit(0)   # all is done; the C++ client's own threads end the process with SIGABRT at times when it is torn down
 """
 
 
