@@ -42,7 +42,9 @@ class Twin:
         return not entry.flags & EntryFlags.MARKER
 
     def seek(self, time: int) -> Position:
-        return next((entry.position for entry in self.entries if entry.publish_time >= time), LATEST)
+        return next(
+            (entry.position for entry in self.entries if self.message(entry) and entry.publish_time >= time), LATEST
+        )
 
     def named(self) -> dict[Identity, Position]:
         return {

@@ -39,6 +39,8 @@ REPLIES = {
     "topic_migrated": (commands.topic_migrated(1, 0, "pulsar://h:1"), 68),
     "consumer_stats": (commands.consumer_stats(1, {"msgBacklog": 3}), 26),
     "consumer_stats_failed": (commands.consumer_stats_failed(1, *REFUSED), 26),
+    "get_schema": (commands.get_schema(1, pb.Schema(name="t", type=1, schema_data=b""), b"\0" * 8), 35),
+    "get_or_create_schema": (commands.get_or_create_schema(1, b"\0" * 8), 40),
     "get_schema_failed": (commands.get_schema_failed(1, *REFUSED), 35),
     "get_or_create_schema_failed": (commands.get_or_create_schema_failed(1, *REFUSED), 40),
 }
