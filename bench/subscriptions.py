@@ -209,6 +209,8 @@ def idle_subscriptions(world: World, count: int, seconds: float) -> float:
     assert process is not None
     broker = psutil.Process(process.pid)
     per_topic = 100
+    for number in range(-(-count // per_topic)):
+        world["a"].rest("PUT", f"/admin/v2/persistent/public/default/idle-{number}")
     for number in range(count):
         world["a"].rest(
             "PUT",
