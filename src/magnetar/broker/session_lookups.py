@@ -1,0 +1,96 @@
+"""The commands of one connection about names: where a topic is served, its partitions, its schemas."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.schemas import schema_message
+from magnetar.broker.session_names import topic_name
+from magnetar.core import names
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.schemas.versions import encode_version
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+
+class SessionLookups:
+    """What one connection asks about topics that it need not have opened.
+
+    Args:
+        session: the connection.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._broker = session.broker
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        """Command type -> what answers it."""
+        return {
+            21: lambda c: self._partitions(c.partitionMetadata),
+            23: lambda c: self._lookup(c.lookupTopic),
+            32: lambda c: self._topics_of_namespace(c.getTopicsOfNamespace),
+            34: lambda c: self._get_schema(c.getSchema),
+            39: lambda c: self._get_or_create_schema(c.getOrCreateSchema),
+        }
+
+    def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        try:
+            name = topic_name(command.topic)
+            count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
+        except BrokerError as error:
+            self._session.send(commands.partitions_failed(command.request_id, error.code, error.message))
+            return
+        self._session.send(commands.partitions_response(command.request_id, count))
+
+    def _lookup(self, command: pb.CommandLookupTopic) -> None:
+        try:
+            self._broker.catalog.check_namespace(topic_name(command.topic))
+        except BrokerError as error:
+            self._session.send(commands.lookup_failed(command.request_id, error.code, error.message))
+            return
+        self._session.send(commands.lookup_response(command.request_id, self._broker.service_url))
+
+    def _topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        try:
+            namespace = names.NamespaceName.parse(command.namespace)
+        except NameNotValid as error:
+            self._session.refuse(
+                command.request_id,
+                BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)),
+            )
+            return
+        # Mode: 0 persistent, 1 non-persistent (of which there are none), 2 all.
+        found = [] if command.mode == 1 else self._broker.catalog.topics_of(namespace)
+        self._session.send(commands.topics_of_namespace(command.request_id, found))
+
+    def _get_schema(self, command: pb.CommandGetSchema) -> None:
+        request_id = command.request_id
+        try:
+            asked = command.schema_version if command.HasField("schema_version") else None
+            version, record = self._broker.schemas.get(topic_name(command.topic), asked)
+        except BrokerError as error:
+            self._session.send(commands.get_schema_failed(request_id, error.code, error.message))
+            return
+        self._session.send(commands.get_schema(request_id, schema_message(record), encode_version(version)))
+
+    def _get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
+        request_id = command.request_id
+
+        def answer(version: bytes, error: BrokerError | None) -> None:
+            if error is None:
+                self._session.send(commands.get_or_create_schema(request_id, version))
+            else:
+                self._session.send(commands.get_or_create_schema_failed(request_id, error.code, error.message))
+
+        try:
+            topic = self._broker.topics.get(str(topic_name(command.topic)))
+            if topic is None:
+                raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {command.topic} does not exist")
+            topic.check_writable()
+        except BrokerError as error:
+            answer(b"", error)
+            return
+        self._broker.schemas.get_or_create(topic, command.schema, answer)

@@ -1,0 +1,276 @@
+"""The commands of one connection about producers: opening them, publishing, closing them."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.deduplicating import Status
+from magnetar.broker.deduplication import NOTHING
+from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.publishing import Publishing
+from magnetar.broker.session_names import topic_name
+from magnetar.broker.topic import Topic
+from magnetar.core import names
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
+from magnetar.core.ids import NONE, Position
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+PROBE_MS: Final = 3000
+"""How long the holder of a producer name has to show that it lives before a newcomer gets the name. Longer than a round
+trip across the world and a garbage collection; shorter than a client's operation timeout (30 s)."""
+
+RECENTLY_CLOSED_MAX: Final = 64
+"""Ids of closed producers whose late SENDs are ignored instead of ending the connection."""
+
+
+class SessionProducers:
+    """The producers of one connection.
+
+    Args:
+        session: the connection.
+
+    Attributes:
+        open: by the client's id.
+        topics: of each open producer.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._broker = session.broker
+        self.open: dict[int, Producer] = {}
+        self.topics: dict[int, Topic] = {}
+        self._opening: set[int] = set()
+        self._recently_closed: list[int] = []
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        """Command type -> what answers it. SEND is not among them: it comes in runs, to `publish`."""
+        return {
+            5: lambda c: self._producer(c.producer),
+            15: lambda c: self._close_producer(c.close_producer),
+        }
+
+    def disconnected(self) -> None:
+        """The socket is gone: so are its producers."""
+        for producer_id in list(self.open):
+            self.drop(producer_id)
+
+    def _producer(self, command: pb.CommandProducer) -> None:
+        producer_id, request_id = command.producer_id, command.request_id
+        existing = self.open.get(producer_id)
+        if existing is not None and command.epoch <= existing.epoch:
+            self._producer_ready(existing)
+            return
+        if producer_id in self._opening:
+            self._session.refuse(
+                request_id,
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY,
+                    f"producer {producer_id} is already being opened",
+                ),
+            )
+            return
+        try:
+            name = topic_name(command.topic)
+            mode = self._access_mode(command.producer_access_mode)
+            if command.producer_name:
+                names.check_producer(command.producer_name)
+            if len(self.open) >= self._broker.config.handles_per_connection_max:
+                raise BrokerError(
+                    ErrorCode.PRODUCER_BUSY,
+                    f"{len(self.open)} producers are the most on one connection",
+                )
+        except (BrokerError, NameNotValid) as error:
+            self._session.refuse(request_id, _as_broker_error(error))
+            return
+        self._opening.add(producer_id)
+
+        def checked(topic: Topic | None, version: bytes, error: BrokerError | None) -> None:
+            self._opening.discard(producer_id)
+            if self._session.closed:
+                return
+            if topic is None or error is not None:
+                self._session.refuse(
+                    request_id,
+                    error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
+                )
+                return
+            self._attach_producer(topic, command, mode, version, probed=False)
+
+        def opened(topic: Topic | None, error: BrokerError | None) -> None:
+            if topic is None or self._session.closed:
+                checked(None, b"", error)
+                return
+            try:
+                topic.check_writable()
+            except BrokerError as refused:
+                checked(topic, b"", refused)
+                return
+            schema = command.schema if command.HasField("schema") else None
+            self._broker.schemas.for_producer(topic, schema, lambda version, error: checked(topic, version, error))
+
+        self._broker.catalog.open(name, create=True, then=opened)
+
+    @staticmethod
+    def _access_mode(value: int) -> AccessMode:
+        try:
+            return AccessMode(value)
+        except ValueError as error:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
+
+    def _attach_producer(
+        self,
+        topic: Topic,
+        command: pb.CommandProducer,
+        mode: AccessMode,
+        version: bytes,
+        *,
+        probed: bool,
+    ) -> None:
+        producer = Producer(
+            connection=self._session.number,
+            producer_id=command.producer_id,
+            request_id=command.request_id,
+            name=command.producer_name or self._broker.producer_name(),
+            mode=mode,
+            epoch=command.epoch,
+            user_named=bool(command.producer_name) and command.user_provided_producer_name,
+            address=self._session.address,
+            connected_ms=self._broker.outbox.now_ms,
+            properties={pair.key: pair.value for pair in command.metadata},
+            schema_version=version,
+        )
+        deduplication = topic.deduplication
+        if deduplication is not None and deduplication.status is Status.RECOVERING:
+            # What was published before decides what is new: nobody publishes until that is known again.
+            deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
+            return
+        idempotency = topic.idempotency
+        if idempotency is not None and idempotency.status is Status.RECOVERING:
+            idempotency.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
+            return
+        try:
+            topic.check_writable()
+            if deduplication is not None:
+                deduplication.check()
+            if idempotency is not None:
+                idempotency.check()
+            if topic.quota_stop is not None:
+                raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
+            evicted = topic.producers.add(producer)
+        except BrokerError as error:
+            rival = topic.producers.rival(producer.name)
+            if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
+                self._probe(
+                    rival,
+                    lambda: self._attach_producer(topic, command, mode, version, probed=True),
+                )
+                return
+            self._session.refuse(command.request_id, error)
+            return
+        for loser in evicted:
+            self._broker.close_producer(loser)
+        if deduplication is not None:
+            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.now_ms)
+        self.open[command.producer_id] = producer
+        self.topics[command.producer_id] = topic
+        initial = command.initial_subscription_name
+        if initial and initial not in topic.subscriptions:
+            self._broker.catalog.create_subscription(
+                topic,
+                initial,
+                Position(*NONE),
+                lambda _error: self._producer_ready(producer),
+            )
+            return
+        self._producer_ready(producer)
+
+    def _attach_recovered(
+        self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
+    ) -> None:
+        if not self._session.closed and command.producer_id not in self.open:
+            self._attach_producer(topic, command, mode, version, probed=probed)
+
+    def _probe(self, rival: Producer, then: Callable[[], None]) -> None:
+        """Find out whether the holder of a name lives; if it does not answer a ping it loses the name."""
+        holder = self._broker.sessions.get(rival.connection)
+        if holder is None or holder is self._session:
+            then()
+            return
+        heard = holder.heard  # counted, not timed: an answer within the same millisecond is one too
+        holder.send(commands.ping())
+
+        def judge(_now_ms: int) -> None:
+            if holder.heard == heard and not holder.closed and not holder.held:
+                holder.close("did not answer a ping while another client wants its producer's name")
+                self._broker.disconnected(holder.number)
+            if not self._session.closed:
+                then()
+
+        self._broker.timer(self._broker.outbox.now_ms + PROBE_MS, judge)
+
+    def _producer_ready(self, producer: Producer) -> None:
+        topic = self.topics.get(producer.producer_id)
+        if producer.closed or self._session.closed or topic is None:
+            return
+        self._session.send(
+            commands.producer_success(
+                producer.request_id,
+                producer.name,
+                last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
+                schema_version=producer.schema_version,
+                ready=producer.ready,
+                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
+            )
+        )
+
+    def successor_ready(self, producer: Producer) -> None:
+        """A producer that waited for exclusive access has it now."""
+        self._producer_ready(producer)
+
+    def publish(self, producer_id: int, frames: list[Frame]) -> None:
+        """A run of SENDs for one producer.
+
+        Raises:
+            ProtocolError: it is not open, or not ready.
+        """
+        producer = self.open.get(producer_id)
+        if producer is None:
+            if producer_id in self._recently_closed:
+                return
+            raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
+        if not producer.ready:
+            raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
+        publishing = Publishing(self._session, producer, self.topics[producer_id], link=self._session.geo is not None)
+        publishing.take(frames, self._broker.config.message_bytes_max)
+
+    def drop(self, producer_id: int) -> None:
+        """Forget a producer; whoever waits for its topic comes next."""
+        producer = self.open.pop(producer_id, None)
+        topic = self.topics.pop(producer_id, None)
+        if producer is None or topic is None:
+            return
+        self._recently_closed.append(producer_id)
+        del self._recently_closed[:-RECENTLY_CLOSED_MAX]
+        if topic.deduplication is not None and producer.numbers is not None:
+            topic.deduplication.numbers.detach(producer.name, self._broker.outbox.now_ms)
+        successor = topic.producers.remove(producer)
+        if successor is not None:
+            self._broker.producer_succeeds(successor)
+
+    def _close_producer(self, command: pb.CommandCloseProducer) -> None:
+        self.drop(command.producer_id)
+        self._session.send(commands.success(command.request_id))
+
+    def evict(self, producer: Producer) -> None:
+        """The broker closes a producer: the client looks the topic up again."""
+        if self.open.get(producer.producer_id) is producer:
+            self.drop(producer.producer_id)
+            self._session.send(commands.close_producer(producer.producer_id))
+
+
+def _as_broker_error(error: BrokerError | NameNotValid) -> BrokerError:
+    return error if isinstance(error, BrokerError) else BrokerError(ErrorCode.PRODUCER_BUSY, str(error))
