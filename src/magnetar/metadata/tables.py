@@ -1,0 +1,102 @@
+"""The state behind `Resources`: what is stored, what is on its way to the store, and the order between them."""
+
+from collections.abc import Mapping
+from typing import Self, TypeVar
+
+import msgspec
+
+from magnetar.core.errors import StorageError
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict
+from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, TENANT_PREFIX
+from magnetar.metadata.partitions import Partitions
+from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
+from magnetar.metadata.topicpolicies import TopicPolicyTable
+
+_T = TypeVar("_T", ClusterData, TenantInfo, Policies)
+
+
+class Tables:
+    """Tables of what is stored, by name, and the changes in flight.
+
+    Args:
+        cluster: the name of this cluster; may be left to `Resources.first_start`.
+    """
+
+    def __init__(self, cluster: str = "") -> None:
+        self.cluster = cluster
+        self._clusters: dict[str, ClusterData] = {}
+        self._tenants: dict[str, TenantInfo] = {}
+        self._namespaces: dict[NamespaceName, Policies] = {}
+        self._partitions = Partitions()
+        self._topic_policies = TopicPolicyTable()
+        self._in_flight: list[Change] = []
+
+    # ------------------------------------------------------------------------------------------------ load and apply
+
+    @classmethod
+    def load(cls, entries: Mapping[str, bytes], cluster: str = "") -> Self:
+        """What the store holds; keys of other parts are passed over.
+
+        Raises:
+            StorageError: a value is damaged; names its key.
+        """
+        resources = cls(cluster)
+        for key, value in entries.items():
+            resources._put(key, value)
+        return resources
+
+    def begin(self, change: Change) -> None:
+        """Announce a change that is now being stored; `apply` or `abort` must follow.
+
+        Raises:
+            Conflict: it touches something that another change in flight touches.
+        """
+        for other in self._in_flight:
+            clash = (change.keys & (other.keys | other.depends)) | (change.depends & other.keys)
+            if clash:
+                raise Conflict(f"{min(clash)} is being changed by another request; try again")
+        self._in_flight.append(change)
+
+    def abort(self, change: Change) -> None:
+        """The store refused a change: it never was."""
+        self._in_flight = [other for other in self._in_flight if other is not change]
+
+    def apply(self, change: Change) -> None:
+        """A change is durable: from now on it is the state. `begin` may have been left out at start only."""
+        self.abort(change)
+        for key in change.deletes:
+            self._delete(key)
+        for key, value in change.puts.items():
+            self._put(key, value)
+
+    def _put(self, key: str, value: bytes) -> None:
+        if key.startswith(CLUSTER_PREFIX):
+            self._clusters[key.removeprefix(CLUSTER_PREFIX)] = _decode(key, value, ClusterData)
+        elif key.startswith(TENANT_PREFIX):
+            self._tenants[key.removeprefix(TENANT_PREFIX)] = _decode(key, value, TenantInfo)
+        elif key.startswith(NAMESPACE_PREFIX):
+            tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
+            self._namespaces[NamespaceName(tenant, local)] = _decode(key, value, Policies)
+        elif not self._topic_policies.put(key, value):
+            self._partitions.put(key, value)
+
+    def _delete(self, key: str) -> None:
+        if key.startswith(CLUSTER_PREFIX):
+            self._clusters.pop(key.removeprefix(CLUSTER_PREFIX), None)
+        elif key.startswith(TENANT_PREFIX):
+            self._tenants.pop(key.removeprefix(TENANT_PREFIX), None)
+        elif key.startswith(NAMESPACE_PREFIX):
+            tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
+            self._namespaces.pop(NamespaceName(tenant, local), None)
+        else:
+            self._partitions.delete(key)
+            self._topic_policies.delete(key)
+
+
+def _decode(key: str, value: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"the stored value of {key} is damaged: {error}") from error
