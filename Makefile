@@ -6,6 +6,8 @@ PY := .venv/bin/python
 SEEDS ?= 20000
 HOURS ?= 1
 PYTEST_ARGS ?=
+# Test processes side by side, a file each: much of a test of real processes is waiting. More want 3 GB of memory each.
+PROCESSES ?= 2
 BENCH_ARGS ?=
 
 .PHONY: help setup demo test check bench sim worlds soak docs proto lock clean
@@ -19,8 +21,8 @@ setup: ## Install everything into .venv, and a Java runtime when there is none
 demo: setup ## The main job: real flights through three clusters (a slice, about a minute)
 	@$(PY) -m magnetar demo --fast
 
-test: setup ## All tests, fast ones first
-	@$(PY) -m pytest -q $(PYTEST_ARGS)
+test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
+	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rule, generated files
 	$(PY) -m ruff check .
