@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from magnetar.admin.client import AdminClient, segment
-from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, print_line
+from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json
 from magnetar.cli.group import Group
-from magnetar.cli.targets import AdminUrlOption, EverywhereOption, at_once, change, show, targets
+from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 
@@ -21,6 +21,9 @@ FILE_BYTES_MAX: Final = 1 << 20
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete name, or the short form.")]
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="The definition, or Pulsar's {type, schema, properties} in JSON.")
+]
+OneUrlOption = Annotated[
+    str | None, typer.Option("--admin-url", metavar="URL", help="Ask this broker alone; default: all clusters.")
 ]
 TypeOption = Annotated[str, typer.Option("--type", help="Of the definition: AVRO, JSON, PROTOBUF_NATIVE, STRING, ...")]
 
@@ -132,28 +135,33 @@ def delete(
     )
 
 
-@app.add("check", example="magnetar schemas check persistent://public/default/orders order.avsc --everywhere")
+@app.add("check", example="magnetar schemas check persistent://public/default/orders order.avsc")
 def check(
     topic: TopicArgument,
     file: FileArgument,
     kind: TypeOption = "AVRO",
     config: ConfigOption = None,
-    admin_url: AdminUrlOption = None,
-    everywhere: EverywhereOption = False,
+    admin_url: OneUrlOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Say whether a schema could be registered; the exit code is 1 if it could not."""
+    """Say whether a schema could be registered in every cluster, before somebody does.
+
+    It could if it is compatible with what each cluster has, and in the way of no schema that is still on its way there from
+    another cluster. The exit code is 1 if it could not be registered, or if a cluster does not answer.
+    """
     name, body = TopicName.parse(topic), read_schema(file, kind)
-    found = targets(config, admin_url, everywhere)
-    failures: list[str] = []
-    for target, answer in zip(
-        found, at_once(found, lambda client: client.post(path_of(name, "compatibility"), body)), strict=True
-    ):
-        where = f"{target.cluster}: " if len(found) > 1 else ""
-        if isinstance(answer, MagnetarError):
-            failures.append(f"{where}{answer}")
-        elif not answer["compatibility"]:
-            failures.append(f"{where}not compatible: {answer.get('reason', answer['schemaCompatibilityStrategy'])}")
-        else:
-            print_line(f"{where}compatible ({answer['schemaCompatibilityStrategy']})")
-    if failures:
-        raise MagnetarError("; ".join(failures))
+    from magnetar.cli import schemas_across
+
+    schemas_across.check(name, body, config, admin_url, as_json=as_json)
+
+
+@app.add("diff", example="magnetar schemas diff persistent://public/default/orders")
+def diff(topic: TopicArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show which cluster has which schema of a topic, by content, with its version there.
+
+    The exit code is 0 when all clusters have the same ones, 1 when they do not, or when one does not answer.
+    """
+    name = TopicName.parse(topic)
+    from magnetar.cli import schemas_across
+
+    schemas_across.diff(name, config, as_json=as_json)

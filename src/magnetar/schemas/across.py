@@ -1,0 +1,162 @@
+"""One topic's schemas in several clusters: which has which by content, and what a new one would do to the links between them.
+
+Versions are numbers of one cluster; so schemas of two clusters are compared by identity. A schema travels with the first message
+that is written with it. Until it has arrived it is *on its way*: whoever registers another one at the destination first decides
+what may still follow.
+
+    new in B, old of A not yet in B      B then judges old beside new: refused, it stops the link A -> B at that message
+    old of A arrives in B, then new      B then judges new beside old
+
+`outlook` tries both orders with B's own strategy, which tells apart what may go now from what has to wait.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from magnetar.schemas.compatibility import Identity, Strategy, check, identity
+from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
+from magnetar.schemas.keyvalue import take_apart
+from magnetar.schemas.types import STRUCTS, Definition, SchemaType
+
+SUMMARY_CHARACTERS_MAX: Final = 80
+"""Of a schema's one-line description in tables."""
+
+DIGEST_CHARACTERS: Final = 12
+"""Of an identity in tables: enough to tell the schemas of a topic apart."""
+
+
+class Held(NamedTuple):
+    """What one cluster has.
+
+    Attributes:
+        strategy: that holds for the topic there.
+        live: (version, schema) of those in force, ascending.
+    """
+
+    strategy: Strategy
+    live: Sequence[tuple[int, Definition]]
+
+    def identities(self) -> dict[Identity, int]:
+        """Version by identity."""
+        return {identity(definition): version for version, definition in self.live}
+
+
+class Row(NamedTuple):
+    """One schema, wherever it is.
+
+    Attributes:
+        identity: what makes it the same everywhere.
+        definition: as the first cluster that has it wrote it down.
+        versions: by cluster.
+    """
+
+    identity: Identity
+    definition: Definition
+    versions: Mapping[str, int]
+
+
+class Underway(NamedTuple):
+    """A schema of one cluster that another one, which a link leads to, does not have.
+
+    Attributes:
+        source, version, definition: where it is.
+        target: where it is not.
+        problem: why it would not be accepted there once the new schema is, or the new one behind it; "" when both fit.
+    """
+
+    source: str
+    version: int
+    definition: Definition
+    target: str
+    problem: str
+
+
+def rows(held: Mapping[str, Held]) -> list[Row]:
+    """All schemas of a topic by content: those with low versions first."""
+    found: dict[Identity, tuple[Definition, dict[str, int]]] = {}
+    for cluster, one in held.items():
+        for version, definition in one.live:
+            found.setdefault(identity(definition), (definition, {}))[1][cluster] = version
+    made = [Row(key, definition, versions) for key, (definition, versions) in found.items()]
+    return sorted(made, key=lambda row: (min(row.versions.values()), -len(row.versions), row.identity))
+
+
+def underway(
+    held: Mapping[str, Held], links: Iterable[tuple[str, str]], new: Definition | None = None
+) -> list[Underway]:
+    """Schemas that have not arrived where links lead, and whether a new schema would be in their way.
+
+    Args:
+        held: by cluster; those that did not answer are left out.
+        links: (source, target).
+        new: that is to be registered everywhere; None: nothing.
+
+    Raises:
+        SchemaInvalid: the new one is none.
+    """
+    known = {cluster: one.identities() for cluster, one in held.items()}
+    mine = identity(new) if new is not None else None
+    found = []
+    for source, target in links:
+        if source not in held or target not in held:
+            continue
+        for version, definition in held[source].live:
+            other = identity(definition)
+            if other in known[target] or other == mine:
+                continue
+            problem = "" if new is None or mine in known[target] else _problem(new, definition, held[target])
+            found.append(Underway(source, version, definition, target, problem))
+    return found
+
+
+def _problem(new: Definition, coming: Definition, there: Held) -> str:
+    """Why two schemas cannot both come to a cluster, in whatever order; "" when they can."""
+    later = there.live[-1][0] + 1 if there.live else 0
+    try:
+        check(coming, there.live, there.strategy)
+    except SchemaIncompatible as error:
+        return f"it is not accepted there as things are: {error}"
+    for first, second, words in (
+        (new, coming, "it could not follow the new one"),
+        (coming, new, "the new one could not follow it"),
+    ):
+        try:
+            check(first, there.live, there.strategy)
+            check(second, [*there.live, (later, first)], there.strategy)
+        except SchemaIncompatible as error:
+            return f"{words}: {error}"
+    return ""
+
+
+def summary(definition: Definition) -> str:
+    """A schema in a few words: a record's name and fields, both parts of a key-value schema, else its type."""
+    return _cut(_summary(definition))
+
+
+def _summary(definition: Definition) -> str:
+    if definition.type is SchemaType.KEY_VALUE:
+        try:
+            both = take_apart(definition)
+        except SchemaInvalid:
+            return definition.type.name
+        return f"{_summary(both.key)} -> {_summary(both.value)}"
+    if definition.type not in STRUCTS:
+        return "BYTES" if definition.type is SchemaType.NONE else definition.type.name
+    try:
+        loaded: Any = json.loads(definition.data)
+    except (ValueError, RecursionError):
+        return definition.type.name
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("fields"), list):
+        return str(loaded.get("type") if isinstance(loaded, dict) else definition.type.name)
+    names = [str(field.get("name")) for field in loaded["fields"] if isinstance(field, dict)]
+    return f"{loaded.get('name')}({', '.join(names)})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SUMMARY_CHARACTERS_MAX else f"{text[: SUMMARY_CHARACTERS_MAX - 3]}..."
+
+
+def digest(one: Identity) -> str:
+    """An identity as people see it."""
+    return one.digest.hex()[:DIGEST_CHARACTERS]
