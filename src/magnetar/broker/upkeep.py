@@ -60,14 +60,14 @@ class Upkeep:
 
     def expire(self, topic: Topic, now_ms: int) -> None:
         """Acknowledge what is older than the namespace's TTL."""
-        ttl_s = self._broker.resources.message_ttl_s(topic.name.namespace_name)
+        ttl_s = self._broker.resources.message_ttl_s(topic.name)
         if ttl_s:
             for subscription in topic.durable_subscriptions():
                 subscription.expire(now_ms - ttl_s * 1000)
 
     def check_quota(self, topic: Topic, now_ms: int) -> None:
         """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
-        quotas = self._broker.resources.backlog_quotas(topic.name.namespace_name)
+        quotas = self._broker.resources.backlog_quotas(topic.name)
         stop = None
         for kind, quota in quotas.items():
             over = self._over(topic, kind, quota, now_ms)
@@ -124,7 +124,7 @@ class Upkeep:
         return min([*marks, *(low for low in lows if low is not None)], default=None)
 
     def _retention(self, topic: Topic) -> Retention:
-        policy = self._broker.resources.retention(topic.name.namespace_name)
+        policy = self._broker.resources.retention(topic.name)
         if any(True for _ in topic.durable_subscriptions()):
             return Retention(policy.time_ms, policy.size_bytes)
         # Nobody has subscribed yet: what is published must be there for the first one to come, within limits.

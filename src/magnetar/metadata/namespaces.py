@@ -20,7 +20,8 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionMode,
 )
-from magnetar.metadata.rules import check_clusters, check_retention
+from magnetar.metadata.policytable import check_policies
+from magnetar.metadata.rules import check_clusters
 from magnetar.metadata.tenancy import Tenancy
 
 NAMESPACES_PER_TENANT_MAX: Final = 10_000
@@ -198,7 +199,7 @@ class Namespaces(Tenancy):
             allowed_clusters=sorted(set(policies.allowed_clusters)),
         )
         check_clusters(namespace, policies, self.tenant(namespace.tenant), self._clusters)
-        check_retention(policies)
+        check_policies(policies)
         named = {*policies.replication_clusters, *policies.allowed_clusters}
         return Change(
             puts={namespace_key(namespace): msgspec.json.encode(policies)},

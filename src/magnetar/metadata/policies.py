@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from magnetar.metadata.errors import BadRequest
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
 
 URL_CHARACTERS_MAX: Final = 2048
 """A ceiling: what browsers and proxies take, far above any address."""
@@ -29,8 +30,6 @@ PROPERTY_CHARACTERS_MAX: Final = 1024
 Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX, pattern=r"^[^\x00-\x20\x7f<>\"]*$")]
 Name = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
 Names = Annotated[list[Name], Meta(max_length=LIST_MAX)]
-Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class ClusterData(Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -147,11 +146,15 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         schema_compatibility_strategy: which schemas may stand beside which; UNDEFINED: the broker's default, FULL.
         is_allow_auto_update_schema: whether producers may bring new schemas; None: they may.
         schema_validation_enforced: producers without a schema are refused on topics that have one.
+
+    The fields below are limits; `metadata.policytable` has a row for each, which says what it does. None: the broker's
+    default; 0: no limit. Rates and the message size stand under names of ours: Pulsar keeps rates per cluster and the
+    size for topics only.
     """
 
     replication_clusters: Names = []
     allowed_clusters: Names = []
-    message_ttl_in_seconds: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    message_ttl_in_seconds: Int32 | None = None
     retention_policies: RetentionPolicies | None = None
     backlog_quota_map: dict[BacklogQuotaType, BacklogQuota] = {}
     deduplication_enabled: bool | None = None
@@ -163,6 +166,19 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     schema_compatibility_strategy: SchemaStrategy = "UNDEFINED"
     is_allow_auto_update_schema: bool | None = None
     schema_validation_enforced: bool = False
+    max_topics_per_namespace: Int32 | None = None
+    max_producers_per_topic: Int32 | None = None
+    max_consumers_per_topic: Int32 | None = None
+    max_consumers_per_subscription: Int32 | None = None
+    max_subscriptions_per_topic: Int32 | None = None
+    max_message_size: Int32 | None = None
+    max_unacked_messages_per_consumer: Int32 | None = None
+    max_unacked_messages_per_subscription: Int32 | None = None
+    publish_rate: PublishRate | None = None
+    dispatch_rate: DispatchRate | None = None
+    subscription_dispatch_rate: DispatchRate | None = None
+    delayed_delivery_policies: DelayedDelivery | None = None
+    inactive_topic_policies: InactiveTopics | None = None
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from magnetar.metadata.policies import (
 from magnetar.metadata.tables import Tables
 
 NO_RETENTION: Final = RetentionPolicies()
+NO_NAMESPACE: Final = Policies()
 
 
 class Questions(Tables):
@@ -33,20 +34,37 @@ class Questions(Tables):
         policies = self._namespaces.get(namespace)
         return policies is not None and self.cluster in (policies.allowed_clusters or policies.replication_clusters)
 
-    def retention(self, namespace: NamespaceName) -> RetentionPolicies:
-        """How long acknowledged messages stay; Pulsar's default, not at all, unless the namespace says otherwise."""
-        policies = self._namespaces.get(namespace)
-        return (policies.retention_policies if policies else None) or NO_RETENTION
+    def topic_replication_clusters(self, topic: TopicName) -> tuple[str, ...]:
+        """Clusters that a topic's messages go to, this one left out: its own list before its namespace's."""
+        own = self._topic_policies.of(topic).replication_clusters
+        if own is None:
+            return self.replication_clusters(topic.namespace_name)
+        return tuple(name for name in own if name != self.cluster)
 
-    def message_ttl_s(self, namespace: NamespaceName) -> int:
+    def may_create(self, namespace: NamespaceName) -> bool:
+        """Whether clients may create topics here: not where the allowed clusters leave this one out (PIP-321)."""
+        policies = self._namespaces.get(namespace)
+        return policies is not None and (not policies.allowed_clusters or self.cluster in policies.allowed_clusters)
+
+    def shared_policies(self, namespace: NamespaceName) -> Policies:
+        """The policies of a namespace, those of an empty one when it does not exist (any more)."""
+        return self._namespaces.get(namespace, NO_NAMESPACE)
+
+    def retention(self, topic: TopicName) -> RetentionPolicies:
+        """How long acknowledged messages stay; Pulsar's default, not at all, unless somebody says otherwise."""
+        own = self._topic_policies.of(topic).retention_policies
+        return own or self.shared_policies(topic.namespace_name).retention_policies or NO_RETENTION
+
+    def message_ttl_s(self, topic: TopicName) -> int:
         """After how many seconds messages expire; 0: never."""
-        policies = self._namespaces.get(namespace)
-        return (policies.message_ttl_in_seconds if policies else None) or 0
+        own = self._topic_policies.of(topic).message_ttl_in_seconds
+        return (self.shared_policies(topic.namespace_name).message_ttl_in_seconds or 0) if own is None else own
 
-    def backlog_quotas(self, namespace: NamespaceName) -> Mapping[BacklogQuotaType, BacklogQuota]:
-        """How far subscriptions may lag; empty: as far as they like."""
-        policies = self._namespaces.get(namespace)
-        return policies.backlog_quota_map if policies else {}
+    def backlog_quotas(self, topic: TopicName) -> Mapping[BacklogQuotaType, BacklogQuota]:
+        """How far subscriptions may lag, by kind: the topic's own before its namespace's; empty: as far as they like."""
+        own = self._topic_policies.of(topic).backlog_quota_map
+        shared = self.shared_policies(topic.namespace_name).backlog_quota_map
+        return shared | own if own else shared
 
     def subscription_mode(self, namespace: NamespaceName) -> SubscriptionMode | None:
         """How replicated subscriptions follow; None: the broker's default."""
@@ -77,12 +95,12 @@ class Questions(Tables):
 
     def schema_rules(self, topic: TopicName) -> tuple[SchemaStrategy, bool, bool]:
         """The strategy of a topic's schemas (UNDEFINED: nobody said), whether producers may bring new ones, and must have one."""
-        policies = self._namespaces.get(topic.namespace_name, Policies())
-        allowed = policies.is_allow_auto_update_schema
+        own, policies = self._topic_policies.of(topic), self.shared_policies(topic.namespace_name)
+        allowed, enforced = policies.is_allow_auto_update_schema, own.schema_validation_enforced
         return (
-            policies.schema_compatibility_strategy,
+            own.schema_compatibility_strategy or policies.schema_compatibility_strategy,
             True if allowed is None else allowed,
-            policies.schema_validation_enforced,
+            policies.schema_validation_enforced if enforced is None else enforced,
         )
 
     def idempotency(self, topic: TopicName) -> IdempotencyPolicy | None:

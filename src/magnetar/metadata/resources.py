@@ -15,13 +15,17 @@ Policies never delete data: a cluster taken out of a namespace stops receiving, 
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from magnetar.core.config import Config
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.bootstrap import bootstrap
 from magnetar.metadata.change import Change
-from magnetar.metadata.keys import namespace_key
+from magnetar.metadata.keys import cluster_key, namespace_key, tenant_key
 from magnetar.metadata.namespaces import NAMESPACES_PER_TENANT_MAX, Namespaces
+from magnetar.metadata.policytable import check_topic_policies
 from magnetar.metadata.questions import NO_RETENTION, Questions
+from magnetar.metadata.rules import check_clusters
 from magnetar.metadata.tenancy import TENANTS_MAX
 from magnetar.metadata.topicpolicies import TopicPolicies
 
@@ -47,10 +51,27 @@ class Resources(Namespaces, Questions):
         return self._topic_policies.of(topic)
 
     def set_topic_policies(self, topic: TopicName, policies: TopicPolicies) -> Change:
-        """Set what a topic has of its own. Raises NotFound: its namespace."""
-        self.policies(topic.namespace_name)
-        change = self._topic_policies.change(topic, policies)
-        return change.merged(Change(depends=frozenset({namespace_key(topic.namespace_name)})))
+        """Set what a topic has of its own.
+
+        Raises:
+            NotFound: its namespace. PreconditionFailed: a value is impossible. Of clusters as `set_replication`.
+        """
+        namespace = topic.namespace_name
+        shared = self.policies(namespace)
+        check_topic_policies(policies, shared)
+        depends = {namespace_key(namespace)}
+        if policies.replication_clusters is not None:
+            clusters = sorted(set(policies.replication_clusters))
+            policies = replace(policies, replication_clusters=clusters)
+            check_clusters(
+                namespace, replace(shared, replication_clusters=clusters), self.tenant(namespace.tenant), self._clusters
+            )
+            depends |= {tenant_key(namespace.tenant), *map(cluster_key, clusters)}
+        return self._topic_policies.change(topic, policies).merged(Change(depends=frozenset(depends)))
+
+    def change_topic_policies(self, topic: TopicName, **fields: object) -> Change:
+        """Set fields of what a topic has of its own, whichever; None takes one back. Raises as `set_topic_policies`."""
+        return self.set_topic_policies(topic, replace(self.topic_policies(topic), **fields))
 
     # -------------------------------------------------------------------------------------------- partitioned topics
 

@@ -46,27 +46,3 @@ def check_clusters(
         for peer in clusters[name].peer_cluster_names:
             if peer in replication:
                 raise Conflict(f"clusters {name} and {peer} are peers and cannot both be in namespace {namespace}")
-
-
-def check_retention(policies: Policies) -> None:
-    """Refuse a retention that contradicts itself or that a backlog quota makes meaningless.
-
-    Raises:
-        PreconditionFailed: only one half is 0, a number is below -1, or a backlog quota reaches as far as it.
-    """
-    retention = policies.retention_policies
-    if retention is None:
-        return
-    minutes, megabytes = retention.time_minutes, retention.size_mb
-    if minutes < -1 or megabytes < -1:
-        raise PreconditionFailed("retention time and size are -1 (no limit), 0 (both), or above")
-    if (minutes == 0) != (megabytes == 0):
-        raise PreconditionFailed("retention time and size are both 0 or both not: one 0 alone would keep nothing")
-    if minutes == 0:
-        return
-    stored = policies.backlog_quota_map.get("destination_storage")
-    if stored is not None and megabytes != -1 and stored.limit_size >= retention.size_bytes:
-        raise PreconditionFailed(f"retention of {megabytes} MB must exceed the backlog quota {stored.limit_size} bytes")
-    age = policies.backlog_quota_map.get("message_age")
-    if age is not None and minutes != -1 and age.limit_time >= minutes * 60:
-        raise PreconditionFailed(f"retention of {minutes} min must exceed the backlog quota, {age.limit_time} s")

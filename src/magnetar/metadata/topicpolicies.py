@@ -12,6 +12,8 @@ from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, RetentionPolicies, SchemaStrategy
+from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, PublishRate
 
 TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
 
@@ -26,12 +28,32 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
         deduplication_snapshot_interval_seconds: between two snapshots of its numbers; 0: by entries alone.
         replicate_subscription_state: true: every durable subscription is replicated.
         idempotency: ours: idempotency keys.
+
+    The others are those of the namespace (`metadata.policytable` has a row for each), for this topic alone.
     """
 
     deduplication_enabled: bool | None = None
     deduplication_snapshot_interval_seconds: Seconds | None = None
     replicate_subscription_state: bool | None = None
     idempotency: IdempotencyPolicy | None = None
+    replication_clusters: Names | None = None
+    message_ttl_in_seconds: Int32 | None = None
+    retention_policies: RetentionPolicies | None = None
+    backlog_quota_map: dict[BacklogQuotaType, BacklogQuota] | None = None
+    schema_compatibility_strategy: SchemaStrategy | None = None
+    schema_validation_enforced: bool | None = None
+    max_producers_per_topic: Int32 | None = None
+    max_consumers_per_topic: Int32 | None = None
+    max_consumers_per_subscription: Int32 | None = None
+    max_subscriptions_per_topic: Int32 | None = None
+    max_message_size: Int32 | None = None
+    max_unacked_messages_on_consumer: Int32 | None = None
+    max_unacked_messages_on_subscription: Int32 | None = None
+    publish_rate: PublishRate | None = None
+    dispatch_rate: DispatchRate | None = None
+    subscription_dispatch_rate: DispatchRate | None = None
+    delayed_delivery_policies: DelayedDelivery | None = None
+    inactive_topic_policies: InactiveTopics | None = None
 
 
 NO_POLICIES: Final = TopicPolicies()

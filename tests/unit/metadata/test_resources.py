@@ -26,6 +26,7 @@ from magnetar.metadata.policies import BacklogQuota, ClusterData, Policies, Rete
 from magnetar.metadata.resources import Resources
 
 PUBLIC = NamespaceName("public", "default")
+TOPIC = TopicName.parse("persistent://public/default/t")
 DATA = Path("data")
 
 
@@ -171,13 +172,13 @@ def test_retention_and_backlog_quota_fit_together(
         do(resources, resources.set_backlog_quota(PUBLIC, kind, quota))  # type: ignore[arg-type]
     if fine:
         do(resources, resources.set_retention(PUBLIC, retention))
-        assert resources.retention(PUBLIC) == retention
+        assert resources.retention(TOPIC) == retention
         assert retention.time_ms == (minutes * 60_000 if minutes >= 0 else -1)
         assert retention.size_bytes == (megabytes * 2**20 if megabytes >= 0 else -1)
     else:
         with pytest.raises(PreconditionFailed):
             resources.set_retention(PUBLIC, retention)
-        assert resources.retention(PUBLIC) == RetentionPolicies(0, 0)
+        assert resources.retention(TOPIC) == RetentionPolicies(0, 0)
 
 
 def test_partitions_only_grow() -> None:
@@ -215,7 +216,7 @@ def test_changes_in_flight_keep_each_other_out() -> None:
     resources.apply(first)
     again = resources.set_replication(PUBLIC, ["us-west"])
     do(resources, again)
-    assert resources.message_ttl_s(PUBLIC) == 60
+    assert resources.message_ttl_s(TOPIC) == 60
 
 
 def test_a_parent_cannot_go_while_its_child_is_on_its_way() -> None:

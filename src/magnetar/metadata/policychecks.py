@@ -1,0 +1,100 @@
+"""What values of policies are possible; each refusal is one line that says what would be right."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.policies import BacklogQuota, RetentionPolicies
+from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
+
+PERIOD_S_MAX: Final = 24 * 3600
+"""A ceiling: with a longer period a burst of one period's messages is no rate any more."""
+
+DELAY_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
+"""A ceiling: ten years."""
+
+
+def anything(value: Any) -> None:
+    """The type says it all, or it is checked where more is known."""
+
+
+def count(name: str) -> Callable[[int], None]:
+    """A check for a number from 0 on."""
+
+    def check(value: int) -> None:
+        if value < 0:
+            raise PreconditionFailed(f"{name} is 0 (no limit) or more, not {value}")
+
+    return check
+
+
+def clusters(names: Sequence[str]) -> None:
+    """At least one."""
+    if not names:
+        raise PreconditionFailed("name at least one cluster; to stop replicating, only the cluster itself")
+
+
+def publish_rate(rate: PublishRate) -> None:
+    """Numbers from -1 on."""
+    _rate("publishThrottlingRateInMsg", rate.messages)
+    _rate("publishThrottlingRateInByte", rate.bytes)
+
+
+def dispatch_rate(rate: DispatchRate) -> None:
+    """Numbers from -1 on, a period of a second to a day."""
+    _rate("dispatchThrottlingRateInMsg", rate.messages)
+    _rate("dispatchThrottlingRateInByte", rate.bytes)
+    if not 1 <= rate.period_s <= PERIOD_S_MAX:
+        raise PreconditionFailed(f"ratePeriodInSecond is 1 to {PERIOD_S_MAX}, not {rate.period_s}")
+    if rate.relative:
+        raise PreconditionFailed("relativeToPublishRate is not implemented; name the rate itself and leave it false")
+
+
+def _rate(name: str, value: int) -> None:
+    if value < -1:
+        raise PreconditionFailed(f"{name} is -1 or 0 (no limit) or more, not {value}")
+
+
+def delayed_delivery(policy: DelayedDelivery) -> None:
+    """Times from 0 on."""
+    if policy.tick_time < 0:
+        raise PreconditionFailed(f"tickTime is 0 ms or more, not {policy.tick_time}")
+    if not 0 <= policy.delay_ms_max <= DELAY_MS_MAX:
+        raise PreconditionFailed(f"maxDeliveryDelayInMillis is 0 (any) to {DELAY_MS_MAX}, not {policy.delay_ms_max}")
+
+
+def inactive_topics(policy: InactiveTopics) -> None:
+    """A time above 0."""
+    if policy.duration_s < 1:
+        raise PreconditionFailed(f"maxInactiveDurationSeconds is 1 or more, not {policy.duration_s}")
+
+
+def retention(policy: RetentionPolicies) -> None:
+    """Both halves 0 or both not."""
+    minutes, megabytes = policy.time_minutes, policy.size_mb
+    if minutes < -1 or megabytes < -1:
+        raise PreconditionFailed("retention time and size are -1 (no limit), 0 (both), or above")
+    if (minutes == 0) != (megabytes == 0):
+        raise PreconditionFailed("retention time and size are both 0 or both not: one 0 alone would keep nothing")
+
+
+def quotas(by_kind: Mapping[str, BacklogQuota]) -> None:
+    """Limits from -1 on."""
+    for quota in by_kind.values():
+        if quota.limit_size < -1 or quota.limit_time < -1:
+            raise PreconditionFailed("limitSize and limitTime of a backlog quota are -1 (no limit), 0 or more")
+
+
+def retention_beside_quotas(policy: RetentionPolicies | None, by_kind: Mapping[str, BacklogQuota]) -> None:
+    """A retention that a backlog quota makes meaningless is refused, as by Pulsar."""
+    if policy is None or policy.time_minutes == 0:
+        return
+    stored, age = by_kind.get("destination_storage"), by_kind.get("message_age")
+    if stored is not None and policy.size_mb != -1 and stored.limit_size >= policy.size_bytes:
+        raise PreconditionFailed(
+            f"retention of {policy.size_mb} MB must exceed the backlog quota, {stored.limit_size} bytes"
+        )
+    if age is not None and policy.time_minutes != -1 and age.limit_time >= policy.time_minutes * 60:
+        raise PreconditionFailed(
+            f"retention of {policy.time_minutes} min must exceed the backlog quota, {age.limit_time} s"
+        )

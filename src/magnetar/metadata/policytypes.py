@@ -1,0 +1,83 @@
+"""What some policies hold, as Pulsar's JSON: rates, delayed delivery, inactive topics."""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class PublishRate(
+    Struct,
+    frozen=True,
+    rename={"messages": "publishThrottlingRateInMsg", "bytes": "publishThrottlingRateInByte"},
+):
+    """How much may be published to a topic per second (Pulsar's PublishRate); 0 or below: no limit of that kind."""
+
+    messages: Int32 = -1
+    bytes: Int64 = -1
+
+
+_DISPATCH: Final = {
+    "messages": "dispatchThrottlingRateInMsg",
+    "bytes": "dispatchThrottlingRateInByte",
+    "period_s": "ratePeriodInSecond",
+    "relative": "relativeToPublishRate",
+}
+
+
+class DispatchRate(Struct, frozen=True, rename=_DISPATCH):
+    """How much consumers are sent per period (Pulsar's DispatchRate); 0 or below: no limit of that kind.
+
+    Attributes:
+        messages, bytes: per period; an entry goes out whole, so a batch may go over and is made up for.
+        period_s: 1 s to a day.
+        relative: Pulsar adds the publish rate; not implemented, refused.
+    """
+
+    messages: Int32 = -1
+    bytes: Int64 = -1
+    period_s: Int32 = 1
+    relative: bool = False
+
+
+class DelayedDelivery(
+    Struct,
+    frozen=True,
+    rename={"active": "active", "tick_time": "tickTime", "delay_ms_max": "maxDeliveryDelayInMillis"},
+):
+    """Whether `deliver_at` is kept to (Pulsar's DelayedDeliveryPolicies).
+
+    Attributes:
+        active: false: messages are delivered at once.
+        tick_time: accepted; this broker is exact to the millisecond.
+        delay_ms_max: messages that want to wait for longer are refused; 0: any (PIP-315).
+    """
+
+    active: bool = True
+    tick_time: Int64 = 1000
+    delay_ms_max: Int64 = 0
+
+
+InactiveMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+
+_INACTIVE: Final = {
+    "mode": "inactiveTopicDeleteMode",
+    "duration_s": "maxInactiveDurationSeconds",
+    "delete": "deleteWhileInactive",
+}
+
+
+class InactiveTopics(Struct, frozen=True, rename=_INACTIVE):
+    """Whether topics that nobody uses are deleted (Pulsar's InactiveTopicPolicies). Off unless somebody asks for it.
+
+    Attributes:
+        mode: no subscriptions at all, or all have acknowledged everything.
+        duration_s: how long nobody published and nobody was connected.
+        delete: false: nothing is deleted.
+    """
+
+    mode: InactiveMode = "delete_when_no_subscriptions"
+    duration_s: Int32 = 60
+    delete: bool = True
