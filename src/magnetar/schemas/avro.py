@@ -17,6 +17,7 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.errors import AvroException
 
 from magnetar.schemas.errors import SchemaInvalid
+from magnetar.schemas.shapes import ROOT, Shape, shape_of, surely_reads
 
 NESTING_MAX: Final = 64
 """A ceiling on types within types: parsers and checkers go down recursively, and hand-written schemas have a dozen levels."""
@@ -33,10 +34,6 @@ DROPPED: Final = frozenset(
 PAIRS_MAX: Final = 2 * NODES_MAX
 """A ceiling on pairs of types that are compared: unions are compared branch by branch with each other, so that two schemas of a
 few thousand types could take minutes. Any two schemas without large unions stay below."""
-
-ROOT: Final = "root__"
-"""What the outermost record is called in the plain form: its name may change from one schema to the next, as with Pulsar,
-whose clients give their classes' names and read with whatever class they have. Names inside must match."""
 
 Schema = avro.schema.Schema
 
@@ -60,7 +57,7 @@ class Avro:
         identity: equal for schemas that mean the same.
     """
 
-    __slots__ = ("_parsed", "identity")
+    __slots__ = ("_parsed", "_plain", "_shape", "identity")
 
     def __init__(self, data: bytes) -> None:
         """Parse a definition.
@@ -69,18 +66,41 @@ class Avro:
             SchemaInvalid: it is no Avro schema, or exceeds a limit.
         """
         loaded = load(data)
-        meaning, plain = _Walk(meaning=True).of(loaded, "", 0), _Walk(meaning=False).of(loaded, "", 0)
+        meaning, self._plain = _Walk(meaning=True).of(loaded, "", 0), _Walk(meaning=False).of(loaded, "", 0)
         try:
             self.identity = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
-            self._parsed: Schema = avro.schema.make_avsc_object(plain, None, False, False)
-        except (AvroException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaInvalid(f"the definition is no Avro schema: {_line(error)}") from None
+        self._parsed: Schema | None = None
+        self._shape: Shape | bool | None = False
+
+    def parsed(self) -> Schema:
+        """The schema as the library has it; made when it is wanted, for what is stored was checked once.
+
+        Raises:
+            SchemaInvalid: it is no Avro schema.
+        """
+        if self._parsed is None:
+            try:
+                self._parsed = avro.schema.make_avsc_object(self._plain, None, False, False)
+            except (AvroException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise SchemaInvalid(f"the definition is no Avro schema: {_line(error)}") from None
+        return self._parsed
+
+    @property
+    def shape(self) -> Shape | None:
+        """Its fields, when it is a plain record."""
+        if isinstance(self._shape, bool):
+            self._shape = shape_of(self._plain)
+        return self._shape
 
     def why_not_read(self, writer: "Avro") -> str:
         """Why data written with another schema cannot be read with this one; "" when it can."""
+        if self.shape is not None and writer.shape is not None and surely_reads(self.shape, writer.shape):
+            return ""
         try:
-            result = _Checker().get_compatibility(self._parsed, writer._parsed)
-        except (AvroException, RecursionError) as error:
+            result = _Checker().get_compatibility(self.parsed(), writer.parsed())
+        except (AvroException, SchemaInvalid, RecursionError) as error:
             return _line(error)
         if result.compatibility is SchemaCompatibilityType.compatible:
             return ""

@@ -11,7 +11,7 @@
 A change of type is refused under all but the first. Consumers are judged by what they have to read: `check_consumer`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -21,6 +21,7 @@ from magnetar.schemas.avro import Avro
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.keyvalue import KeyValue, is_plain, take_apart
 from magnetar.schemas.native import root_message
+from magnetar.schemas.shapes import Shape
 from magnetar.schemas.types import PRIMITIVES, SCHEMALESS, STRUCTS, Definition, SchemaType
 
 PARSED_MAX: Final = 1024
@@ -72,20 +73,33 @@ def _avro(data: bytes) -> Avro:
     return Avro(data)
 
 
-def identity(definition: Definition) -> Identity:
+def shape_of(definition: Definition) -> Shape | None:
+    """The fields of a definition, if it is a plain record."""
+    return _avro(definition.data).shape if definition.type in STRUCTS else None
+
+
+def identity(definition: Definition, *, stored: bool = False) -> Identity:
     """The identity of a definition, which is checked on the way.
 
     Avro, JSON and Protobuf are the same when their Avro schemas are; all others when their bytes are. Of a key-value
     schema the types of both parts count too, which are not in its bytes.
 
+    Args:
+        definition: a schema.
+        stored: it was checked when it was registered; what takes longest is left out.
+
     Raises:
         SchemaInvalid: it is not a definition of its type.
     """
     if definition.type in STRUCTS:
+        if not stored:
+            _avro(definition.data).parsed()
         return Identity(definition.type, sha256(_avro(definition.data).identity.encode()).digest())
     if definition.type is SchemaType.KEY_VALUE:
         both = take_apart(definition)
-        parts = [b"" if is_plain(part) else b"".join(_flat(identity(part))) for part in (both.key, both.value)]
+        parts = [
+            b"" if is_plain(part) else b"".join(_flat(identity(part, stored=stored))) for part in (both.key, both.value)
+        ]
         return Identity(definition.type, sha256(b"|".join((both.encoding.encode(), *parts))).digest())
     if definition.type is SchemaType.PROTOBUF_NATIVE:
         root_message(definition.data)
@@ -128,13 +142,19 @@ def _why_not_both(reader: KeyValue, writer: KeyValue) -> str:
     return ""
 
 
-def check(new: Definition, existing: Sequence[tuple[int, Definition]], strategy: Strategy) -> None:
+def check(
+    new: Definition,
+    existing: Sequence[tuple[int, Definition]],
+    strategy: Strategy,
+    suspects: Iterable[tuple[int, Definition]] | None = None,
+) -> None:
     """Whether a schema may be added.
 
     Args:
         new: checked (`identity`), and none of the existing ones.
         existing: (version, schema) since the last deletion, ascending.
         strategy: any but UNDEFINED.
+        suspects: those that a transitive strategy has to look at, if somebody knows (`schemas.history`); None: all.
 
     Raises:
         SchemaIncompatible: with the version that is in the way.
@@ -143,7 +163,8 @@ def check(new: Definition, existing: Sequence[tuple[int, Definition]], strategy:
         return
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         raise SchemaIncompatible("the strategy is ALWAYS_INCOMPATIBLE: no schema is added to those that there are")
-    for version, old in reversed(existing) if strategy.transitive else existing[-1:]:
+    every = reversed(existing) if suspects is None else suspects
+    for version, old in every if strategy.transitive else existing[-1:]:
         if strategy.backward and (reason := why_not_read(new, old)):
             raise SchemaIncompatible(f"{strategy}: the new schema cannot read data of version {version}: {reason}")
         if strategy.forward and (reason := why_not_read(old, new)):

@@ -1,0 +1,164 @@
+"""Records taken apart into fields, so that a new schema is compared with a thousand old ones by what differs alone.
+
+A *slot* is one field of the outermost record: the text of its type, closed (with the definitions of all named types that it
+reaches), and whether it has a default. By Avro's rules a record reads another one when each of its fields either is there
+with a type that it reads, or has a default. So two fields whose closed texts are equal need no look at all, and a pair of texts
+that differ is judged once, whichever schemas they stand in.
+
+The outermost record's own name inside a type stands for "this record": while two records are compared it counts as readable,
+as the library does with recursion. Whatever has rules beyond these (aliases of fields, errors) has no shape, and is compared
+whole.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import avro.schema
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.errors import AvroException
+
+ROOT: Final = "root__"
+"""What the outermost record is called in the plain form (`schemas.avro`): its name may change from one schema to the next, as
+with Pulsar, whose clients give their classes' names and read with whatever class they have. Names inside must match."""
+
+PAIRS_KEPT: Final = 4096
+"""Verdicts on pairs of types that differ: a long history has some dozens; a hundred bytes each."""
+
+NAMED: Final = frozenset({"record", "enum", "fixed"})
+
+
+class Slot(NamedTuple):
+    """A field of the outermost record.
+
+    Attributes:
+        type: its closed text.
+        default: whether it has one.
+    """
+
+    type: str
+    default: bool
+
+
+Shape = dict[str, Slot]
+"""The fields of a record by name."""
+
+
+class Shapeless(Exception):
+    """A schema that is no plain record."""
+
+
+def shape_of(plain: Any) -> Shape | None:
+    """The shape of a schema in its plain form; None when it has none."""
+    if not isinstance(plain, dict) or plain.get("type") != "record" or plain.get("name") != ROOT:
+        return None
+    try:
+        walk = _Closing()
+        bare = [(field, *walk.bare(field["type"])) for field in plain["fields"]]
+        if any("aliases" in field for field, _, _ in bare):
+            return None
+        return {field["name"]: Slot(walk.closed(kind, names), "default" in field) for field, kind, names in bare}
+    except Shapeless:
+        return None
+
+
+class _Closing:
+    """Takes the definitions of named types out of a schema, and puts them beside each type that reaches them."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._reached: dict[str, frozenset[str]] = {}
+
+    def bare(self, node: Any) -> tuple[Any, frozenset[str]]:
+        """A type with names instead of definitions, and these names."""
+        if isinstance(node, str):
+            return node, frozenset((node,)) if "." in node or node in self._texts else frozenset()
+        if isinstance(node, list):
+            parts = [self.bare(branch) for branch in node]
+            return [part for part, _ in parts], frozenset().union(*(names for _, names in parts))
+        kind = node["type"]
+        if kind == "array":
+            inner, names = self.bare(node["items"])
+            return {"type": kind, "items": inner}, names
+        if kind == "map":
+            inner, names = self.bare(node["values"])
+            return {"type": kind, "values": inner}, names
+        if kind not in NAMED:
+            raise Shapeless
+        name = node["name"]
+        self._texts[name] = ""  # known from here on, also inside itself
+        reached: frozenset[str] = frozenset()
+        made = dict(node)
+        if kind == "record":
+            fields = []
+            for field in node["fields"]:
+                inner, names = self.bare(field["type"])
+                fields.append(field | {"type": inner})
+                reached |= names
+            made["fields"] = fields
+        self._texts[name] = json.dumps(made, sort_keys=True, separators=(",", ":"))
+        self._reached[name] = reached
+        return name, frozenset((name,))
+
+    def closed(self, kind: Any, names: frozenset[str]) -> str:
+        """The closed text of a type."""
+        waiting, found = list(names), dict[str, str]()
+        while waiting:
+            name = waiting.pop()
+            if name in found or name not in self._texts:
+                continue
+            found[name] = self._texts[name]
+            waiting.extend(self._reached.get(name, ()))
+        return json.dumps([kind, found], sort_keys=True, separators=(",", ":"))
+
+
+@lru_cache(maxsize=PAIRS_KEPT)
+def reads(reader: str, writer: str) -> bool:
+    """Whether a field of one closed type reads data of another, by the library; False also when it cannot tell."""
+    if reader == writer:
+        return True
+    one, other = _opened(reader), _opened(writer)
+    if one is None or other is None:
+        return False
+    try:
+        result = ReaderWriterCompatibilityChecker().get_compatibility(one, other)  # type: ignore[no-untyped-call]
+    except (AvroException, RecursionError):
+        return False
+    return bool(result.compatibility is SchemaCompatibilityType.compatible)
+
+
+def _opened(closed: str) -> "avro.schema.Schema | None":
+    """A closed type as the library has it; None when it speaks of the outermost record."""
+    kind, definitions = json.loads(closed)
+    seen: set[str] = set()
+
+    def inline(node: Any) -> Any:
+        if isinstance(node, str):
+            if node == ROOT:
+                raise Shapeless
+            if node not in definitions or node in seen:
+                return node
+            seen.add(node)
+            return inline(json.loads(definitions[node]))
+        if isinstance(node, list):
+            return [inline(branch) for branch in node]
+        if node["type"] == "record":
+            return node | {"fields": [field | {"type": inline(field["type"])} for field in node["fields"]]}
+        return {key: inline(value) if key in ("items", "values") else value for key, value in node.items()}
+
+    try:
+        return avro.schema.make_avsc_object(inline(kind), None, False, False)
+    except (Shapeless, AvroException, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def surely_reads(reader: Shape, writer: Shape) -> bool:
+    """Whether one record reads another; False: no, or only the library can tell."""
+    for name, slot in reader.items():
+        other = writer.get(name)
+        if other is None:
+            if not slot.default:
+                return False
+        elif other.type != slot.type and not reads(slot.type, other.type):
+            return False
+    return True
