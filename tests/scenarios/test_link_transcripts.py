@@ -85,7 +85,7 @@ class Story:
         request.first_indexes.extend(entry.first_index for entry in entries)
         request.sizes.extend(len(entry.data) for entry in entries)
         data = b"".join(entry.data for entry in entries)
-        self.b.append(1, request, data, lambda told: self.answered(" ".join(numbers), told))
+        self.b.append(1, request, data, lambda told: self.answered(" ".join(numbers), told), self.replies.append)
         self.rig.pump()
 
     def answered(self, what: str, told: pb.CommandGeoAppendResponse) -> None:

@@ -85,6 +85,7 @@ class _Round:
         self.known: dict[str, pb.GeoTopicState] = {}
         self.greeted: dict[str, int] = {}
         self.counter = self.boot = 0
+        target.tells_schemas_of(lambda: source)
         self.pipeline = f"courier-{courier.source}-{courier.target}"
 
     def run(self) -> None:
@@ -149,6 +150,30 @@ class _Round:
         self.counter = 0  # a rewind changes the cursor: ask for all of it
         return False
 
+    def _blocked(
+        self, state: pb.GeoTopicState, columns: pb.CommandGeoReadResponse, answer: pb.CommandGeoAppendResponse
+    ) -> None:
+        """An entry cannot be stored there: settle what came before it, and say why."""
+        persisted = Position(answer.persisted.ledger, answer.persisted.entry)
+        cursor = pb.GeoCursor(c=state.cursor.c, s=state.cursor.s, gen=state.cursor.gen)
+        if persisted in map(Position, columns.ledgers, columns.entries):
+            cursor.c.CopyFrom(answer.persisted)
+            cursor.s.CopyFrom(answer.persisted)
+        done = pb.GeoCommitTopic(
+            topic=state.topic,
+            incarnation=state.incarnation,
+            cursor=cursor,
+            blocked=answer.blocked,
+            reason=answer.reason,
+        )
+        if answer.HasField("position"):
+            done.position.CopyFrom(answer.position)
+        if answer.HasField("conflict"):
+            done.conflict.CopyFrom(answer.conflict)
+        self.source.commit(self.courier.target, [done], pipeline=self.pipeline)
+        state.cursor.CopyFrom(cursor)
+        self.counter = 0
+
     def _carry(self, state: pb.GeoTopicState) -> None:
         after = Position(state.cursor.c.ledger, state.cursor.c.entry)
         sent = Position(state.cursor.s.ledger, state.cursor.s.entry)
@@ -171,13 +196,17 @@ class _Round:
                 first_indexes=columns.first_indexes,
                 counts=columns.counts,
                 sizes=columns.sizes,
+                schemas=columns.schemas,
             )
             self.target.append_async(append, [entries.payload])
             answers = []
             while not answers:
                 answers = self.target.poll(3_000)
             response = answers[0].response
-            if answers[0].refusal or response.refused or response.blocked or response.retry:
+            if response.blocked:
+                self._blocked(state, columns, response)
+                return
+            if answers[0].refusal or response.refused or response.retry:
                 self.greeted.pop(state.topic, None)
                 return
             sent = Position(columns.ledgers[-1], columns.entries[-1])

@@ -427,6 +427,39 @@ class World:
             self.work()
         return answers[0] if answers else None
 
+    def _tells_schemas(self, a: Node, b: Node) -> Callable[[pb.CommandGeoSchemasWanted], None]:
+        """Asks the source at once, and tells the destination as its next event."""
+
+        def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
+            told = a.broker.links.schemas.told(
+                pb.CommandGeoSchemas(request_id=1, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions)
+            )
+            brought = pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
+            b.run(b.broker.links.destination.schemas.brought, 1, brought)
+
+        return ask
+
+    def _blocked(self, a: Node, b: Node, append: pb.CommandGeoAppend, answer: pb.CommandGeoAppendResponse) -> bool:
+        """An entry cannot be stored there: settle what came before it, and tell the source why."""
+        state = a.broker.links.sources[b.name].topics[append.topic]
+        commit = pb.CommandGeoCommit(request_id=5, to=b.name)
+        one = commit.commits.add(topic=append.topic, incarnation=append.incarnation)
+        one.blocked, one.reason = answer.blocked, answer.reason
+        if answer.HasField("position"):
+            one.position.CopyFrom(answer.position)
+        if answer.HasField("conflict"):
+            one.conflict.CopyFrom(answer.conflict)
+        c, s = state.cursor.c, state.cursor.s
+        persisted = Position(answer.persisted.ledger, answer.persisted.entry)
+        if persisted in map(Position, append.ledgers, append.entries):
+            c = s = persisted
+        one.cursor.c.ledger, one.cursor.c.entry = c
+        one.cursor.s.ledger, one.cursor.s.entry = s
+        one.cursor.gen = state.cursor.gen
+        before = state.cursor
+        self._ask(a, lambda reply: a.broker.links.commit(commit, reply))
+        return state.cursor != before
+
     def _carry_topic(self, a: Node, b: Node, text: str) -> bool:
         source = a.broker.links.sources[b.name]
         state = source.topics[text]
@@ -460,11 +493,14 @@ class World:
             append = pb.CommandGeoAppend(
                 request_id=4, topic=text, source=a.name, uuid=f"uuid-{a.name}", incarnation=incarnation,
                 gen=state.cursor.gen, ledgers=response.ledgers, entries=response.entries,
-                first_indexes=response.first_indexes, counts=response.counts, sizes=response.sizes,
+                first_indexes=response.first_indexes, counts=response.counts, sizes=response.sizes, schemas=response.schemas,
             )  # fmt: skip
             append.p.ledger, append.p.entry = sent
-            stored = self._ask(b, lambda reply: destination.append(1, append, b"".join(buffers), reply))
-            if stored is None or stored[0].refused or stored[0].retry or stored[0].blocked:
+            ask = self._tells_schemas(a, b)
+            stored = self._ask(b, lambda reply: destination.append(1, append, b"".join(buffers), reply, ask))
+            if stored is not None and stored[0].blocked:
+                return self._blocked(a, b, append, stored[0])
+            if stored is None or stored[0].refused or stored[0].retry:
                 return False
             sent = Position(response.ledgers[-1], response.entries[-1])
         commit = pb.CommandGeoCommit(request_id=5, to=b.name)

@@ -663,8 +663,11 @@ class World:
             if session == self.session:
                 self.answered(task, last, response)
 
-        self.destination.append(session, request, b"".join(e.data for e in entries), reply)
+        self.destination.append(session, request, b"".join(e.data for e in entries), reply, self.tell_schemas)
         self.b.pump()
+
+    def tell_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
+        raise Violation("nothing here carries a schema")
 
     def answered(self, task: Task, last: Position, response: pb.CommandGeoAppendResponse) -> None:
         if task.over:

@@ -1,7 +1,8 @@
 """The link commands of one connection (geo-replication.md): which machine answers which.
 
     GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
-    GEO_APPEND 1004, GEO_WATERMARKS 1008                                 the destination side
+    GEO_SCHEMAS 1014
+    GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
     GEO_RESTORE 1012                                                     a wiped cluster
 
 Only connections that presented the link token have a `GeoSession`.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.effects import Note, Send
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
+from magnetar.geo.destination import LinkDestination
 from magnetar.geo.reading import Reading, place
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -21,7 +23,7 @@ from magnetar.wire.frames import Frame, encode, encode_with_payload
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
-GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012})
+GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
 
 
 class GeoSession:
@@ -43,6 +45,8 @@ class GeoSession:
             1008: self._watermarks,
             1010: self._status,
             1012: self._restore,
+            1014: self._schemas,
+            1017: self._brought,
         }
 
     def handle(self, frame: Frame) -> None:
@@ -77,6 +81,8 @@ class GeoSession:
             session = self._session
             if session.closed:
                 return
+            if request.origin:
+                response.schemas = self._links.schemas.life(request.topic)
             command = pb.BaseCommand(type=1003, geo_read_response=response)
             session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
 
@@ -113,6 +119,7 @@ class GeoSession:
                 request,
                 frame.payload,
                 lambda told: self._answer(1005, geo_append_response=told),
+                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_APPEND for {request.topic[:100]!a}: {error}") from error
@@ -128,6 +135,16 @@ class GeoSession:
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_RESTORE for {request.topic[:100]!a}: {error}") from error
+
+    def _schemas(self, frame: Frame) -> None:
+        request = frame.command.geo_schemas
+        LinkDestination.name_of(request.topic)
+        self._answer(1015, geo_schemas_response=self._links.schemas.told(request))
+
+    def _brought(self, frame: Frame) -> None:
+        """To a destination's machine, or a restoring one's: their tickets tell whose it is."""
+        brought = frame.command.geo_schemas_brought
+        self._links.destination.schemas.brought(self._session.number, brought)
 
     def _commit(self, frame: Frame) -> None:
         self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))

@@ -4,13 +4,14 @@ This is the seam between topics and `magnetar.geo`: it decides which topics are 
 and gives the destination what it asks of a broker (`geo.destination.DestinationHost`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from magnetar.broker.control import Done, LinkState, LinkTopicState, SkipPreview
+from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.restores import Restores
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -25,6 +26,7 @@ from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
 from magnetar.metadata.policies import Policies
+from magnetar.metadata.topicpolicies import TopicPolicies, topic_policies_key
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import Mark
 
@@ -47,12 +49,14 @@ class Links:
         self._broker = broker
         self._linked = frozenset(link_targets)
         config = broker.config
+        self.schemas = LinkSchemas(broker)
         self.destination = LinkDestination(
             broker.outbox,
             cluster=broker.cluster,
             uuid=broker.uuid,
             host=self,
             boot=broker.boot,
+            schemas=self.schemas,
             message_bytes_max=config.message_bytes_max,
             silence_ms=config.identity_silence_ms,
             pending_bytes_max=config.pending_publish_bytes_max,
@@ -78,6 +82,7 @@ class Links:
             source.load(stored)
             source.on_rebased = partial(self._rebased, target)
             source.retained = self._retained
+            source.schemas = self.schemas.life
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[Callable[[], None]]] = {}
@@ -85,6 +90,10 @@ class Links:
 
     def _heard(self, topic: str, source: str, anew: bool) -> None:
         self._broker.replication.heard_from(topic, source, anew=anew)
+
+    def schemas_forgotten(self, id_: str) -> None:
+        """A topic's schemas were forgotten here: their numbers begin again."""
+        self.destination.schemas.forgotten(id_)
 
     def _retained(self, topic: str) -> tuple[Mark, ...]:
         return self._broker.replication.retained(topic)
@@ -104,12 +113,12 @@ class Links:
     def _targets(self, name: TopicName) -> frozenset[str]:
         if not name.persistent:
             return frozenset()
-        wanted = self._broker.resources.replication_clusters(name.namespace_name)
+        wanted = self._broker.resources.topic_replication_clusters(name)
         return targets(self._broker.cluster, wanted, self._linked)
 
     def replicated(self, name: TopicName) -> bool:
         """Whether a policy says that the topic exists in other clusters too; such topics always sync (A6)."""
-        return bool(self._broker.resources.replication_clusters(name.namespace_name))
+        return bool(self._broker.resources.topic_replication_clusters(name))
 
     def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
         """What the transaction that creates a topic has to hold for its links."""
@@ -143,19 +152,37 @@ class Links:
         """What the transaction of a change of policies has to hold for the links that it starts or ends."""
         puts: dict[str, bytes] = {}
         applies: list[Callable[[], None]] = []
+        for topic, clusters, latest in self._rewanted(change):
+            wanted = targets(self._broker.cluster, clusters, self._linked)
+            for target, source in self.sources.items():
+                more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
+                puts |= more
+                applies.append(apply)
+        self._applies[id(change)] = applies
+        return puts
+
+    def _rewanted(self, change: Change) -> Iterator[tuple[Topic, Sequence[str], bool]]:
+        """Topics whose links a change may concern, with the clusters they go to and whether a new link skips what is there."""
+        resources = self._broker.resources
         for text in change.namespaces:
             namespace = NamespaceName.parse(text)
             data = change.puts.get(namespace_key(namespace))
             policies = msgspec.json.decode(data, type=Policies) if data is not None else Policies()
-            wanted = targets(self._broker.cluster, policies.replication_clusters, self._linked)
-            latest = policies.replication_start == "latest"
             for topic in self._topics_of(namespace):
-                for target, source in self.sources.items():
-                    more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
-                    puts |= more
-                    applies.append(apply)
-        self._applies[id(change)] = applies
-        return puts
+                own = resources.topic_policies(topic.name).replication_clusters
+                clusters = policies.replication_clusters if own is None else own
+                yield topic, clusters, policies.replication_start == "latest"
+        for text in change.topics:
+            base = TopicName.parse(text)
+            key = topic_policies_key(base)
+            if key in change.keys:
+                data = change.puts.get(key)
+                own = msgspec.json.decode(data, type=TopicPolicies).replication_clusters if data is not None else None
+                shared = resources.shared_policies(base.namespace_name)
+                for topic in self._topics_of(base.namespace_name):
+                    if topic.name.base == base:
+                        clusters = shared.replication_clusters if own is None else own
+                        yield topic, clusters, shared.replication_start == "latest"
 
     def policies_changed(self, change: Change) -> None:
         """A change of policies is durable and in force."""
@@ -163,6 +190,9 @@ class Links:
             apply()
         for text in change.namespaces:
             for topic in self._topics_of(NamespaceName.parse(text)):
+                topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)
+        for text in change.topics:
+            for topic in self._topics_of(TopicName.parse(text).namespace_name):
                 topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)
 
     def policies_refused(self, change: Change) -> None:

@@ -21,10 +21,10 @@ from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.keys import NAMESPACE_PREFIX, PARTITIONED_PREFIX, SYSTEM
-from magnetar.schemas.compatibility import DEFAULT_STRATEGY, Strategy, check_consumer, identity
+from magnetar.schemas.compatibility import DEFAULT_STRATEGY, Strategy
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid, SchemasFull
 from magnetar.schemas.registry import Addition, Record, Registry, schema_id
-from magnetar.schemas.types import SCHEMALESS, Definition, SchemaType, check_sizes, type_of
+from magnetar.schemas.types import SCHEMALESS, Definition, SchemaType, type_of
 from magnetar.schemas.versions import decode_version, encode_version
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -171,11 +171,10 @@ class Schemas:
         self._brought(topic, definition, rules, then)
 
     def _check_consumer(self, topic: Topic, definition: Definition, rules: Rules) -> None:
-        check_sizes(definition, self.registry.schema_bytes_max)
-        identity(definition)
-        existing = self.registry.live(schema_id(topic.name))
-        if existing:
-            check_consumer(definition, existing, rules.strategy)
+        id_ = schema_id(topic.name)
+        self.registry.find(id_, definition)  # checks it
+        if self.registry.has_schema(id_):
+            self.registry.check_consumer(id_, definition, rules.strategy)
         elif not self._broker.links.replicated(topic.name):
             # Where messages come over links their schemas do not come with them yet: nothing can be said about them.
             raise SchemaIncompatible(
@@ -228,6 +227,23 @@ class Schemas:
         id_, strategy = schema_id(topic), self.rules(topic).strategy
         self._submit(id_, _Job(lambda: self._prepare(id_, definition, strategy), then))
 
+    def bring(self, topic: TopicName, definition: Definition, then: Registered) -> None:
+        """Get or make a schema that messages from another cluster were written with.
+
+        One that can only be read any more (it was deleted here) will do: it is not put in force again.
+        """
+        id_ = schema_id(topic)
+
+        def prepare() -> Addition | int:
+            present, rules = self.registry.readable(id_, definition), self.rules(topic)
+            if present is not None:
+                return present
+            if not rules.auto_update:
+                raise SchemaIncompatible("automatic updates are off (is_allow_auto_update_schema)")
+            return self._prepare(id_, definition, rules.strategy)
+
+        self._submit(id_, _Job(prepare, then))
+
     def delete(self, topic: TopicName, *, force: bool, then: Registered) -> None:
         """Take a topic's schemas out of force; `force`: forget them, and number from 0 again.
 
@@ -255,7 +271,7 @@ class Schemas:
             if problem:
                 then(None, _store_error(problem))
                 return
-            self.registry.forget(id_)
+            self._forgotten(id_)
             then(latest[0] if latest else None, None)
 
         self._outbox.put(Store({}, keys, stored))
@@ -342,7 +358,11 @@ class Schemas:
     def _left(self, id_: str, *, failed: bool) -> None:
         self._gone(id_)
         if not failed:
-            self.registry.forget(id_)
+            self._forgotten(id_)
+
+    def _forgotten(self, id_: str) -> None:
+        self.registry.forget(id_)
+        self._broker.links.schemas_forgotten(id_)
 
     def _gone(self, id_: str) -> None:
         self._going[id_] -= 1

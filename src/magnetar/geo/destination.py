@@ -12,20 +12,22 @@ not compare anything. It begins at the boot time, so that two starts never share
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from magnetar.broker.effects import Outbox
 from magnetar.core.errors import BrokerError, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
-from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
+from magnetar.core.names import TopicName, check_cluster
 from magnetar.geo import chain
-from magnetar.geo.identity import SILENCE_MS, Peers, Standing
-from magnetar.geo.incoming import Obstacle, Stamp, check_lists, prepare
+from magnetar.geo.handshakes import DestinationHost, DestinationTopic, Handshakes
+from magnetar.geo.identity import SILENCE_MS, Standing
+from magnetar.geo.incoming import Obstacle, Stamp, Unknown, check_lists, prepare, wanted
 from magnetar.geo.reading import place
+from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, NewEntry
-from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import Mark, read_marks
+
+__all__ = ["PENDING_BYTES_MAX", "THROTTLE_MS", "DestinationHost", "DestinationTopic", "LinkDestination"]
 
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
@@ -34,49 +36,8 @@ THROTTLE_MS: Final = 50
 """How long they are asked to wait: a few group commits."""
 
 MESSAGE_BYTES_MAX: Final = 5 << 20
-_COUNTER_SHIFT: Final = 20
 
 AppendReply = Callable[[pb.CommandGeoAppendResponse], None]
-WatermarksReply = Callable[[pb.CommandGeoWatermarksResponse], None]
-
-
-class DestinationTopic(Protocol):
-    """A topic here (`broker.topic.Topic`)."""
-
-    log: TopicLog
-
-    def append(
-        self, entries: list[NewEntry], token: Callable[[Append, str], None], *, durable: bool | None = None
-    ) -> Append:
-        """Send entries on their way; `token(append, error)` tells the outcome. Raises BrokerError when it cannot be now."""
-        ...
-
-
-class DestinationHost(Protocol):
-    """The broker, as links see it."""
-
-    def find(self, topic: str) -> DestinationTopic | None:
-        """A topic that exists here."""
-        ...
-
-    def refuses(self, topic: TopicName, source: str) -> str:
-        """Why entries of a cluster may not come into a topic: namespace missing, cluster not allowed, topic deleted here.
-
-        One line with the command to run; "" when they may.
-        """
-        ...
-
-    def partitions(self, topic: TopicName) -> int | None:
-        """Partitions of a topic (not of one partition): 0 if it is not partitioned, None if there is no such topic."""
-        ...
-
-    def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
-        """Make a topic (0 partitions), or a partitioned one with all its partitions, or grow it; whatever exists stays.
-
-        Auto-creation settings do not matter. `then("")` when it is durable. Handshakes overlap: calls for a topic that is
-        just being made must join it, for a second record stored over the first would forget its watermarks.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -89,7 +50,21 @@ class _Waiting:
     reply: AppendReply
 
 
-class LinkDestination:
+@dataclass(slots=True)
+class _Coming:
+    """One GEO_APPEND; `duplicates` is None until it was judged for the first time."""
+
+    connection: int
+    request: pb.CommandGeoAppend
+    payload: bytes
+    positions: list[Position]
+    translation: Translation
+    reply: AppendReply
+    ask: Ask
+    duplicates: int | None = None
+
+
+class LinkDestination(Handshakes):
     """All incoming links.
 
     Args:
@@ -97,11 +72,8 @@ class LinkDestination:
         cluster, uuid: this one.
         host: the broker.
         boot: clock at this broker's start, ms; never the same twice.
+        schemas: the registry; None: there is none, and schema versions are left out of what comes.
         message_bytes_max, silence_ms, pending_bytes_max: limits.
-
-    Attributes:
-        on_heard: told of a topic, a source cluster, and whether its link began anew, when that is news.
-        on_retained: told of a topic that is here, and what origins retain of their own as a link's source knows it.
     """
 
     def __init__(
@@ -112,25 +84,20 @@ class LinkDestination:
         uuid: str,
         host: DestinationHost,
         boot: int,
+        schemas: SchemaHost | None = None,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         silence_ms: int = SILENCE_MS,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
-        self.cluster, self.uuid = cluster, uuid
-        self.counter = boot << _COUNTER_SHIFT
-        self.peers = Peers(outbox, silence_ms)
+        super().__init__(outbox, cluster=cluster, uuid=uuid, host=host, boot=boot, silence_ms=silence_ms)
         self.pending_bytes = 0
         self.incoming: dict[str, dict[str, int]] = {}
-        self._outbox = outbox
-        self._host = host
         self._message_bytes_max = message_bytes_max
         self._pending_bytes_max = pending_bytes_max
         self._stamps: dict[str, Stamp] = {}
         self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
-        self._heard: dict[tuple[str, str], tuple[str, int]] = {}
         self._flying: dict[tuple[str, str], list[Position]] = {}
-        self.on_heard: Callable[[str, str, bool], None] = _nobody
-        self.on_retained: Callable[[str, tuple[Mark, ...]], None] = lambda _topic, _marks: None
+        self.schemas = SchemaDesk(outbox, cluster, schemas, lambda source: self._stamps[source].field)
 
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start."""
@@ -138,51 +105,100 @@ class LinkDestination:
 
     # ----------------------------------------------------------------------------------------------------------- append
 
-    def append(self, connection: int, request: pb.CommandGeoAppend, payload: bytes, reply: AppendReply) -> None:
-        """GEO_APPEND. `reply` is called once, now or when the disk has answered.
+    def append(
+        self, connection: int, request: pb.CommandGeoAppend, payload: bytes, reply: AppendReply, ask: Ask
+    ) -> None:
+        """GEO_APPEND. `reply` is called once, now or when the disk has answered; `ask`, for schemas, before that.
 
         Raises:
             ProtocolError: the peer is no link of ours: lists that do not fit, positions out of order, forged entries.
         """
         positions = check_lists(request, len(payload))
+        name = self.name_of(request.topic)
+        translation = self.schemas.translation(request.topic, name, request.source, request.uuid, request.schemas)
+        coming = _Coming(connection, request, payload, positions, translation, reply, ask)
+        if not self.schemas.waits(translation.key):
+            self._judge(coming)
+            return
+        response = pb.CommandGeoAppendResponse(request_id=request.request_id)
+        if self._kept_out(name, request, response):
+            response.persisted.ledger, response.persisted.entry = self._persisted_of(request)
+            reply(response)
+        else:
+            self.schemas.behind(connection, translation, len(payload), lambda: self._judge_late(coming))
+
+    def _judge_late(self, coming: _Coming) -> None:
+        """A request that had to wait: nobody is there to be told that it makes no sense."""
+        try:
+            self._judge(coming)
+        except ProtocolError as error:
+            response = pb.CommandGeoAppendResponse(request_id=coming.request.request_id, blocked="corrupt")
+            response.persisted.ledger, response.persisted.entry = self._persisted_of(coming.request)
+            response.reason = str(error)
+            coming.reply(response)
+
+    def _persisted_of(self, request: pb.CommandGeoAppend) -> Position:
+        topic = self._host.find(request.topic)
+        return topic.log.watermark(request.source) if topic is not None else NONE
+
+    def _judge(self, coming: _Coming) -> None:
+        request, positions = coming.request, coming.positions
         response = pb.CommandGeoAppendResponse(request_id=request.request_id)
         topic = self._host.find(request.topic)
         log = topic.log if topic is not None else None
         before = self._heard.get((request.topic, request.source))
         persisted = log.watermark(request.source) if log is not None else NONE
         response.persisted.ledger, response.persisted.entry = persisted
-        if self._kept_out(request, response):
-            reply(response)
+        if self._kept_out(coming.translation.name, request, response):
+            coming.reply(response)
             return
         if topic is not None and before != (request.uuid, request.incarnation):
             self._hear(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
             # What it had, if anything, is lost: the handshake makes it anew and tells the source so.
             response.refused = True
-            reply(response)
+            coming.reply(response)
             return
         verdict = chain.judge(log.watermark_staged(request.source), place(request.p), positions)
-        response.duplicates = verdict.duplicates
+        if coming.duplicates is None:
+            coming.duplicates = verdict.duplicates
+        response.duplicates = coming.duplicates
         if verdict.refused:
             response.refused = True
-            reply(response)
+            coming.reply(response)
             return
         end = positions[-1]
         if verdict.first_new is not None:
-            entries, obstacle = self._prepare(request, payload, positions, verdict.first_new)
-            if obstacle is not None:
-                end = positions[verdict.first_new + len(entries) - 1] if verdict.first_new + len(entries) else NONE
-                self._blocked_by(response, obstacle)
-            if entries and not self._store(topic, request, entries, response):
-                reply(response)
+            entries, obstacle = self._prepare(coming, verdict.first_new)
+            stored = self._store(topic, request, entries, response) if entries else True
+            if not stored:
+                coming.reply(response)
                 return
+            if isinstance(obstacle, Unknown):
+                if self._has_to_wait(coming, obstacle, response):
+                    return
+                end = _end(positions, verdict.first_new + len(entries))
+            elif obstacle is not None:
+                end = _end(positions, verdict.first_new + len(entries))
+                self._blocked_by(response, obstacle)
         if end <= log.watermark(request.source):
-            reply(response)
+            coming.reply(response)
             return
         key = (request.topic, request.source)
-        self._waiting.setdefault(key, []).append(_Waiting(connection, end, response, reply))
+        self._waiting.setdefault(key, []).append(_Waiting(coming.connection, end, response, coming.reply))
 
-    def _kept_out(self, request: pb.CommandGeoAppend, response: pb.CommandGeoAppendResponse) -> bool:
+    def _has_to_wait(self, coming: _Coming, unknown: Unknown, response: pb.CommandGeoAppendResponse) -> bool:
+        """An entry's schema version means nothing here: park the request, unless that was of no use just now."""
+        translation = coming.translation
+        if translation.trouble:
+            response.retry, response.reason = True, translation.trouble
+            return False
+        versions = wanted(coming.request, coming.payload, unknown, translation)
+        size = len(coming.payload)
+        self.schemas.park(coming.connection, translation, size, versions, coming.ask, lambda: self._judge_late(coming))
+        return True
+
+    def _kept_out(self, name: TopicName, request: pb.CommandGeoAppend, response: pb.CommandGeoAppendResponse) -> bool:
         """Identity, policy and room, which do not depend on the entries."""
         standing = self.peers.standing(request.source, request.uuid)
         if standing in (Standing.RIVAL, Standing.FORMER):
@@ -194,29 +210,20 @@ class LinkDestination:
                 f"cluster {request.source} ({request.uuid}) has to shake hands first",
             )
             return True
-        reason = self._host.refuses(self._name(request.topic), request.source)
+        reason = self._host.refuses(name, request.source)
         if reason:
             response.blocked, response.reason = "policy", reason
             return True
-        if self.pending_bytes >= self._pending_bytes_max:
+        if self.pending_bytes + self.schemas.parked_bytes >= self._pending_bytes_max:
             response.retry, response.throttle_ms = True, THROTTLE_MS
-            response.reason = f"{self.pending_bytes} bytes of links are on their way to the disk"
+            response.reason = (
+                f"{self.pending_bytes + self.schemas.parked_bytes} bytes of links are on their way to the disk"
+            )
             return True
         return False
 
-    @staticmethod
-    def _name(text: str) -> TopicName:
-        try:
-            name = TopicName.parse(text)
-        except NameNotValid as error:
-            raise ProtocolError(f"a link names no topic: {error}") from None
-        if not name.persistent or str(name) != text:
-            raise ProtocolError(f"a link names {text!r}: only full names of persistent topics are replicated")
-        return name
-
-    def _prepare(
-        self, request: pb.CommandGeoAppend, payload: bytes, positions: list[Position], first: int
-    ) -> tuple[list[NewEntry], Obstacle | None]:
+    def _prepare(self, coming: _Coming, first: int) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
+        request = coming.request
         stamp = self._stamps.get(request.source)
         if stamp is None:
             if request.source == self.cluster:
@@ -225,11 +232,18 @@ class LinkDestination:
                 stamp = self._stamps[request.source] = Stamp(check_cluster(request.source))
             except NameNotValid as error:
                 raise ProtocolError(str(error)) from None
-        return prepare(request, payload, positions, first, stamp, self._message_bytes_max)
+        self.schemas.look(coming.translation)
+        made = prepare(
+            request, coming.payload, coming.positions, first, stamp, self._message_bytes_max, coming.translation
+        )
+        self.schemas.note_dropped(coming.translation)
+        return made
 
     def _blocked_by(self, response: pb.CommandGeoAppendResponse, obstacle: Obstacle) -> None:
         response.blocked, response.reason = obstacle.kind, obstacle.reason
         response.position.ledger, response.position.entry = obstacle.position
+        if obstacle.conflict is not None:
+            response.conflict.CopyFrom(obstacle.conflict)
 
     def _store(
         self,
@@ -257,8 +271,7 @@ class LinkDestination:
         try:
             topic.append(entries, outcome, durable=True)
         except BrokerError as error:
-            response.ClearField("blocked")
-            response.ClearField("position")
+            _unblock(response)
             response.retry, response.reason = True, error.message
             return False
         self.pending_bytes += size
@@ -288,13 +301,13 @@ class LinkDestination:
             persisted = found.log.watermark(key[1]) if found is not None else NONE
             for one in self._waiting.pop(key):
                 one.response.persisted.ledger, one.response.persisted.entry = persisted
-                one.response.ClearField("blocked")
-                one.response.ClearField("position")
+                _unblock(one.response)
                 one.response.retry, one.response.reason = True, error
                 one.reply(one.response)
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: nobody waits for its answers. What it sent is stored all the same."""
+        """A connection is gone: nobody waits for its answers. What it sent is stored all the same, but for what waits."""
+        self.schemas.disconnected(connection)
         for key in list(self._waiting):
             left = [one for one in self._waiting[key] if one.connection != connection]
             if left:
@@ -305,174 +318,10 @@ class LinkDestination:
     def removed(self, topic: str) -> None:
         """A topic was deleted here: its watermarks went with it."""
         self._failed(topic, f"topic {topic} was deleted")
+        self.schemas.removed(topic)
         for table in (self._heard, self._flying):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
-
-    # -------------------------------------------------------------------------------------------------------- handshake
-
-    def watermarks(self, request: pb.CommandGeoWatermarks, reply: WatermarksReply) -> None:
-        """GEO_WATERMARKS. `reply` is called once, when what has to be made or stored for it is durable.
-
-        Raises:
-            ProtocolError: names or numbers that cannot be.
-        """
-        names = {query.topic: self._checked(query) for query in request.topics}
-        self._check_source(request.source)
-        if request.source == self.cluster:
-            reply(self._answer(request, {}, self._itself(request.source, request.uuid)))
-            return
-        standing = self.peers.standing(request.source, request.uuid)
-        if standing is Standing.HEIR and not self._all_above(request):
-            # Its next messages would be taken for the old one's. It has to leave those positions behind first (A8).
-            reason = (
-                f"{request.uuid} is to be {request.source} from now on, but begins below what is known of the old one"
-            )
-            reply(self._answer(request, {}, reason, foreign=True))
-        elif standing in (Standing.RIVAL, Standing.FORMER):
-            reply(self._answer(request, {}, self.peers.explain(request.source, request.uuid)))
-        elif standing is Standing.KNOWN:
-            self._make_topics(request, names, reply)
-        elif standing is Standing.STORING:
-            reply(
-                self._answer(request, {}, f"cluster {request.source} is just being taken down in the books: ask again")
-            )
-        else:
-
-            def believed(error: str) -> None:
-                if error:
-                    reply(self._answer(request, {}, f"cannot store who {request.source} is: {error}"))
-                else:
-                    self._make_topics(request, names, reply)
-
-            self.peers.believe(request.source, request.uuid, believed)
-
-    def _check_source(self, source: str) -> None:
-        try:
-            check_cluster(source)
-        except NameNotValid as error:
-            raise ProtocolError(str(error)) from None
-
-    def _itself(self, source: str, uuid: str) -> str:
-        """One line about a link from a cluster of this one's name, which is this one or another."""
-        if uuid == self.uuid:
-            return f"this link leads from {source} back to itself: the address of its target in clusters.toml is that of {source}"
-        return (
-            f"two clusters are called {source}: {self.uuid}, which this link leads to, and {uuid}: "
-            "stop one of them, or give it another name"
-        )
-
-    def _checked(self, query: pb.GeoWatermarkQuery) -> TopicName:
-        name = self._name(query.topic)
-        read_marks(query.retained)
-        if query.partitions > PARTITIONS_MAX or (query.partitions and not 0 <= name.partition < query.partitions):
-            raise ProtocolError(f"{query.topic} cannot be one of {query.partitions} partitions")
-        return name
-
-    def _all_above(self, request: pb.CommandGeoWatermarks) -> bool:
-        """Whether everything that the new one will send lies above what is known here under its name.
-
-        One that names no topic has shown nothing yet, and is not believed for it.
-        """
-        if not request.topics:
-            return False
-        for query in request.topics:
-            found = self._host.find(query.topic)
-            known = found.log.watermark(request.source) if found is not None else NONE
-            start = max(place(query.start), Position(query.incarnation, -1))
-            if known != NONE and start < known:
-                return False
-        return True
-
-    def _make_topics(
-        self, request: pb.CommandGeoWatermarks, names: dict[str, TopicName], reply: WatermarksReply
-    ) -> None:
-        trouble: dict[str, tuple[str, str]] = {}
-        missing: dict[TopicName, tuple[int, list[str]]] = {}
-        for query in request.topics:
-            name = names[query.topic]
-            reason = self._host.refuses(name, request.source)
-            if reason:
-                trouble[query.topic] = ("policy", reason)
-            elif (conflict := self._conflict(name, query.partitions)) is not None:
-                trouble[query.topic] = ("partitions", conflict)
-            elif self._host.find(query.topic) is None or self._too_few(name, query.partitions):
-                base = name.base if query.partitions else name
-                missing.setdefault(base, (query.partitions, []))[1].append(query.topic)
-        left = len(missing) + 1
-
-        def made(topics: list[str], error: str) -> None:
-            nonlocal left
-            left -= 1
-            if error:
-                trouble.update((topic, ("policy", f"the topic cannot be made here: {error}")) for topic in topics)
-            if not left:
-                for query in request.topics:
-                    if query.topic not in trouble:
-                        self._hear(query.topic, request.source, request.uuid, query.incarnation)
-                        if query.retained:
-                            self.on_retained(query.topic, read_marks(query.retained))
-                reply(self._answer(request, trouble))
-
-        for base, (partitions, topics) in missing.items():
-            self._host.create(base, partitions, lambda error, topics=topics: made(topics, error))  # type: ignore[misc]
-        made([], "")
-
-    def _hear(self, topic: str, source: str, uuid: str, incarnation: int) -> None:
-        """A believed cluster's link is at work in a topic: somebody may want to know whose, and whether it began anew."""
-        found = self._host.find(topic)
-        if found is None:
-            return
-        before = self._heard.get((topic, source))
-        self._heard[topic, source] = (uuid, incarnation)
-        if before is None:
-            self.on_heard(topic, source, found.log.watermark(source).ledger < incarnation)  # ids of ledgers grow
-        elif before != (uuid, incarnation):
-            self.on_heard(topic, source, True)
-
-    def forget_heard(self, topic: str, source: str) -> None:
-        """Tell again when this link is next at work in a topic."""
-        self._heard.pop((topic, source), None)
-
-    def incarnation_of(self, topic: str, source: str) -> int:
-        """The incarnation of a topic in a cluster whose link was heard here since the start; 0 when none was."""
-        return self._heard.get((topic, source), ("", 0))[1]
-
-    def _too_few(self, name: TopicName, partitions: int) -> bool:
-        return bool(partitions) and (self._host.partitions(name.base) or 0) < partitions
-
-    def _conflict(self, name: TopicName, partitions: int) -> str | None:
-        """Partitioned there and not here, or the other way round. More partitions here are none: counts only grow."""
-        here = self._host.partitions(name.base if partitions else name)
-        if here is None or (here > 0) == (partitions > 0):
-            return None
-        counts = [f"{count} partitions" if count else "no partitions" for count in (partitions, here)]
-        return f"{name.base if partitions else name} has {counts[0]} at the source and {counts[1]} in {self.cluster}"
-
-    def _answer(
-        self,
-        request: pb.CommandGeoWatermarks,
-        trouble: dict[str, tuple[str, str]],
-        identity: str = "",
-        *,
-        foreign: bool = False,
-    ) -> pb.CommandGeoWatermarksResponse:
-        response = pb.CommandGeoWatermarksResponse(request_id=request.request_id, counter=self.counter, uuid=self.uuid)
-        if identity:
-            response.blocked, response.reason = "identity", identity
-        for query in request.topics:
-            told = response.topics.add()
-            told.topic = query.topic
-            told.foreign = foreign
-            found = self._host.find(query.topic)
-            told.persisted.ledger, told.persisted.entry = (
-                found.log.watermark(request.source) if found is not None else NONE
-            )
-            if query.topic in trouble:
-                told.blocked, told.reason = trouble[query.topic]
-            elif found is None and not identity:
-                told.blocked, told.reason = "policy", f"{query.topic} was deleted in {self.cluster} just now"
-        return response
 
     # ----------------------------------------------------------------------------------------------------------- status
 
@@ -487,6 +336,7 @@ class LinkDestination:
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self.pending_bytes >= 0
+        self.schemas.validate()
         for (topic, source), waiting in self._waiting.items():
             found = self._host.find(topic)
             if found is None:
@@ -497,5 +347,12 @@ class LinkDestination:
                 assert persisted < one.position <= end, f"{topic}: an answer for {one.position} will never come"
 
 
-def _nobody(_topic: str, _source: str, _anew: bool) -> None:
-    """Nobody asks."""
+def _end(positions: list[Position], count: int) -> Position:
+    """The last of the first `count` positions."""
+    return positions[count - 1] if count else NONE
+
+
+def _unblock(response: pb.CommandGeoAppendResponse) -> None:
+    """What was in the way behind an append is no news when the append itself failed."""
+    for name in ("blocked", "position", "conflict"):
+        response.ClearField(name)

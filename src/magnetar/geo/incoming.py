@@ -3,19 +3,23 @@
 The destination broker, not the pipeline, says where an entry came from: it appends `replicated_from` to the metadata and
 recomputes the checksum. So no task parses metadata, and nobody who lacks the link token can forge an origin.
 
+A schema version becomes the number that the schema has here (`geo.schemas`): where the two differ, that field is appended too.
+
 Bytes that fail their checksum were spoilt on the way or at the source: the topic stops there, they are never stored.
 Anything that only a broken or hostile peer sends (lists that do not fit, positions out of order, an entry that says it
 came from elsewhere, a count that is not its own) ends the connection instead.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.geo.reading import place
+from magnetar.geo.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import (
@@ -26,6 +30,7 @@ from magnetar.wire.metadata import (
     build,
     field_bytes,
     inspect,
+    parse_metadata,
     with_appended,
 )
 
@@ -41,6 +46,15 @@ COPIED_BYTES_MAX: Final = 16 << 10
 REPLICATED_FROM: Final = 5
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
 _MARKER: Final = int(EntryFlags.MARKER)
+
+
+class Sized(Protocol):
+    """A request with entries behind it."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of the entries, bytes."""
+        ...
 
 
 class Stamp:
@@ -67,10 +81,9 @@ def stamped(data: bytes, metadata_end: int, suffix: bytes) -> bytes:
 
 
 def without_schema_version(seen: Inspected) -> bytes:
-    """An entry without the number that its schema has at the source: here the same number is another schema's, or nobody's.
+    """An entry without a number that nobody can explain.
 
-    A consumer that is told no number decodes with its own schema, as it did when no cluster had a registry. To be replaced
-    by the number that the schema has here.
+    A consumer that is told no number decodes with its own schema; with a foreign number it might decode with another one.
     """
     seen.metadata.ClearField("schema_version")
     return build(seen.metadata, seen.payload[seen.metadata_end :])
@@ -82,6 +95,55 @@ class Obstacle(NamedTuple):
     kind: str
     reason: str
     position: Position
+    conflict: pb.GeoSchemaConflict | None = None
+
+
+class Unknown(NamedTuple):
+    """The entry whose schema version means nothing here (yet).
+
+    Attributes:
+        at: which entry of its request.
+        version: the number.
+        offset: where its bytes begin.
+    """
+
+    at: int
+    version: int
+    offset: int
+
+
+def translated(seen: Inspected, translation: Translation, stamp: bytes) -> bytes | int:
+    """An entry of which the version is not known yet: without it, if nobody can explain it; else its number."""
+    number = translation.number(seen.metadata.schema_version)
+    if number is not None:
+        return number
+    translation.dropped += 1
+    return with_appended(without_schema_version(seen), stamp)
+
+
+def refused(translation: Translation, number: int, position: Position) -> Obstacle:
+    """The entry whose schema may not stand here."""
+    refusal = translation.refused[number]
+    return Obstacle("schema", f"message {position} {refusal.reason}", position, refusal.conflict)
+
+
+def wanted(request: "Sized", payload: bytes, unknown: Unknown, translation: Translation) -> set[int]:
+    """The unknown version and others behind it, so that they are asked for together."""
+    found = {unknown.version}
+    offset = unknown.offset
+    for size in request.sizes[unknown.at : unknown.at + AHEAD_MAX]:
+        try:
+            seen = parse_metadata(payload[offset : offset + size])
+        except ProtocolError:
+            break
+        offset += size
+        if seen.HasField("schema_version") and seen.schema_version not in translation.suffixes:
+            number = translation.number(seen.schema_version)
+            if number is not None and number not in translation.refused:
+                found.add(number)
+        if len(found) >= WANTED_MAX:
+            break
+    return found
 
 
 def check_lists(request: pb.CommandGeoAppend, payload_bytes: int) -> list[Position]:
@@ -111,7 +173,8 @@ def prepare(
     first: int,
     stamp: Stamp,
     message_bytes_max: int,
-) -> tuple[list[NewEntry], Obstacle | None]:
+    translation: Translation,
+) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
     """Make the entries from index `first` on into entries of our own.
 
     Returns:
@@ -124,6 +187,7 @@ def prepare(
     at = sum(sizes[:first])
     entries: list[NewEntry] = []
     source, incarnation, suffix = stamp.source, request.incarnation, stamp.field
+    versions = translation.suffixes
     for size, position, count, first_index in zip(
         sizes[first:], positions[first:], request.counts[first:], request.first_indexes[first:], strict=True
     ):
@@ -143,8 +207,18 @@ def prepare(
             raise ProtocolError(f"entry {position} of {source} came from {seen.metadata.replicated_from}: no relays")
         if count != seen.count or (first_index < 0) != bool(flags & _MARKER):
             raise ProtocolError(f"entry {position} of {source} has {seen.count} messages, not {count}")
-        if seen.metadata.HasField("schema_version"):
-            made = with_appended(without_schema_version(seen), suffix)
+        metadata = seen.metadata
+        if metadata.HasField("schema_version"):
+            known = versions.get(metadata.schema_version)
+            if known is None:
+                other = translated(seen, translation, suffix)
+                if isinstance(other, int):
+                    if other in translation.refused:
+                        return entries, refused(translation, other, position)
+                    return entries, Unknown(first + len(entries), other, at - size)
+                made = other
+            else:
+                made = stamped(seen.payload, seen.metadata_end, known)
         else:
             made = stamped(seen.payload, seen.metadata_end, suffix)
         entries.append(

@@ -70,6 +70,8 @@ class LinkSource(OperatedLink):
         self._partitions = partitions
         self.retained: Callable[[str], Iterable[Mark]] = lambda _topic: ()
         """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
+        self.schemas: Callable[[str], int] = lambda _topic: 0
+        """Which life the versions in a topic's entries belong to (`schemas.registry.Registry.life`)."""
         self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
 
     # ------------------------------------------------------------------------------------------- which topics are on it
@@ -291,6 +293,7 @@ class LinkSource(OperatedLink):
             stop = state.blocked
             if stop is not None and stop.retry_at_ms and place(response.end) >= stop.position and state.unblock():
                 self._changed(state)
+            response.schemas = self.schemas(state.name)
             reply(response, buffers)
 
         Reading(

@@ -262,6 +262,40 @@ class LinkClient:
         self._connection.request(command, command.geo_restore.request_id, views)
         return self._connection.wait_for(command.geo_restore.request_id).command.geo_restore_response
 
+    def schemas(self, topic: str, life: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
+        """Schemas of a topic by the versions that its entries carry (GEO_SCHEMAS), deleted ones included.
+
+        Args:
+            topic: full name.
+            life: `schemas` of the answer to GEO_READ that the entries came with.
+            versions: their numbers.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1014)
+        ask = command.geo_schemas
+        ask.topic, ask.schemas = topic, life
+        ask.versions.extend(versions)
+        ask.request_id = self._connection.next_request_id()
+        return self._ask(command, ask.request_id).command.geo_schemas_response
+
+    def tells_schemas_of(self, source: Callable[[], Self]) -> None:
+        """From now on, when this broker wants schemas of what is brought to it, ask their source.
+
+        Args:
+            source: its connection; may be another one each time.
+        """
+
+        def brought(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
+            try:
+                told = source().schemas(wanted.topic, wanted.schemas, wanted.versions)
+            except (LinkDown, LinkRefused) as error:
+                return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=str(error))
+            return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
+
+        self._connection.on_wanted = brought
+
     def status(self, to: str | None = None) -> pb.CommandGeoStatusResponse:
         """What is blocked, and why: of the link to `to`, or of all.
 

@@ -35,7 +35,9 @@ _ANSWERS: Final[dict[int, str]] = {
     1009: "geo_watermarks_response",
     1011: "geo_status_response",
     1013: "geo_restore_response",
+    1015: "geo_schemas_response",
 }
+_WANTED, _BROUGHT = 1016, 1017
 _CODES: Final = frozenset(int(code) for code in ErrorCode)
 
 
@@ -92,6 +94,7 @@ class LinkConnection:
 
     def __init__(self, connection: socket.socket, address: str, timeout_s: float, clock: Callable[[], float]) -> None:
         self.hello = pb.GeoHello()
+        self.on_wanted: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasBrought] = _cannot_tell
         self.message_bytes_max = 0
         self.answered: dict[int, Frame] = {}
         self._address = address
@@ -278,6 +281,10 @@ class LinkConnection:
             self._settle(frame.command.error.request_id, frame)
         elif kind in _ANSWERS:
             self._settle(getattr(frame.command, _ANSWERS[kind]).request_id, frame)
+        elif kind == _WANTED:
+            brought = self.on_wanted(frame.command.geo_schemas_wanted)
+            self._queue([encode(pb.BaseCommand(type=_BROUGHT, geo_schemas_brought=brought))])
+            self._moved_at = self._clock()
         else:
             raise self.die(f"sent command type {kind}, which is no answer")
 
@@ -288,6 +295,11 @@ class LinkConnection:
             raise self.die(f"answered request {request_id} by command type {kind}, which nobody asked for")
         self._moved_at = self._clock()
         self.answered[request_id] = frame
+
+
+def _cannot_tell(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
+    """Of a client that carries entries of which nobody asks for schemas."""
+    return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=f"nobody asks {wanted.source} for schemas")
 
 
 class _Ready(NamedTuple):

@@ -16,7 +16,8 @@ One change of an id at a time (`broker.schemas` queues the others), so the valid
 comes second finds the schema of who came first, and gets its version.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -24,8 +25,9 @@ from msgspec import Meta
 
 from magnetar.core.errors import StorageError
 from magnetar.core.names import TopicName
-from magnetar.schemas.compatibility import Identity, Strategy, check, identity
+from magnetar.schemas.compatibility import Identity, Strategy, check, check_consumer, identity, shape_of
 from magnetar.schemas.errors import SchemaInvalid, SchemasFull
+from magnetar.schemas.history import History
 from magnetar.schemas.types import Definition, SchemaType, check_sizes
 
 SCHEMA_PREFIX: Final = "schemas/"
@@ -42,6 +44,11 @@ VERSIONS_MAX: Final = 10_000
 
 TOPIC_BYTES_MAX: Final = 64 * 1024 * 1024
 """A ceiling on all definitions of one topic: they are in memory."""
+
+
+FOLD_VERSIONS_MIN: Final = 64
+"""From so many versions on they are folded together at the start (0.1 ms each), not when the first new one comes: that would
+wait for it, and the broker with it. Fewer take less than 10 ms."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,6 +105,12 @@ def schema_key(id_: str, version: int) -> str:
     return f"{SCHEMA_PREFIX}{id_}/{version:0{VERSION_DIGITS}d}"
 
 
+def _life(first: Record) -> int:
+    """From a first record; not 0, and within what a signed word holds."""
+    digest = sha256(msgspec.msgpack.encode(first)).digest()
+    return int.from_bytes(digest[:7], "big") + 1
+
+
 class TopicSchemas:
     """What is registered for one topic."""
 
@@ -105,8 +118,12 @@ class TopicSchemas:
         self.records: dict[int, Record] = {}
         self.next = 0
         self.bytes = 0
+        self.life = 0
         self._floor = 0
+        self._live: list[tuple[int, Definition]] = []
+        self._history: History | None = None
         self._identities: dict[Identity, int] = {}
+        self._readable: dict[Identity, int] = {}
 
     def put(self, version: int, record: Record) -> None:
         """Take a stored record in; ascending.
@@ -117,8 +134,17 @@ class TopicSchemas:
         if record.deleted:
             self._floor = version + 1
             self._identities.clear()
+            self._live, self._history = [], None
         else:
-            self._identities.setdefault(identity(record.definition()), version)
+            definition = record.definition()
+            who = identity(definition, stored=True)
+            self._identities.setdefault(who, version)
+            self._live.append((version, definition))
+            if self._history is not None:
+                self._history.add(version, definition.type, shape_of(definition))
+            self._readable[who] = version
+        if version == 0:
+            self.life = _life(record)
         self.records[version] = record
         self.next = version + 1
         self.bytes += len(record.data)
@@ -127,13 +153,28 @@ class TopicSchemas:
         """The version of a schema that is in force, or None."""
         return self._identities.get(wanted)
 
-    def live(self) -> list[tuple[int, Definition]]:
-        """(version, schema) of those in force: since the last deletion, ascending."""
-        return [
-            (version, self.records[version].definition())
-            for version in range(self._floor, self.next)
-            if version in self.records
-        ]
+    def readable(self, wanted: Identity) -> int | None:
+        """The version of a schema that can be read by number, in force if there is one, else deleted; or None."""
+        found = self._identities.get(wanted)
+        return self._readable.get(wanted) if found is None else found
+
+    @property
+    def live(self) -> Sequence[tuple[int, Definition]]:
+        """(version, schema) of those in force: since the last deletion, ascending; not to be changed."""
+        return self._live
+
+    def fold(self) -> History:
+        """Those in force, folded together; kept from then on."""
+        if self._history is None:
+            self._history = History()
+            for version, definition in self._live:
+                self._history.add(version, definition.type, shape_of(definition))
+        return self._history
+
+    def suspects(self, new: Definition, strategy: Strategy) -> list[tuple[int, Definition]]:
+        """Those in force that a transitive strategy has to look at before a new one may stand beside them all."""
+        found = self.fold().suspects(new, shape_of(new), backward=strategy.backward, forward=strategy.forward)
+        return [(version, self.records[version].definition()) for version in found]
 
     @property
     def latest(self) -> int | None:
@@ -146,6 +187,7 @@ class TopicSchemas:
         assert all(self._floor <= version < self.next for version in self._identities.values())
         assert self.bytes == sum(len(record.data) for record in self.records.values())
         assert not any(self.records[version].deleted for version in range(self._floor, self.next))
+        assert [version for version, _ in self._live] == list(range(self._floor, self.next))
 
 
 class Registry:
@@ -184,6 +226,9 @@ class Registry:
                 registry._topics.setdefault(id_, TopicSchemas()).put(int(number), record)
             except (msgspec.DecodeError, ValueError, SchemaInvalid) as error:
                 raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+        for found in registry._topics.values():
+            if len(found.live) >= FOLD_VERSIONS_MIN:
+                found.fold()
         return registry
 
     # ------------------------------------------------------------------------------------------------------- looking
@@ -192,10 +237,33 @@ class Registry:
         """Ids of topics that have schemas, or had."""
         return iter(self._topics)
 
-    def live(self, id_: str) -> list[tuple[int, Definition]]:
-        """(version, schema) of a topic's schemas in force, ascending."""
+    def live(self, id_: str) -> Sequence[tuple[int, Definition]]:
+        """(version, schema) of a topic's schemas in force, ascending; not to be changed."""
         found = self._topics.get(id_)
-        return found.live() if found else []
+        return found.live if found else ()
+
+    def check(self, id_: str, new: Definition, strategy: Strategy) -> None:
+        """Whether a schema that a topic does not have may be added.
+
+        Raises:
+            SchemaIncompatible.
+        """
+        found = self._topics.get(id_)
+        if found is not None:
+            check(new, found.live, strategy, found.suspects(new, strategy) if strategy.transitive else None)
+
+    def check_consumer(self, id_: str, own: Definition, strategy: Strategy) -> None:
+        """Whether a consumer may subscribe with a schema of its own.
+
+        Raises:
+            SchemaInvalid, SchemaIncompatible.
+        """
+        known = self.find(id_, own) is not None
+        if strategy is Strategy.ALWAYS_INCOMPATIBLE or (strategy.transitive and strategy.backward):
+            if not known:
+                self.check(id_, own, strategy)
+            return
+        check_consumer(own, self.live(id_), strategy)
 
     def has_schema(self, id_: str) -> bool:
         """Whether a topic has a schema in force."""
@@ -226,6 +294,25 @@ class Registry:
         found = self._topics.get(id_)
         return found.find(wanted) if found else None
 
+    def readable(self, id_: str, definition: Definition) -> int | None:
+        """The version under which an equal schema can be read, also when it is not in force (any more).
+
+        Raises:
+            SchemaInvalid.
+        """
+        check_sizes(definition, self.schema_bytes_max)
+        wanted = identity(definition)
+        found = self._topics.get(id_)
+        return found.readable(wanted) if found else None
+
+    def life(self, id_: str) -> int:
+        """Tells apart a topic's numbers from those that it had before its schemas were forgotten; 0: it has none.
+
+        The first record is the mark: it stays as long as the numbers count on, deletions included.
+        """
+        found = self._topics.get(id_)
+        return found.life if found else 0
+
     # ------------------------------------------------------------------------------------------------------ changing
 
     def prepare(
@@ -239,8 +326,8 @@ class Registry:
         present = self.find(id_, definition)
         if present is not None:
             return present
+        self.check(id_, definition, strategy)
         found = self._topics.get(id_) or TopicSchemas()
-        check(definition, found.live(), strategy)
         if found.next >= self._versions_max:
             raise SchemasFull(f"{id_} has {found.next} schema versions, the most allowed")
         if found.bytes + len(definition.data) > self._topic_bytes_max:

@@ -76,10 +76,16 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
-    """The bytes of the control row before a range's first entry."""
+    """The bytes of the control row before a range's first entry.
+
+    Attributes:
+        route, range: whose entries follow.
+        schemas: which life of the topic's schemas their versions belong to, as the source told.
+    """
 
     route: Route
     range: Range
+    schemas: int = 0
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True):

@@ -40,6 +40,13 @@ class Progress:
     kind: str = ""
     reason: str = ""
     opened: bool = False
+    schemas: int | None = None
+
+    def same_schemas(self, read: pb.CommandGeoReadResponse) -> bool:
+        """Whether the versions in an answer's entries mean what those of the answers before did."""
+        if self.schemas is None:
+            self.schemas = read.schemas
+        return self.schemas == read.schemas
 
     def answered(self, read: pb.CommandGeoReadResponse, size: int) -> bool:
         """Take one answer's bookkeeping; returns whether the range is over."""
@@ -127,6 +134,11 @@ class Source:
             if set(read.incarnations) - {progress.part.incarnation}:
                 # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
                 progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was made anew in its source"
+                self.over.append(progress)
+                continue
+            if read.sizes and not progress.same_schemas(read):
+                # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
+                progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began anew"
                 self.over.append(progress)
                 continue
             answers.append((progress, read, payload))
@@ -238,7 +250,9 @@ def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
 def _open_range(progress: Progress, assembler: Assembler) -> None:
     if not progress.opened:
         progress.opened = True
-        assembler.control(OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part)))
+        assembler.control(
+            OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part, progress.schemas or 0))
+        )
 
 
 def _close_ranges(source: Source, assembler: Assembler) -> None:

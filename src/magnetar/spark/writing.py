@@ -23,6 +23,7 @@ from magnetar.spark import link as wire
 from magnetar.spark import messages as m
 from magnetar.spark.reading import Connect
 from magnetar.spark.rows import BLOCK, CLOSE, ENTRY, OPEN, Slices
+from magnetar.spark.schemas import Enquirer
 from magnetar.wire import pulsar_pb2 as pb
 
 PIECE_BYTES_MAX: Final = 1 << 20
@@ -38,6 +39,7 @@ class Sending:
     route: m.Route
     part: m.Range
     sent: Position
+    schemas: int = 0
     confirmed: Position | None = None
     entries: int = 0
     messages: int = 0
@@ -101,6 +103,7 @@ class Piece:
         append.request_id, append.topic, append.source, append.uuid = request, part.topic, route.source, route.uuid
         append.incarnation, append.gen = part.incarnation, part.gen
         append.p.ledger, append.p.entry = self.p
+        append.schemas = self.sending.schemas
         append.ledgers.extend(self.ledgers)
         append.entries.extend(self.entries)
         append.first_indexes.extend(self.first_indexes)
@@ -157,6 +160,7 @@ class Courier:
         self._lines: dict[str, Line] = {}
         self._ranges: dict[int, Sending] = {}
         self._request = 0
+        self._enquirer = Enquirer(token, connect=connect)
         self._began_ms = clock_ms()
 
     def feed(self, batch: pa.RecordBatch) -> None:
@@ -170,7 +174,9 @@ class Courier:
             kind, number = int(rows.kind[begin]), int(rows.range[begin])
             if kind == OPEN:
                 opening = m.decode_opening(rows.data(begin, end))
-                self._ranges[number] = Sending(opening.route, opening.range, m.position(opening.range.s))
+                self._ranges[number] = Sending(
+                    opening.route, opening.range, m.position(opening.range.s), opening.schemas
+                )
                 continue
             sending = self._ranges.get(number)
             if sending is None:
@@ -190,6 +196,7 @@ class Courier:
         for line in self._lines.values():
             if isinstance(line.channel, wire.Channel):
                 wire.keep(line.channel, self._token)
+        self._enquirer.close()
         ms = self._clock_ms() - self._began_ms
         return m.TaskReport(tuple(sending.report() for sending in self._ranges.values()), ms)
 
@@ -236,7 +243,12 @@ class Courier:
         lines = {line.channel: line for line in self._lines.values() if line.channel is not None and line.busy}
         for line in lines.values():
             self._fill_window(line)
-        for channel, readable, writable in wire.wait(lines, timeout):
+        sources = self._enquirer.channels
+        timeout = min(timeout, self._enquirer.patience_s) if sources else timeout
+        for channel, readable, writable in wire.wait([*lines, *sources], timeout):
+            if channel in sources:
+                self._enquirer.pump(sources[channel], readable, writable)
+                continue
             line = lines[channel]
             try:
                 for command, _ in channel.pump(readable, writable):
@@ -244,6 +256,8 @@ class Courier:
             except wire.LinkDown as down:
                 if not self._reconnect(line):
                     self._give_up(line, str(down))
+        if sources:
+            self._enquirer.give_up_silent()
         waited = time.monotonic() - began
         for channel, line in lines.items():
             line.silent_s = 0.0 if channel.progress_at >= began else line.silent_s + waited
@@ -267,6 +281,9 @@ class Courier:
         if command.type == wire.ERROR:
             self._give_up(line, command.error.message)
             return
+        if command.type == wire.GEO_SCHEMAS_WANTED:
+            self._wanted(line, command.geo_schemas_wanted)
+            return
         answer = command.geo_append_response
         piece = line.under_way.pop(answer.request_id, None) if command.type == wire.GEO_APPEND_RESPONSE else None
         if piece is None:
@@ -286,6 +303,20 @@ class Courier:
             sending.fail(m.RETRY, answer.reason or f"only {persisted} is persisted")
         elif not sending.trouble:
             self._confirmed(piece, answer.duplicates)
+
+    def _wanted(self, line: Line, wanted: pb.CommandGeoSchemasWanted) -> None:
+        """A piece's schemas mean nothing there: its destination waits for what the source says they are."""
+        channel = line.channel
+        routes = (piece.sending.route for piece in line.under_way.values())
+        address = next((route.source_address for route in routes if route.source == wanted.source), "")
+        if not address:
+            return  # nothing of it is under way any more
+
+        def tell(brought: pb.CommandGeoSchemasBrought) -> None:
+            if line.channel is channel and channel is not None:  # else the piece is given up, and so is its question
+                channel.send(pb.BaseCommand(type=wire.GEO_SCHEMAS_BROUGHT, geo_schemas_brought=brought))
+
+        self._enquirer.ask(address, wanted, self._patience_ms(line), tell)
 
     def _confirmed(self, piece: Piece, duplicates: int) -> None:
         sending = piece.sending

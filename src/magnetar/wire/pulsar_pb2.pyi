@@ -456,19 +456,46 @@ class CommandConnected(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class AuthData(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    AUTH_METHOD_NAME_FIELD_NUMBER: builtins.int
+    AUTH_DATA_FIELD_NUMBER: builtins.int
+    auth_method_name: builtins.str
+    auth_data: builtins.bytes
+    def __init__(
+        self,
+        *,
+        auth_method_name: builtins.str | None = ...,
+        auth_data: builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class CommandAuthChallenge(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     SERVER_VERSION_FIELD_NUMBER: builtins.int
+    CHALLENGE_FIELD_NUMBER: builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     server_version: builtins.str
+    protocol_version: builtins.int
+    @builtins.property
+    def challenge(self) -> AuthData: ...
     def __init__(
         self,
         *,
         server_version: builtins.str | None = ...,
+        challenge: AuthData | None = ...,
+        protocol_version: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["server_version", b"server_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["server_version", b"server_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -477,18 +504,22 @@ class CommandAuthResponse(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     client_version: builtins.str
     protocol_version: builtins.int
+    @builtins.property
+    def response(self) -> AuthData: ...
     def __init__(
         self,
         *,
         client_version: builtins.str | None = ...,
+        response: AuthData | None = ...,
         protocol_version: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2083,10 +2114,13 @@ class CommandGeoReadResponse(message.Message):
     BLOCKED_FIELD_NUMBER: builtins.int
     SOURCE_LEDGERS_FIELD_NUMBER: builtins.int
     SOURCE_ENTRIES_FIELD_NUMBER: builtins.int
+    SCHEMAS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     error: builtins.int
     message: builtins.str
     blocked: builtins.str
+    schemas: builtins.int
+    """which life of the topic's schemas the entries' versions belong to"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @builtins.property
@@ -2146,10 +2180,11 @@ class CommandGeoReadResponse(message.Message):
         blocked: builtins.str | None = ...,
         source_ledgers: abc.Iterable[builtins.int] | None = ...,
         source_entries: abc.Iterable[builtins.int] | None = ...,
+        schemas: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id", "schemas", b"schemas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2171,6 +2206,7 @@ class CommandGeoAppend(message.Message):
     FIRST_INDEXES_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
+    SCHEMAS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     source: builtins.str
@@ -2179,6 +2215,8 @@ class CommandGeoAppend(message.Message):
     """of the source cluster"""
     incarnation: builtins.int
     gen: builtins.int
+    schemas: builtins.int
+    """as GEO_READ told it"""
     @builtins.property
     def p(self) -> GeoPosition:
         """the position sent before the first of these"""
@@ -2208,10 +2246,11 @@ class CommandGeoAppend(message.Message):
         first_indexes: abc.Iterable[builtins.int] | None = ...,
         counts: abc.Iterable[builtins.int] | None = ...,
         sizes: abc.Iterable[builtins.int] | None = ...,
+        schemas: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "p", b"p", "request_id", b"request_id", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "p", b"p", "request_id", b"request_id", "schemas", b"schemas", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "gen", b"gen", "incarnation", b"incarnation", "ledgers", b"ledgers", "p", b"p", "request_id", b"request_id", "sizes", b"sizes", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "gen", b"gen", "incarnation", b"incarnation", "ledgers", b"ledgers", "p", b"p", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2228,6 +2267,7 @@ class CommandGeoAppendResponse(message.Message):
     THROTTLE_MS_FIELD_NUMBER: builtins.int
     DUPLICATES_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    CONFLICT_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     refused: builtins.bool
     """the chain is broken: rewind to the watermark"""
@@ -2246,6 +2286,10 @@ class CommandGeoAppendResponse(message.Message):
     def position(self) -> GeoPosition:
         """of the entry that blocks; what came before it is stored, see `persisted`"""
 
+    @builtins.property
+    def conflict(self) -> GeoSchemaConflict:
+        """with "schema" """
+
     def __init__(
         self,
         *,
@@ -2258,10 +2302,11 @@ class CommandGeoAppendResponse(message.Message):
         throttle_ms: builtins.int | None = ...,
         duplicates: builtins.int | None = ...,
         position: GeoPosition | None = ...,
+        conflict: GeoSchemaConflict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "duplicates", b"duplicates", "persisted", b"persisted", "position", b"position", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2275,6 +2320,7 @@ class GeoCommitTopic(message.Message):
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    CONFLICT_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     blocked: builtins.str
@@ -2288,6 +2334,10 @@ class GeoCommitTopic(message.Message):
     def position(self) -> GeoPosition:
         """of the entry that blocks"""
 
+    @builtins.property
+    def conflict(self) -> GeoSchemaConflict:
+        """with "schema" """
+
     def __init__(
         self,
         *,
@@ -2297,10 +2347,11 @@ class GeoCommitTopic(message.Message):
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
         position: GeoPosition | None = ...,
+        conflict: GeoSchemaConflict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2980,6 +3031,7 @@ class CommandGeoRestore(message.Message):
     SIZES_FIELD_NUMBER: builtins.int
     AFTER_INCARNATION_FIELD_NUMBER: builtins.int
     AFTER_INDEX_FIELD_NUMBER: builtins.int
+    SCHEMAS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     cluster: builtins.str
@@ -2993,6 +3045,8 @@ class CommandGeoRestore(message.Message):
     after_incarnation: builtins.int
     """the entry before the first of these at the peer; 0: it is its first"""
     after_index: builtins.int
+    schemas: builtins.int
+    """as GEO_READ told it"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
         """where each stood in that life"""
@@ -3021,10 +3075,11 @@ class CommandGeoRestore(message.Message):
         sizes: abc.Iterable[builtins.int] | None = ...,
         after_incarnation: builtins.int | None = ...,
         after_index: builtins.int | None = ...,
+        schemas: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "incarnation", b"incarnation", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "incarnation", b"incarnation", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schemas", b"schemas", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "incarnation", b"incarnation", "ledgers", b"ledgers", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "incarnation", b"incarnation", "ledgers", b"ledgers", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3082,6 +3137,209 @@ class CommandGeoRestoreResponse(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "stored", b"stored", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "duplicates", b"duplicates", "held_ends", b"held_ends", "held_firsts", b"held_firsts", "held_incarnations", b"held_incarnations", "reason", b"reason", "refused", b"refused", "request_id", b"request_id", "retry", b"retry", "stored", b"stored", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoSchema(message.Message):
+    """A schema under the number that it has where it comes from."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    version: builtins.int
+    @builtins.property
+    def schema(self) -> Schema: ...
+    def __init__(
+        self,
+        *,
+        version: builtins.int | None = ...,
+        schema: Schema | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["schema", b"schema", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["schema", b"schema", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoSchemaSide(message.Message):
+    """One side of a conflict; without a version: nothing is in force there."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    version: builtins.int
+    type: builtins.str
+    """as REST names it"""
+    digest: builtins.str
+    """the first characters of the identity's SHA-256"""
+    def __init__(
+        self,
+        *,
+        version: builtins.int | None = ...,
+        type: builtins.str | None = ...,
+        digest: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["digest", b"digest", "type", b"type", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["digest", b"digest", "type", b"type", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoSchemaConflict(message.Message):
+    """Why an entry's schema cannot stand at the destination."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    STRATEGY_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    strategy: builtins.str
+    cause: builtins.str
+    @builtins.property
+    def source(self) -> GeoSchemaSide: ...
+    @builtins.property
+    def target(self) -> GeoSchemaSide: ...
+    def __init__(
+        self,
+        *,
+        source: GeoSchemaSide | None = ...,
+        target: GeoSchemaSide | None = ...,
+        strategy: builtins.str | None = ...,
+        cause: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["cause", b"cause", "source", b"source", "strategy", b"strategy", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cause", b"cause", "source", b"source", "strategy", b"strategy", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoSchemas(message.Message):
+    """GEO_SCHEMAS, asked of the source: schemas by the versions that entries carry, also deleted ones."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    SCHEMAS_FIELD_NUMBER: builtins.int
+    VERSIONS_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    topic: builtins.str
+    schemas: builtins.int
+    """as GEO_READ told it"""
+    @builtins.property
+    def versions(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        schemas: builtins.int | None = ...,
+        versions: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schemas", b"schemas", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schemas", b"schemas", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoSchemasResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    FOUND_FIELD_NUMBER: builtins.int
+    MISSING_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    @builtins.property
+    def found(self) -> containers.RepeatedCompositeFieldContainer[GeoSchema]:
+        """those that fit; the rest has to be asked again"""
+
+    @builtins.property
+    def missing(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
+        """never assigned, or forgotten: nobody can say what they mean"""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        found: abc.Iterable[GeoSchema] | None = ...,
+        missing: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["found", b"found", "missing", b"missing", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoSchemasWanted(message.Message):
+    """GEO_SCHEMAS_WANTED, said by a destination in the middle of a GEO_APPEND or GEO_RESTORE: its entries carry versions that mean
+    nothing here. It waits for GEO_SCHEMAS_BROUGHT on the same connection, and answers the request only then.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    SCHEMAS_FIELD_NUMBER: builtins.int
+    VERSIONS_FIELD_NUMBER: builtins.int
+    ticket: builtins.int
+    topic: builtins.str
+    source: builtins.str
+    """the cluster that can tell: as in GEO_APPEND, or GEO_RESTORE's peer"""
+    schemas: builtins.int
+    @builtins.property
+    def versions(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ticket: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        source: builtins.str | None = ...,
+        schemas: builtins.int | None = ...,
+        versions: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["schemas", b"schemas", "source", b"source", "ticket", b"ticket", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["schemas", b"schemas", "source", b"source", "ticket", b"ticket", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoSchemasBrought(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: builtins.int
+    FOUND_FIELD_NUMBER: builtins.int
+    MISSING_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ticket: builtins.int
+    reason: builtins.str
+    """why the source could not be asked: the request is answered `retry`"""
+    @builtins.property
+    def found(self) -> containers.RepeatedCompositeFieldContainer[GeoSchema]: ...
+    @builtins.property
+    def missing(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ticket: builtins.int | None = ...,
+        found: abc.Iterable[GeoSchema] | None = ...,
+        missing: abc.Iterable[builtins.int] | None = ...,
+        reason: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["reason", b"reason", "ticket", b"ticket"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["found", b"found", "missing", b"missing", "reason", b"reason", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3144,6 +3402,10 @@ class BaseCommand(message.Message):
     GEO_STATUS_RESPONSE_FIELD_NUMBER: builtins.int
     GEO_RESTORE_FIELD_NUMBER: builtins.int
     GEO_RESTORE_RESPONSE_FIELD_NUMBER: builtins.int
+    GEO_SCHEMAS_FIELD_NUMBER: builtins.int
+    GEO_SCHEMAS_RESPONSE_FIELD_NUMBER: builtins.int
+    GEO_SCHEMAS_WANTED_FIELD_NUMBER: builtins.int
+    GEO_SCHEMAS_BROUGHT_FIELD_NUMBER: builtins.int
     type: builtins.int
     @builtins.property
     def connect(self) -> CommandConnect: ...
@@ -3253,6 +3515,14 @@ class BaseCommand(message.Message):
     def geo_restore(self) -> CommandGeoRestore: ...
     @builtins.property
     def geo_restore_response(self) -> CommandGeoRestoreResponse: ...
+    @builtins.property
+    def geo_schemas(self) -> CommandGeoSchemas: ...
+    @builtins.property
+    def geo_schemas_response(self) -> CommandGeoSchemasResponse: ...
+    @builtins.property
+    def geo_schemas_wanted(self) -> CommandGeoSchemasWanted: ...
+    @builtins.property
+    def geo_schemas_brought(self) -> CommandGeoSchemasBrought: ...
     def __init__(
         self,
         *,
@@ -3311,9 +3581,13 @@ class BaseCommand(message.Message):
         geo_status_response: CommandGeoStatusResponse | None = ...,
         geo_restore: CommandGeoRestore | None = ...,
         geo_restore_response: CommandGeoRestoreResponse | None = ...,
+        geo_schemas: CommandGeoSchemas | None = ...,
+        geo_schemas_response: CommandGeoSchemasResponse | None = ...,
+        geo_schemas_wanted: CommandGeoSchemasWanted | None = ...,
+        geo_schemas_brought: CommandGeoSchemasBrought | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

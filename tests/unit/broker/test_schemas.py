@@ -281,7 +281,7 @@ def test_schemas_of_a_namespace_that_goes(world: World) -> None:
     assert not stored(node)
 
 
-def test_what_comes_over_a_link_has_no_number_of_another_cluster() -> None:
+def test_a_number_that_its_source_cannot_explain_is_left_out() -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
     for node in (a, b):

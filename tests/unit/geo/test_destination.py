@@ -22,6 +22,7 @@ class Here:
         self.rig = Rig()
         self.machine = LinkDestination(self.rig.outbox, cluster="b", uuid="b-1", host=self.rig, boot=1_000, **limits)
         self.answers: list[pb.CommandGeoAppendResponse] = []
+        self.wanted: list[pb.CommandGeoSchemasWanted] = []
         if greeted:
             self.greet()
 
@@ -42,7 +43,9 @@ class Here:
 
     def send(self, *args: Any, connection: int = 1, payload: bytes | None = None, **fields: Any) -> None:
         request, data = append_request(*args, **fields)
-        self.machine.append(connection, request, data if payload is None else payload, self.answers.append)
+        self.machine.append(
+            connection, request, data if payload is None else payload, self.answers.append, self.wanted.append
+        )
         self.rig.pump()
 
     def stored(self) -> list[tuple[Position, str, int]]:
@@ -157,7 +160,7 @@ def test_too_large_stops_at_that_message_and_keeps_what_came_before() -> None:
 def test_spoilt_bytes_are_never_stored() -> None:
     here = Here()
     request, data = append_request([message("abc")], [(3, 0)])
-    here.machine.append(1, request, data[:-1] + b"X", here.answers.append)
+    here.machine.append(1, request, data[:-1] + b"X", here.answers.append, here.wanted.append)
     assert (here.last.blocked, place(here.last.position)) == ("corrupt", Position(3, 0))
     assert here.rig.writes == []
 
