@@ -11,7 +11,8 @@ from magnetar.broker.control import LinkState, SkipPreview
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import TopicName, check_cluster
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
-from magnetar.metadata.policies import Int64, ReplicationStart
+from magnetar.metadata.policies import ReplicationStart
+from magnetar.metadata.policytypes import Int64
 
 geo = Routes("Links", "/geo/v1", own=True)
 

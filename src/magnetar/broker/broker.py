@@ -14,6 +14,7 @@ from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.fences import Fences
 from magnetar.broker.idempotency_topics import Idempotencies
 from magnetar.broker.keeper import CursorKeeper
+from magnetar.broker.limits import Limits
 from magnetar.broker.links import Links
 from magnetar.broker.machines import Machines
 from magnetar.broker.producers import Producer
@@ -111,6 +112,7 @@ class Broker:
         self._pending_bytes = 0
         self._held: set[int] = set()
         self._names = 0
+        self.limits = Limits(self)
         self.catalog = Catalog(
             self,
             {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)},
@@ -203,11 +205,11 @@ class Broker:
             record,
             log,
             self.outbox,
-            producers_max=self.config.producers_per_topic_max,
-            consumers_max=self.config.consumers_per_topic_max,
+            limits=self.limits.of(name),
             on_confirmed=self.links.confirmed,
         )
         self.topics[text] = topic
+        self.limits.added(topic)
         self.catalog.deleted.discard(text)
         topic.durable = self.config.fsync == "always" or self.links.replicated(name)
         self.links.added(topic)
@@ -231,7 +233,7 @@ class Broker:
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         """A subscription of a topic over a cursor."""
-        return Subscription(
+        made = Subscription(
             self.outbox,
             topic.log,
             topic.text,
@@ -243,6 +245,8 @@ class Broker:
             on_dirty=self._cursor_dirty if durable else _ignore,
             on_detached=self._consumer_detached,
         )
+        self.limits.made(topic, made)
+        return made
 
     # ------------------------------------------------------------------------------------------------- driver's events
 
@@ -374,7 +378,7 @@ class Broker:
         append.extra["bytes"] = size
         session.pending_bytes += size
         self._pending_bytes += size
-        if self._pending_bytes > self.config.pending_publish_bytes_max and not session.held:
+        if self._pending_bytes > self.config.pending_publish_bytes_max and session.number not in self._held:
             session.hold(True)
             self._held.add(session.number)
 
@@ -463,6 +467,7 @@ class Broker:
 
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: links and retention follow it."""
+        self.limits.policies_changed(change)
         self.links.policies_changed(change)
         self.replication.policies_changed(change)
         self.deduplications.policies_changed(change)

@@ -113,6 +113,7 @@ class Catalog:
         try:
             self.check_namespace(name)
             self._check_creatable(name, create and self._broker.config.auto_create_topics)
+            self.check_room(name.namespace_name, 1)
         except BrokerError as error:
             then(None, error)
             return
@@ -136,6 +137,19 @@ class Catalog:
             )
         if not create:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+
+    def check_room(self, namespace: NamespaceName, topics: int) -> None:
+        """Whether a client or an administrator may create so many topics here (a link's are not refused).
+
+        Raises:
+            BrokerError: NOT_ALLOWED: the policies of the namespace.
+        """
+        if not self._broker.resources.may_create(namespace):
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"cluster {self._broker.cluster} is not among the allowed clusters of namespace {namespace}",
+            )
+        self._broker.limits.check_topics(namespace, topics)
 
     def create(self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None) -> None:
         """Create one topic (or one partition), durably."""
@@ -295,12 +309,12 @@ class Catalog:
         if name in topic.subscriptions:
             done(None)
             return
-        if len(topic.subscriptions) >= self._broker.config.subscriptions_per_topic_max:
+        if sum(1 for _ in topic.durable_subscriptions()) >= topic.limits.subscriptions:
             done(
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
-                    f"topic {topic.text} has {len(topic.subscriptions)} subscriptions, the most allowed "
-                    "(subscriptions_per_topic_max)",
+                    f"topic {topic.text} has {topic.limits.subscriptions} durable subscriptions or more, the most allowed "
+                    "(policy max-subscriptions, subscriptions_per_topic_max)",
                 )
             )
             return
@@ -420,10 +434,18 @@ class Catalog:
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
         if topic.deleting:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted")
-        if topic.consumer_count() >= topic.consumers_max:
+        if topic.consumer_count() >= topic.limits.consumers:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
-                f"topic {topic.text} has {topic.consumers_max} consumers (consumers_per_topic_max)",
+                f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed (policy max-consumers, "
+                "consumers_per_topic_max)",
+            )
+        present = topic.subscriptions.get(command.subscription)
+        if present is not None and len(present.consumers) >= topic.limits.consumers_per_subscription:
+            raise BrokerError(
+                ErrorCode.CONSUMER_BUSY,
+                f"subscription {present.name} of {topic.text} has {len(present.consumers)} consumers, the most allowed (policy "
+                "max-consumers-per-subscription)",
             )
         if command.subType not in set(SubType):
             raise BrokerError(

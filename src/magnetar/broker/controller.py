@@ -188,6 +188,7 @@ class Controller(FailoverController, SchemaController):
             broker.catalog.check_namespace(name)
             if broker.catalog.known(name):
                 raise Conflict(f"topic {topic} exists already")
+            self._check_room(name, partitions or 1)
             if partitions is None:
                 broker.catalog.create(
                     name,
@@ -200,6 +201,12 @@ class Controller(FailoverController, SchemaController):
 
         self._enter(create)
 
+    def _check_room(self, name: TopicName, topics: int) -> None:
+        try:
+            self._broker.catalog.check_room(name.namespace_name, topics)
+        except BrokerError as error:
+            raise PreconditionFailed(error.message) from error
+
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
         """Grow a partitioned topic."""
         name = TopicName.parse(topic)
@@ -210,6 +217,7 @@ class Controller(FailoverController, SchemaController):
                 raise NotFound(f"topic {topic} does not exist or is not partitioned")
             if not present < partitions <= PARTITIONS_MAX:
                 raise Unprocessable(f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}")
+            self._check_room(name, partitions - present)
             change = self._broker.resources.update_partitioned(name, partitions)
             self._broker.create_partitions(name, partitions, change, done)
 

@@ -78,11 +78,11 @@ class Producers:
     """Who may publish to one topic now.
 
     Args:
-        producers_max: a ceiling on live producers of the topic.
+        maximum: a ceiling on live producers of the topic; a lower one closes nobody.
     """
 
-    def __init__(self, producers_max: int) -> None:
-        self._max = producers_max
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
         self.live: dict[str, Producer] = {}
         self.waiting: list[Producer] = []
         self.topic_epoch = 0
@@ -132,10 +132,10 @@ class Producers:
                 ErrorCode.PRODUCER_BUSY,
                 "another producer has exclusive access to the topic",
             )
-        if len(others) >= self._max:
+        if len(others) >= self.maximum:
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
-                f"the topic has {len(others)} producers, the most allowed (producers_per_topic_max)",
+                f"the topic has {len(others)} producers, the most allowed (policy max-producers, producers_per_topic_max)",
             )
         for loser in evicted:
             self.live.pop(loser.name, None)

@@ -76,6 +76,7 @@ class Publishing:
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                self._topic.check_entry(seen, len(frame.payload))
                 if idempotency is not None:
                     keyed = idempotency.judge(seen)
                     if keyed is not None and not keyed.count:

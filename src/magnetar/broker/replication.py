@@ -150,7 +150,7 @@ class Replication:
     def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
         """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
         here = self.broker.cluster
-        others = set(self.broker.resources.replication_clusters(topic.name.namespace_name))
+        others = set(self.broker.resources.topic_replication_clusters(topic.name))
         sources = others | {here}
         heard = self._heard.get(topic.text, set())
         return frozenset(
@@ -243,7 +243,7 @@ class Replication:
         for topic in self.broker.topics.values():
             if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
                 # A source that the policy no longer names counts again when its link is heard again.
-                others = set(self.broker.resources.replication_clusters(topic.name.namespace_name))
+                others = set(self.broker.resources.topic_replication_clusters(topic.name))
                 heard = self._heard.setdefault(topic.text, set())
                 for source in sorted(heard - others):
                     heard.discard(source)

@@ -57,6 +57,7 @@ class Session:
         self.writable = True
         self.pending_bytes = 0
         self.held = False
+        self._holds: set[str] = set()
         self._handlers: dict[int, Callable[[Any], None]] = {
             18: lambda c: self.send(commands.pong()),
             19: lambda c: None,
@@ -177,7 +178,10 @@ class Session:
         """The subscription let the consumer go by itself (seek, deletion): its id is free again."""
         self.consumers.detached(consumer_id)
 
-    def hold(self, hold: bool) -> None:
-        """Stop or go on reading from the socket: its bytes stay with the sender."""
-        self.held = hold
-        self.outbox.put(Hold(self.number, hold))
+    def hold(self, hold: bool, reason: str = "memory") -> None:
+        """Stop or go on reading from the socket: its bytes stay with the sender. It is read when no reason is left."""
+        before = self.held
+        (self._holds.add if hold else self._holds.discard)(reason)
+        self.held = bool(self._holds)
+        if self.held != before:
+            self.outbox.put(Hold(self.number, self.held))

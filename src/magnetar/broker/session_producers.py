@@ -8,6 +8,7 @@ from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
+from magnetar.broker.throttling import THROTTLED_BYTES_MAX
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
@@ -45,6 +46,7 @@ class SessionProducers:
         self.topics: dict[int, Topic] = {}
         self._opening: set[int] = set()
         self._recently_closed: list[int] = []
+        self._throttled_bytes = 0
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
         """Command type -> what answers it. SEND is not among them: it comes in runs, to `publish`."""
@@ -244,8 +246,26 @@ class SessionProducers:
             raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
         if not producer.ready:
             raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
-        publishing = Publishing(self._session, producer, self.topics[producer_id], link=self._session.geo is not None)
-        publishing.take(frames, self._broker.config.message_bytes_max)
+        topic = self.topics[producer_id]
+        if topic.publish_throttle is not None:
+            frames = topic.publish_throttle.admit(producer, self, frames)
+        if frames:
+            self.publish_now(producer, frames)
+
+    def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
+        """Publish, whatever a rate says."""
+        topic = self.topics.get(producer.producer_id)
+        if topic is not None and not producer.closed:
+            publishing = Publishing(self._session, producer, topic, link=self._session.geo is not None)
+            publishing.take(frames, self._broker.config.message_bytes_max)
+
+    def throttled(self, size: int) -> None:
+        """So many bytes more (or fewer) of this connection wait for a publish rate: too many stop the socket."""
+        self._throttled_bytes += size
+        if self._throttled_bytes > THROTTLED_BYTES_MAX:
+            self._session.hold(True, "rate")
+        elif self._throttled_bytes <= THROTTLED_BYTES_MAX // 2:
+            self._session.hold(False, "rate")
 
     def drop(self, producer_id: int) -> None:
         """Forget a producer; whoever waits for its topic comes next."""
@@ -253,6 +273,9 @@ class SessionProducers:
         topic = self.topics.pop(producer_id, None)
         if producer is None or topic is None:
             return
+        if topic.publish_throttle is not None:
+            topic.publish_throttle.forget(producer)
+        topic.used_ms = self._broker.outbox.now_ms
         self._recently_closed.append(producer_id)
         del self._recently_closed[:-RECENTLY_CLOSED_MAX]
         if topic.deduplication is not None and producer.numbers is not None:

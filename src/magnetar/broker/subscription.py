@@ -10,6 +10,7 @@ and asks for things only through its outbox and the two callbacks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from magnetar.broker import subscription_stats
@@ -22,6 +23,7 @@ from magnetar.broker.dispatch.key_shared import KeyShared
 from magnetar.broker.dispatch.shared import Shared
 from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundings
 from magnetar.broker.effects import Note, Outbox, Send
+from magnetar.broker.rates import Rate, rate_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.cursor import Cursor, bits_of
@@ -122,6 +124,7 @@ class Subscription(AckedSubscription):
         self._around = Surroundings(outbox, log, cursor, topic, name, partition, limits)
         self._dispatcher: Dispatcher = Exclusive(self._around)
         self._typed = False
+        self._own_rate: Rate | None = None
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
@@ -203,6 +206,34 @@ class Subscription(AckedSubscription):
             if consumer.connection == connection:
                 consumer.paused = False
         self._dispatcher.dispatch()
+
+    def follow(
+        self,
+        *,
+        unacked_per_consumer_max: int,
+        unacked_per_subscription_max: int,
+        topic_rate: Rate | None,
+        own_rate: tuple[int, int, int],
+        delays: bool,
+    ) -> None:
+        """Policies changed: go on by these.
+
+        Args:
+            unacked_per_consumer_max, unacked_per_subscription_max: see `Limits`.
+            topic_rate: of dispatch, shared by the topic's subscriptions.
+            own_rate: messages, bytes, period in ms of this subscription's own; 0 or below: no limit of that kind.
+            delays: whether `deliver_at` is kept to.
+        """
+        around = self._around
+        around.limits = replace(
+            around.limits,
+            unacked_per_consumer_max=unacked_per_consumer_max,
+            unacked_per_subscription_max=unacked_per_subscription_max,
+        )
+        self._own_rate = rate_of(*own_rate, self._outbox.now_ms, self._own_rate)
+        around.rates = tuple(rate for rate in (topic_rate, self._own_rate) if rate is not None)
+        around.delays = delays
+        self._dispatcher.limits_changed()
 
     @property
     def held(self) -> bool:

@@ -15,14 +15,18 @@ from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Write
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.producers import Producer, Producers
+from magnetar.broker.rates import Rate
 from magnetar.broker.records import TopicRecord
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.throttling import PublishThrottle
+from magnetar.broker.topiclimits import TopicLimits
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.storage.entries import Append, Location, NewEntry
+from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import commands
+from magnetar.wire.metadata import Inspected
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated import ReplicatedTopic
@@ -92,7 +96,7 @@ class Topic:
         record: its durable facts.
         log: its part of the broker's log.
         outbox: the broker's.
-        producers_max, consumers_max: ceilings (`producers_per_topic_max`, `consumers_per_topic_max`).
+        limits: what its policies say; kept up to date by `broker.limits`.
         on_confirmed: called with this topic after entries became readable (links and statistics).
     """
 
@@ -103,8 +107,7 @@ class Topic:
         log: TopicLog,
         outbox: Outbox,
         *,
-        producers_max: int,
-        consumers_max: int,
+        limits: TopicLimits,
         on_confirmed: Callable[["Topic"], None],
     ) -> None:
         self.name = name
@@ -112,9 +115,13 @@ class Topic:
         self.record = record
         self.log = log
         self.outbox = outbox
-        self.producers = Producers(producers_max)
+        self.limits = limits
+        self.publish_throttle: PublishThrottle | None = None
+        self.dispatch_rate: Rate | None = None
+        self.used_ms = outbox.now_ms
+        """When somebody last published, came or went."""
+        self.producers = Producers(limits.producers)
         self.subscriptions: dict[str, Subscription] = {}
-        self.consumers_max = consumers_max
         self.durable = True
         self.fenced = False
         self.deleting = False
@@ -151,6 +158,32 @@ class Topic:
                 ErrorCode.SERVICE_NOT_READY,
                 f"topic {self.text} waits for its storage to come back",
             )
+
+    def check_entry(self, seen: Inspected, size: int) -> None:
+        """Refuse what a client's message may not be by policy.
+
+        Args:
+            seen: the message, or batch.
+            size: its bytes.
+
+        Raises:
+            BrokerError: NOT_ALLOWED: it is too large, or wants to wait for too long.
+        """
+        limits = self.limits
+        if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on "
+                f"{self.text}",
+            )
+        if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
+            wait_ms = seen.metadata.deliver_at_time - self.outbox.now_ms
+            if wait_ms > limits.delayed.delay_ms_max:
+                raise BrokerError(
+                    ErrorCode.NOT_ALLOWED,
+                    f"a delay of {wait_ms} ms is over the {limits.delayed.delay_ms_max} that policy delayed-delivery allows on "
+                    f"{self.text}",
+                )
 
     def append(
         self,
@@ -207,6 +240,9 @@ class Topic:
         count = sum(entry.count for entry in entries)
         producer.messages += count
         producer.bytes += size
+        self.used_ms = self.outbox.now_ms
+        if self.publish_throttle is not None and self.publish_throttle.rate is not None:
+            self.publish_throttle.rate.take(count, size)
         return append
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
@@ -340,3 +376,5 @@ class Topic:
         assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
         assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()
+        if self.publish_throttle is not None:
+            self.publish_throttle.validate()

@@ -46,8 +46,7 @@ class Upkeep:
         for topic in list(self._broker.topics.values()):
             if topic.log.last == NONE:
                 continue
-            self.expire(topic, now_ms)
-            self.check_quota(topic, now_ms)
+            self.enforce(topic, now_ms)
             self._broker.deduplications.tick(topic, now_ms)
             self._broker.idempotencies.tick(topic, now_ms)
             self.trim(topic)
@@ -57,6 +56,12 @@ class Upkeep:
         self._schedule()
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
+
+    def enforce(self, topic: Topic, now_ms: int) -> None:
+        """Expiry and quotas of one topic, as its policies are now."""
+        if topic.log.last != NONE and not topic.deleting:
+            self.expire(topic, now_ms)
+            self.check_quota(topic, now_ms)
 
     def expire(self, topic: Topic, now_ms: int) -> None:
         """Acknowledge what is older than the namespace's TTL."""

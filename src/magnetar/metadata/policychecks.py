@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.metadata.errors import PreconditionFailed
-from magnetar.metadata.policies import BacklogQuota, RetentionPolicies
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies
 from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
 
 PERIOD_S_MAX: Final = 24 * 3600
@@ -78,14 +78,14 @@ def retention(policy: RetentionPolicies) -> None:
         raise PreconditionFailed("retention time and size are both 0 or both not: one 0 alone would keep nothing")
 
 
-def quotas(by_kind: Mapping[str, BacklogQuota]) -> None:
+def quotas(by_kind: Mapping[BacklogQuotaType, BacklogQuota]) -> None:
     """Limits from -1 on."""
     for quota in by_kind.values():
         if quota.limit_size < -1 or quota.limit_time < -1:
             raise PreconditionFailed("limitSize and limitTime of a backlog quota are -1 (no limit), 0 or more")
 
 
-def retention_beside_quotas(policy: RetentionPolicies | None, by_kind: Mapping[str, BacklogQuota]) -> None:
+def retention_beside_quotas(policy: RetentionPolicies | None, by_kind: Mapping[BacklogQuotaType, BacklogQuota]) -> None:
     """A retention that a backlog quota makes meaningless is refused, as by Pulsar."""
     if policy is None or policy.time_minutes == 0:
         return

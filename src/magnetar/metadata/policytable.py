@@ -102,9 +102,9 @@ def _count(name: str, namespace: str, topic: str, summary: str, enforced: str, s
     )
 
 
-def _fields(namespace: str, topic: str) -> dict[str, str]:
+def _fields(namespace: str, topic: str) -> dict[str, Any]:
     """`field:path` of both levels."""
-    fields = {}
+    fields: dict[str, Any] = {}
     for level, text in (("namespace", namespace), ("topic", topic)):
         if text:
             fields[level], _, fields[f"{level}_path"] = text.partition(":")

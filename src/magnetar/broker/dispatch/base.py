@@ -23,6 +23,9 @@ from magnetar.wire import commands
 ACTIVE_CHANGE_VERSION: Final = 12
 """Clients below this protocol version do not know ACTIVE_CONSUMER_CHANGE."""
 
+WAKE_MS_MIN: Final = 5
+"""Between two looks at a dispatch rate: at high rates many messages go at a time, not each by its own timer."""
+
 MARKER: Final = int(EntryFlags.MARKER)
 
 
@@ -56,6 +59,7 @@ class Dispatcher(ABC):
         self.reading = Reading(surroundings, self.dispatch)
         self.closed = False
         self._again_at_end = False
+        self._rate_timer = False
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -140,6 +144,26 @@ class Dispatcher(ABC):
         if not self._again_at_end:
             self._again_at_end = True
             self.around.outbox.put(Timer(self.around.outbox.now_ms, self._go_on))
+
+    def throttled(self) -> bool:
+        """Whether nothing may be sent now because of a rate; a timer goes on when something may."""
+        if not self.around.rates or self.around.messages_by_rate() > 0:
+            return False
+        if not self._rate_timer:
+            self._rate_timer = True
+            outbox = self.around.outbox
+            outbox.put(Timer(outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN), self._rate_due))
+        return True
+
+    def _rate_due(self, now_ms: int) -> None:
+        self._rate_timer = False
+        if not self.closed:
+            self.dispatch()
+
+    def limits_changed(self) -> None:
+        """The surroundings' limits are others: what they held back may go."""
+        if not self.closed:
+            self.dispatch()
 
     def _go_on(self, now_ms: int) -> None:
         self._again_at_end = False

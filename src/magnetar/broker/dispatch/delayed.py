@@ -55,6 +55,12 @@ class Delayed:
         self._arm()
         return ready
 
+    def take_all(self) -> list[Position]:
+        """Every entry, no longer remembered: nobody has to wait any more."""
+        taken = [position for _at_ms, position in self._heap]
+        self.clear()
+        return taken
+
     def clear(self) -> None:
         """Forget all."""
         self._heap.clear()

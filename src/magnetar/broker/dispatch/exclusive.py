@@ -105,19 +105,24 @@ class Exclusive(Dispatcher):
             if budget <= 0:
                 self.dispatch_again()
                 break
-            entries = self.reading.peek(consumer.permits, budget)
+            if self.throttled():
+                break
+            room = consumer.permits
+            if self.around.rates:
+                room = min(room, self.around.messages_by_rate())
+                budget = min(budget, self.around.bytes_by_rate())
+            entries = self.reading.peek(room, budget)
             if not entries:
                 break
-            budget -= self._send(consumer, entries, buffers)
+            budget -= self._send(consumer, entries, buffers, room)
         if buffers:
             self.around.outbox.put(Send(consumer.connection, buffers))
 
-    def _send(self, consumer: Consumer, entries: list[StoredEntry], buffers: list[bytes]) -> int:
-        """Add entries to the buffers until the permits are used up; their bytes."""
+    def _send(self, consumer: Consumer, entries: list[StoredEntry], buffers: list[bytes], permits: int) -> int:
+        """Add entries to the buffers until so many messages are in; their bytes."""
         cursor = self.around.cursor
         partition = self.around.partition
         look_up = not cursor.in_order
-        permits = consumer.permits
         messages = sent = size = dealt_with = 0
         for entry in entries:
             if messages >= permits:
@@ -141,6 +146,8 @@ class Exclusive(Dispatcher):
             size += len(entry.data)
         self.reading.take(entries, dealt_with)
         count_sent(consumer, sent, messages, size, self.around.outbox.now_ms)
+        if self.around.rates:
+            self.around.sent(messages, size)
         return size
 
     def in_flight(self) -> int:

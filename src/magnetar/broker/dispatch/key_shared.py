@@ -197,7 +197,9 @@ class KeyShared(MultipleConsumers):
             if budget <= 0:
                 self.dispatch_again()
                 return
-            room = self.around.limits.look_ahead_entries_max - self._waiting_count
+            if self.throttled():
+                return
+            room = min(self.around.limits.look_ahead_entries_max - self._waiting_count, self.around.messages_by_rate())
             if room <= 0:
                 return
             entries = self.take_new(min(room, ROUND_ENTRIES_MAX), sys.maxsize, budget)
@@ -210,7 +212,7 @@ class KeyShared(MultipleConsumers):
         heads = [(self.waiting[slot][0], slot) for slot in self._ready[consumer]]
         heapify(heads)
         size = 0
-        while heads and consumer.can_receive and not self.blocked and size < budget:
+        while heads and consumer.can_receive and not self.blocked and size < budget and not self.throttled():
             position, slot = heads[0]
             entry = self.refetch.get(position, self.around.limits.read_entries_max)
             if entry is None:

@@ -135,6 +135,7 @@ class MultipleConsumers(Dispatcher):
         limits = self.around.limits
         return min(
             consumer.permits,
+            self.around.messages_by_rate(),
             limits.unacked_per_consumer_max - consumer.unacked,
             limits.unacked_per_subscription_max - self.unacked,
         )
@@ -156,7 +157,7 @@ class MultipleConsumers(Dispatcher):
 
     def dispatch(self) -> None:
         """Send what can be sent now, in one effect per consumer."""
-        if self.closed or self.around.held or not self.consumers or self.blocked:
+        if self.closed or self.around.held or not self.consumers or self.blocked or self.throttled():
             return
         self.send_ready()
         buffers, self._buffers = self._buffers, {}
@@ -189,7 +190,7 @@ class MultipleConsumers(Dispatcher):
     def _left_out(self, entry: StoredEntry) -> bool:
         if entry.flags & MARKER:
             return True
-        return bool(entry.flags & DELAYED) and self.hold_back(entry)
+        return bool(entry.flags & DELAYED) and self.around.delays and self.hold_back(entry)
 
     def hold_back(self, entry: StoredEntry) -> bool:
         """Whether a delayed entry has to wait; if so it is remembered."""
@@ -218,6 +219,8 @@ class MultipleConsumers(Dispatcher):
             messages += count
             size += len(entry.data)
         count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
+        if self.around.rates:
+            self.around.sent(messages, size)
         consumer.unacked += messages
         self.unacked += messages
         limits = self.around.limits
@@ -326,6 +329,16 @@ class MultipleConsumers(Dispatcher):
             freed = True
         return freed
 
+    def limits_changed(self) -> None:
+        """Others may be blocked now, and delayed entries free."""
+        limits = self.around.limits
+        for consumer in self.consumers:
+            consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
+        self.blocked = self.unacked >= limits.unacked_per_subscription_max
+        if not self.around.delays:
+            self._send_due(self.delayed.take_all())
+        self.dispatch()
+
     # ---------------------------------------------------------------------------------------------------- redelivery
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
@@ -360,14 +373,17 @@ class MultipleConsumers(Dispatcher):
             )
 
     def _take_due(self) -> None:
+        self._send_due(self.delayed.take_due())
+        self.dispatch()
+
+    def _send_due(self, positions: list[Position]) -> None:
         due = []
-        for position in self.delayed.take_due():
+        for position in positions:
             if self.around.cursor.is_acked(position):
                 self.not_delayed(position)
             else:
                 due.append(position)
         self.to_send_again(due)
-        self.dispatch()
 
     def lost(self, position: Position) -> None:
         """An entry that was to be sent again exists no more."""

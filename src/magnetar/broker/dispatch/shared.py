@@ -65,6 +65,8 @@ class Shared(MultipleConsumers):
             if budget <= 0:
                 self.dispatch_again()
                 return
+            if self.throttled():
+                return
             room = self.room(consumer)
             entries = self._old(room) if self.again else []
             # An entry that cannot be read does not stop the others.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.broker.effects import Outbox
+from magnetar.broker.rates import UNLIMITED, Rate
 from magnetar.core.ids import Position
 from magnetar.storage.cursor import Cursor, CursorLog
 from magnetar.storage.entries import StoredEntry
@@ -67,6 +68,8 @@ class Surroundings:
         topic, subscription: names, for reads and for messages to people.
         partition: the topic's number, -1 when it is no partition.
         held: nothing is sent, whoever is connected: the subscription is fenced (`broker.fences`).
+        rates: dispatch rates, the topic's and the subscription's own; usually none.
+        delays: whether entries wait for their `deliver_at_time`.
     """
 
     outbox: Outbox
@@ -77,6 +80,28 @@ class Surroundings:
     partition: int = -1
     limits: Limits = field(default_factory=Limits)
     held: bool = False
+    rates: tuple[Rate, ...] = ()
+    delays: bool = True
+
+    def messages_by_rate(self) -> int:
+        """Messages that the rates let go now."""
+        now_ms = self.outbox.now_ms
+        return min((rate.messages(now_ms) for rate in self.rates), default=UNLIMITED)
+
+    def bytes_by_rate(self) -> int:
+        """Bytes that the rates let go now."""
+        now_ms = self.outbox.now_ms
+        return min((rate.bytes(now_ms) for rate in self.rates), default=UNLIMITED)
+
+    def sent(self, messages: int, size: int) -> None:
+        """So much went to consumers."""
+        for rate in self.rates:
+            rate.take(messages, size)
+
+    def wait_ms(self) -> int:
+        """Until the rates let something go; 0: now."""
+        now_ms = self.outbox.now_ms
+        return max((rate.wait_ms(now_ms) for rate in self.rates), default=0)
 
     def __str__(self) -> str:
         return f"subscription {self.subscription} of {self.topic}"

@@ -1,0 +1,138 @@
+"""Limits of topics by policy: which hold for each (topic > namespace > clusters.toml), and that live topics follow at once.
+
+A change of policies is worked into every topic that it concerns in the event that makes it durable, before the
+administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.effects import Timer
+from magnetar.broker.rates import rate_of
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.throttling import PublishThrottle
+from magnetar.broker.topic import Topic
+from magnetar.broker.topiclimits import TopicLimits, limits_of
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.change import Change
+from magnetar.metadata.policies import Policies
+from magnetar.metadata.topicpolicies import TopicPolicies
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+UPKEEP_TOPICS: Final = 50
+"""Topics looked at in one event after a change of their policies: what expiry and quotas cost must not hold up a publish."""
+
+
+class Limits:
+    """The limits of all topics of a broker.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._known: dict[tuple[int, int], tuple[TopicPolicies, Policies, TopicLimits]] = {}
+        self._concerned: dict[str, None] = {}
+
+    def of(self, name: TopicName) -> TopicLimits:
+        """What holds for a topic now."""
+        resources = self._broker.resources
+        own, shared = resources.topic_policies(name), resources.shared_policies(name.namespace_name)
+        # Policies are frozen, so the same objects have the same limits: thousands of topics share one computation.
+        known = self._known.get((id(own), id(shared)))
+        if known is not None and known[0] is own and known[1] is shared:
+            return known[2]
+        limits = limits_of(own, shared, self._broker.config)
+        if len(self._known) > 1000:
+            self._known.clear()
+        self._known[id(own), id(shared)] = (own, shared, limits)
+        return limits
+
+    # ------------------------------------------------------------------------------------------------------ following
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists."""
+        self._follow(topic)
+
+    def made(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription was made."""
+        self._follow_subscription(topic, subscription, self.of(topic.name))
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of policies is in force."""
+        namespaces, topics = set(change.namespaces), set(change.topics)
+        if not namespaces and not topics:
+            return
+        for topic in self._broker.topics.values():
+            name = topic.name
+            if f"{name.tenant}/{name.namespace}" in namespaces or (topics and str(name.base) in topics):
+                self._follow(topic)
+                if not self._concerned:
+                    self._broker.outbox.put(Timer(self._broker.outbox.now_ms, self._look))
+                self._concerned[topic.text] = None
+
+    def _look(self, now_ms: int) -> None:
+        """Expiry and quotas do not wait for their next round when the policy changed."""
+        for text in list(self._concerned)[:UPKEEP_TOPICS]:
+            del self._concerned[text]
+            topic = self._broker.topics.get(text)
+            if topic is not None:
+                self._broker.upkeep.enforce(topic, now_ms)
+        if self._concerned:
+            self._broker.outbox.put(Timer(now_ms, self._look))
+
+    def _follow(self, topic: Topic) -> None:
+        limits, now_ms = self.of(topic.name), self._broker.outbox.now_ms
+        if topic.limits is limits:
+            return
+        topic.limits = limits
+        topic.producers.maximum = limits.producers
+        publish = limits.publish
+        before = topic.publish_throttle
+        rate = rate_of(publish.messages, publish.bytes, 1000, now_ms, before.rate if before is not None else None)
+        if before is not None:
+            before.set_rate(rate)
+            if rate is None:
+                topic.publish_throttle = None
+        elif rate is not None:
+            topic.publish_throttle = PublishThrottle(self._broker.outbox, rate)
+        dispatch = limits.dispatch
+        topic.dispatch_rate = rate_of(
+            dispatch.messages, dispatch.bytes, dispatch.period_s * 1000, now_ms, topic.dispatch_rate
+        )
+        for subscription in topic.subscriptions.values():
+            self._follow_subscription(topic, subscription, limits)
+
+    def _follow_subscription(self, topic: Topic, subscription: Subscription, limits: TopicLimits) -> None:
+        each = limits.subscription_dispatch
+        subscription.follow(
+            unacked_per_consumer_max=limits.unacked_per_consumer,
+            unacked_per_subscription_max=limits.unacked_per_subscription,
+            topic_rate=topic.dispatch_rate,
+            own_rate=(each.messages, each.bytes, each.period_s * 1000),
+            delays=limits.delayed.active,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- refusals
+
+    def check_topics(self, namespace: NamespaceName, more: int) -> None:
+        """Whether a namespace may have so many more topics.
+
+        Raises:
+            BrokerError: NOT_ALLOWED, naming the policy.
+        """
+        shared = self._broker.resources.shared_policies(namespace)
+        most = shared.max_topics_per_namespace
+        if not most:
+            return
+        prefix = f"persistent://{namespace}/"
+        present = sum(text.startswith(prefix) and not text.startswith(prefix + "__") for text in self._broker.topics)
+        if present + more > most:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"namespace {namespace} has {present} topics and may have {most}: maxTopicsPerNamespace, "
+                f"magnetar namespaces set {namespace} max-topics NUMBER",
+            )
