@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Unprocessable
-from magnetar.schemas.compatibility import check
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid, SchemasFull
 from magnetar.schemas.keyvalue import from_text, to_text
 from magnetar.schemas.registry import Record, Registry, schema_id
@@ -101,7 +100,7 @@ def described(version: int, record: Record) -> dict[str, Any]:
         "timestamp": record.time_ms,
         "data": data,
         "properties": dict(record.properties),
-    }
+    } | ({"foreign": True} if record.foreign else {})
 
 
 def listed(registry: Registry, ids: list[str]) -> list[dict[str, Any]]:
@@ -188,7 +187,7 @@ class SchemaController:
         reason = ""
         if self.schema_version(topic, definition) < 0:
             try:
-                check(definition, self._broker.schemas.registry.live(id_), strategy)
+                self._broker.schemas.registry.check(id_, definition, strategy)
             except SchemaIncompatible as error:
                 reason = str(error)
         answer = {"compatibility": not reason, "schemaCompatibilityStrategy": strategy.value}

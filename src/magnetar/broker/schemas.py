@@ -230,7 +230,8 @@ class Schemas:
     def bring(self, topic: TopicName, definition: Definition, then: Registered) -> None:
         """Get or make a schema that messages from another cluster were written with.
 
-        One that can only be read any more (it was deleted here) will do: it is not put in force again.
+        One that can only be read any more (it was deleted here) will do: it is not put in force again. Where the policy is
+        `foreign`, one that is new here can only be read either: no producer's schema is compared with it.
         """
         id_ = schema_id(topic)
 
@@ -238,6 +239,9 @@ class Schemas:
             present, rules = self.registry.readable(id_, definition), self.rules(topic)
             if present is not None:
                 return present
+            if self._broker.resources.schema_replication(topic) == "foreign":
+                now_ms = self._outbox.now_ms
+                return self.registry.prepare(id_, definition, rules.strategy, now_ms=now_ms, foreign=True)
             if not rules.auto_update:
                 raise SchemaIncompatible("automatic updates are off (is_allow_auto_update_schema)")
             return self._prepare(id_, definition, rules.strategy)

@@ -20,6 +20,7 @@ from magnetar.metadata.policies import (
     Policies,
     ReplicationStart,
     RetentionPolicies,
+    SchemaReplication,
     SchemaStrategy,
     SubscriptionMode,
 )
@@ -257,6 +258,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         shown="false",
         by_hand=("namespace",),
         removable=False,
+    ),
+    Policy(
+        "schema-replication",
+        "Schemas that links bring: `block` stops a topic where one is not compatible, `foreign` stores them for reading alone.",
+        SchemaReplication,
+        "links",
+        **_fields("schema_replication:schemaReplication", "schema_replication:schemaReplication"),
+        shown="block",
+        own=True,
+        own_topic=True,
     ),
     Policy(
         "replicate-subscriptions",

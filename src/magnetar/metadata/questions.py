@@ -11,6 +11,7 @@ from magnetar.metadata.policies import (
     Policies,
     ReplicationStart,
     RetentionPolicies,
+    SchemaReplication,
     SchemaStrategy,
     SubscriptionMode,
 )
@@ -102,6 +103,11 @@ class Questions(Tables):
             True if allowed is None else allowed,
             policies.schema_validation_enforced if enforced is None else enforced,
         )
+
+    def schema_replication(self, topic: TopicName) -> SchemaReplication:
+        """What becomes of schemas that links bring."""
+        own = self._topic_policies.of(topic).schema_replication
+        return own or self.shared_policies(topic.namespace_name).schema_replication or "block"
 
     def idempotency(self, topic: TopicName) -> IdempotencyPolicy | None:
         """The idempotency keys of a topic, its own before its namespace's; None: it has none."""

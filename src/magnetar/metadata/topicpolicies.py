@@ -12,7 +12,14 @@ from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.idempotency import IdempotencyPolicy
-from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, RetentionPolicies, SchemaStrategy
+from magnetar.metadata.policies import (
+    BacklogQuota,
+    BacklogQuotaType,
+    Names,
+    RetentionPolicies,
+    SchemaReplication,
+    SchemaStrategy,
+)
 from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, PublishRate
 
 TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
@@ -42,6 +49,7 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     backlog_quota_map: dict[BacklogQuotaType, BacklogQuota] | None = None
     schema_compatibility_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
+    schema_replication: SchemaReplication | None = None
     max_producers_per_topic: Int32 | None = None
     max_consumers_per_topic: Int32 | None = None
     max_consumers_per_subscription: Int32 | None = None

@@ -13,7 +13,6 @@ Two kinds of failure, and what to do about each:
 The pipeline's tasks, which wait for several clusters at once, have a non-blocking connection of their own (spark.link).
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -21,7 +20,8 @@ from typing import Final, NamedTuple, Self
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.linkconnection import LinkConnection, LinkDown, LinkRefused, split_address
+from magnetar.runtime import tls
+from magnetar.runtime.linkconnection import LinkConnection, LinkDown, LinkRefused
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 
@@ -93,8 +93,8 @@ class LinkClient:
         """Connect and present the link token.
 
         Args:
-            address: `host:port`.
-            token: the links' shared secret.
+            address: `host:port`, or `pulsar+ssl://host:port` (see `runtime.tls.target_of`).
+            token: what links present: their shared secret, or a token (JWT) where there is authentication.
             timeout_ms: for connecting, and for each later answer.
             clock: seconds, monotonic.
 
@@ -103,12 +103,11 @@ class LinkClient:
             LinkDown: nobody is there, or no answer came in time.
             LinkRefused: the token is wrong, or the broker does not speak link commands of this version.
         """
-        host, port = split_address(address)
         try:
-            connection = socket.create_connection((host, port), timeout=timeout_ms / 1000)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = tls.connect(address, timeout_ms / 1000)
         except OSError as error:
-            raise LinkDown(f"{address}: {error.strerror or error}") from None
+            raise LinkDown(f"{tls.shown(address)}: {error.strerror or error}") from None
+        address = tls.shown(address)
         link = LinkConnection(connection, address, timeout_ms / 1000, clock)
         try:
             link.handshake(token.encode() if isinstance(token, str) else token)

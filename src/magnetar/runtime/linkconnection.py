@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from magnetar.core.errors import ConfigError, ErrorCode, MagnetarError, ProtocolError
+from magnetar.core.errors import ErrorCode, MagnetarError, ProtocolError
+from magnetar.runtime.tls import TlsSocket
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST
 from magnetar.wire.frames import Frame, FrameDecoder, encode, encode_head
@@ -59,18 +60,6 @@ class LinkRefused(MagnetarError):
         self.message = message
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `pulsar://host:port` or `[v6]:port`.
-
-    Raises:
-        ConfigError: none of these.
-    """
-    host, colon, port = address.removeprefix("pulsar://").rstrip("/").rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"address {address!r} is not valid: write host:port")
-    return host.strip("[]"), int(port)
-
-
 class _Pending(NamedTuple):
     """A request on its way: the command type of its answer, and until when that is not late."""
 
@@ -92,7 +81,9 @@ class LinkConnection:
         answered: request ids whose answers came, in that order; `take` hands them out.
     """
 
-    def __init__(self, connection: socket.socket, address: str, timeout_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, connection: socket.socket | TlsSocket, address: str, timeout_s: float, clock: Callable[[], float]
+    ) -> None:
         self.hello = pb.GeoHello()
         self.on_wanted: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasBrought] = _cannot_tell
         self.message_bytes_max = 0
@@ -216,7 +207,7 @@ class LinkConnection:
         self.check()
         try:
             self._flush()
-            ready = _wait(self._socket, writable=bool(self._out), timeout_s=until - self._clock())
+            ready = _wait(self._socket, writable=self._wants_write(), timeout_s=until - self._clock())
             if ready.write:
                 self._flush()
             if ready.read:
@@ -227,6 +218,10 @@ class LinkConnection:
             raise self.die(str(error)) from None
         if self._pending and self.deadline() <= self._clock():
             raise self.die(f"no answer within {self._timeout_s:g} s")
+
+    def _wants_write(self) -> bool:
+        waits = isinstance(self._socket, TlsSocket) and self._socket.waits_to_read
+        return bool(self._out) and not waits
 
     def _queue(self, buffers: Sequence[bytes | memoryview]) -> None:
         self._out.extend(memoryview(buffer) for buffer in buffers if len(buffer))
@@ -307,7 +302,7 @@ class _Ready(NamedTuple):
     write: bool
 
 
-def _wait(connection: socket.socket, *, writable: bool, timeout_s: float) -> _Ready:
+def _wait(connection: socket.socket | TlsSocket, *, writable: bool, timeout_s: float) -> _Ready:
     """Wait until a socket has bytes, or (`writable`) room, or time is up."""
     # poll, not select: file numbers above 1,023 are normal in a Spark executor.
     poller = select.poll()

@@ -61,6 +61,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         time_ms: when it was registered.
         user: of the producer or consumer that brought it, or "" for REST; for people.
         deleted: a tombstone: what stands before is only read by number from now on.
+        foreign: messages from other clusters were written with it; it is read by number, and is never in force.
     """
 
     type: Annotated[int, Meta(ge=0)] = 0
@@ -70,6 +71,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     time_ms: int = 0
     user: str = ""
     deleted: bool = False
+    foreign: bool = False
 
     def definition(self) -> Definition:
         """The schema itself."""
@@ -138,11 +140,12 @@ class TopicSchemas:
         else:
             definition = record.definition()
             who = identity(definition, stored=True)
-            self._identities.setdefault(who, version)
-            self._live.append((version, definition))
-            if self._history is not None:
-                self._history.add(version, definition.type, shape_of(definition))
             self._readable[who] = version
+            if not record.foreign:
+                self._identities.setdefault(who, version)
+                self._live.append((version, definition))
+                if self._history is not None:
+                    self._history.add(version, definition.type, shape_of(definition))
         if version == 0:
             self.life = _life(record)
         self.records[version] = record
@@ -154,7 +157,7 @@ class TopicSchemas:
         return self._identities.get(wanted)
 
     def readable(self, wanted: Identity) -> int | None:
-        """The version of a schema that can be read by number, in force if there is one, else deleted; or None."""
+        """The version of a schema that can be read by number, in force if there is one, else deleted or foreign; or None."""
         found = self._identities.get(wanted)
         return self._readable.get(wanted) if found is None else found
 
@@ -179,7 +182,7 @@ class TopicSchemas:
     @property
     def latest(self) -> int | None:
         """The newest version in force; None when there is none."""
-        return self.next - 1 if self.next > self._floor else None
+        return self._live[-1][0] if self._live else None
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -187,7 +190,8 @@ class TopicSchemas:
         assert all(self._floor <= version < self.next for version in self._identities.values())
         assert self.bytes == sum(len(record.data) for record in self.records.values())
         assert not any(self.records[version].deleted for version in range(self._floor, self.next))
-        assert [version for version, _ in self._live] == list(range(self._floor, self.next))
+        mine = [version for version in range(self._floor, self.next) if not self.records[version].foreign]
+        assert [version for version, _ in self._live] == mine
 
 
 class Registry:
@@ -316,9 +320,19 @@ class Registry:
     # ------------------------------------------------------------------------------------------------------ changing
 
     def prepare(
-        self, id_: str, definition: Definition, strategy: Strategy, *, now_ms: int, user: str = ""
+        self,
+        id_: str,
+        definition: Definition,
+        strategy: Strategy,
+        *,
+        now_ms: int,
+        user: str = "",
+        foreign: bool = False,
     ) -> Addition | int:
         """What has to be stored so that a topic has a schema; its version, when it has it already.
+
+        Args:
+            foreign: for reading alone: it need not stand beside the others.
 
         Raises:
             SchemaInvalid, SchemaIncompatible, SchemasFull.
@@ -326,14 +340,21 @@ class Registry:
         present = self.find(id_, definition)
         if present is not None:
             return present
-        self.check(id_, definition, strategy)
+        if not foreign:
+            self.check(id_, definition, strategy)
         found = self._topics.get(id_) or TopicSchemas()
         if found.next >= self._versions_max:
             raise SchemasFull(f"{id_} has {found.next} schema versions, the most allowed")
         if found.bytes + len(definition.data) > self._topic_bytes_max:
             raise SchemasFull(f"the schemas of {id_} would exceed {self._topic_bytes_max} bytes together")
         record = Record(
-            int(definition.type), definition.data, definition.properties, definition.name, now_ms, user=user
+            int(definition.type),
+            definition.data,
+            definition.properties,
+            definition.name,
+            now_ms,
+            user=user,
+            foreign=foreign,
         )
         return Addition(id_, found.next, record)
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import MagnetarError
+from magnetar.runtime.tls import TlsSocket, shown, target_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD
 from magnetar.wire.frames import encode_head
@@ -97,14 +98,8 @@ class LinkChannel(Protocol):
         ...
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, also with a scheme and with IPv6 brackets."""
-    host, _, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 class Channel:
-    """A non-blocking connection, authenticated by the link token.
+    """A non-blocking connection, by TLS when the address says so, authenticated by what links present.
 
     Frames may be queued before the broker has answered CONNECT; they follow it on the wire only once it has, for a broker
     that refuses the token must not be sent data.
@@ -126,13 +121,16 @@ class Channel:
         self._large: bytearray | None = None
         self._large_filled = 0
         self._connected = False
-        host, port = split_address(address)
+        self._target = target_of(address)
+        self.locator = address
+        self.address = address = shown(address)
         try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(family[0], family[1], family[2])
+            family = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)[0]
+            self._socket: socket.socket | TlsSocket = socket.socket(family[0], family[1], family[2])
         except OSError as error:
             raise LinkDown(f"{address}: {error.strerror or error}") from None
         self._socket.setblocking(False)
+        assert isinstance(self._socket, socket.socket)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket.connect(family[4])
@@ -157,6 +155,8 @@ class Channel:
     @property
     def wants_write(self) -> bool:
         """Whether the selector should look for room to write, or for the end of connecting."""
+        if isinstance(self._socket, TlsSocket) and self._socket.waits_to_read:
+            return False
         return bool(self._out) or not self._connected
 
     def send(self, command: pb.BaseCommand, buffers: Sequence[bytes | memoryview] = ()) -> None:
@@ -195,6 +195,8 @@ class Channel:
                 raise OSError(error, os.strerror(error))
             self._connected = True
             self.progress_at = self._clock()
+            if self._target.context is not None and isinstance(self._socket, socket.socket):
+                self._socket = TlsSocket(self._socket, self._target.context, self._target.host)
 
     def _send_some(self) -> None:
         while self._out:
@@ -355,8 +357,8 @@ def take(address: str, token: str) -> Channel:
 
 def keep(channel: Channel, token: str) -> None:
     """Keep an idle connection for the next task."""
-    before = _kept.get((channel.address, token))
+    before = _kept.get((channel.locator, token))
     if before is not None:
         before.close()
     channel.fresh = False
-    _kept[channel.address, token] = channel
+    _kept[channel.locator, token] = channel

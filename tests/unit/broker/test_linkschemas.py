@@ -268,3 +268,51 @@ def test_partitions_share_what_a_link_registers() -> None:
         (one,) = stored(b, str(base.with_partition(number)))
         assert definition_at(b, one[2], base) == A.data
     assert len(b.broker.schemas.registry.live(str(base))) == 1
+
+
+def test_foreign_schemas_are_for_reading_alone(world: World) -> None:
+    a, b = world["a"], world["b"]
+    register(b, A)
+    register(a, A)
+    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    register(a, CLASH)
+    for text, stamp in [("one", 0), ("two", 1), ("three", 0)]:
+        publish(a, text, version(stamp))
+    world.settle()
+    assert blocked(a).kind == "schema"
+    foreign(b)
+    world.settle()
+    assert blocked(a) is None, "it goes on by itself"
+    assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, CLASH.data, A.data]
+    registry = b.broker.schemas.registry
+    assert [one.data for _, one in registry.live(TOPIC)] == [A.data]
+    newest = registry.latest(TOPIC)
+    assert newest is not None
+    assert newest[0] == 0, "the newest is still the producers' own"
+    assert b.control.schema(TOPIC, 1)["foreign"] is True
+    with pytest.raises(AssertionError, match="cannot read"):
+        register(b, CLASH)  # producers here still obey the strategy
+    assert register(b, AB) == 2
+    b.restart()
+    assert [one.data for _, one in b.broker.schemas.registry.live(TOPIC)] == [A.data, AB.data]
+    publish(a, "four", version(1))
+    world.settle()
+    assert stored(b)[-1][2] == version(1), "known under its number after a restart"
+
+
+def test_a_foreign_schema_that_a_producer_brings_later_is_in_force_under_a_number_of_its_own(world: World) -> None:
+    a, b = world["a"], world["b"]
+    foreign(b)
+    register(a, A)
+    publish(a, "one", version(0))
+    world.settle()
+    assert b.broker.schemas.registry.latest(TOPIC) is None
+    assert register(b, A) == 1
+    publish(a, "two", version(0))
+    world.settle()
+    assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, A.data]
+
+
+def foreign(node: Node) -> None:
+    """Set the namespace's policy."""
+    node.apply(node.broker.resources.change_policies(DEFAULT, schema_replication="foreign"))
