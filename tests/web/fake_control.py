@@ -13,8 +13,10 @@ from magnetar.broker.control import BrokerControl, Done, DonePeek, DonePosition,
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
+from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.policytable import BY_NAME
 from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -343,6 +345,9 @@ class FakeControl(FakeFailovers, FakeSchemas):
             raise PreconditionFailed("the cursor is in use")
         self.calls.append(("delete_orphan_cursor", target, topic))
         self._soon(done)
+
+    def policy_default(self, name: str) -> Any:
+        return BY_NAME[name].default(BrokerConfig())
 
     def apply(self, change: Change, done: Done) -> None:
         self.resources.begin(change)

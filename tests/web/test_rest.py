@@ -10,6 +10,8 @@ from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
 from tests.web.fake_schemas import CASES as SCHEMA_CASES
+from tests.web.policy_cases import CASES as POLICY_CASES
+from tests.web.policy_cases import prepare as prepare_policies
 
 A = "/admin/v2"
 N = f"{A}/namespaces/public/default"
@@ -114,28 +116,6 @@ CASES: list[Case] = [
     ("POST", f"{N}/allowedClusters", '["nowhere"]', 403),
     ("POST", f"{A}/namespaces/{NS404}/allowedClusters", '["us-west"]', 404),
     ("POST", f"{N}/allowedClusters", "[]", 412),
-    ("GET", f"{N}/retention", None, 204),
-    ("GET", f"{A}/namespaces/acme/kept/retention", None, 200),
-    ("GET", f"{A}/namespaces/{NS404}/retention", None, 404),
-    ("GET", f"{A}/namespaces/public/{BAD}/retention", None, 412),
-    ("POST", f"{N}/retention", '{"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}', 204),
-    ("POST", f"{A}/namespaces/{NS404}/retention", '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 1}', 404),
-    ("POST", f"{N}/retention", '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 0}', 412),
-    ("POST", f"{N}/retention", '{"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}', 412),
-    ("DELETE", f"{N}/retention", None, 204),
-    ("DELETE", f"{A}/namespaces/{NS404}/retention", None, 404),
-    ("DELETE", f"{A}/namespaces/public/{BAD}/retention", None, 412),
-    ("GET", f"{N}/messageTTL", None, 204),
-    ("GET", f"{A}/namespaces/acme/kept/messageTTL", None, 200),
-    ("GET", f"{A}/namespaces/{NS404}/messageTTL", None, 404),
-    ("GET", f"{A}/namespaces/public/{BAD}/messageTTL", None, 412),
-    ("POST", f"{N}/messageTTL", "3600", 204),
-    ("POST", f"{N}/messageTTL", "-1", 400),
-    ("POST", f"{A}/namespaces/{NS404}/messageTTL", "1", 404),
-    ("POST", f"{A}/namespaces/public/{BAD}/messageTTL", "1", 412),
-    ("DELETE", f"{N}/messageTTL", None, 204),
-    ("DELETE", f"{A}/namespaces/{NS404}/messageTTL", None, 404),
-    ("DELETE", f"{A}/namespaces/public/{BAD}/messageTTL", None, 412),
     ("GET", f"{N}/deduplication", None, 204),
     ("GET", f"{A}/namespaces/{NS404}/deduplication", None, 404),
     ("GET", f"{A}/namespaces/public/{BAD}/deduplication", None, 412),
@@ -458,6 +438,7 @@ CASES += [
 
 CASES += FAILOVER_CASES
 CASES += SCHEMA_CASES
+CASES += POLICY_CASES
 
 KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.
@@ -496,6 +477,7 @@ async def prepare(world: World) -> None:
         ("POST", f"{G}/namespaces/acme/kept/idempotency", KEYS),
         ("POST", f"{P}/own-policies/deduplicationSnapshotInterval", "0"),
     )
+    prepare_policies(world)
     for base in (P, NP):
         await world.have(("PUT", f"{base}/t", None), ("PUT", f"{base}/many/partitions", "3"))
     for name, topic in world.control.existing.items():

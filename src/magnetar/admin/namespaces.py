@@ -1,20 +1,17 @@
 """Namespaces and their policies."""
 
-from typing import Annotated, Any, get_args
-
-from msgspec import Meta
+from typing import Any, get_args
 
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
 from magnetar.metadata.errors import NotAllowed
-from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, Policies, RetentionPolicies
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, Policies
 
 SYSTEM_PREFIX = "__"
 """Local names of a broker's own topics begin so; lists leave them out unless asked."""
 
 namespaces = Routes("Namespaces", "/admin/v2/namespaces")
 
-Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 QUOTA_KINDS = get_args(BacklogQuotaType)
 
 
@@ -134,76 +131,6 @@ async def set_allowed(call: Call) -> None:
     namespace = call.existing_namespace()
     clusters: list[str] = await call.body()
     await call.apply(lambda: call.resources.set_allowed(namespace, clusters))
-
-
-@namespaces.add(
-    "GET",
-    "/{tenant}/{namespace}/retention",
-    "How long acknowledged messages stay.",
-    errors=(404, 412),
-    reply="RetentionPolicies",
-    may_be_unset=True,
-)
-async def get_retention(call: Call) -> Any:
-    """None is answered as 204, as Pulsar does."""
-    return call.resources.policies(call.namespace()).retention_policies
-
-
-@namespaces.add(
-    "POST",
-    "/{tenant}/{namespace}/retention",
-    "Keep acknowledged messages within a time and a size (-1: no limit).",
-    ok=204,
-    errors=(404, 412),
-    body=RetentionPolicies,
-)
-async def set_retention(call: Call) -> None:
-    """Both 0 or both not."""
-    namespace = call.existing_namespace()
-    retention: RetentionPolicies = await call.body()
-    await call.apply(lambda: call.resources.set_retention(namespace, retention))
-
-
-@namespaces.add("DELETE", "/{tenant}/{namespace}/retention", "Back to the broker's default.", ok=204, errors=(404, 412))
-async def remove_retention(call: Call) -> None:
-    """As if never set."""
-    namespace = call.existing_namespace()
-    await call.apply(lambda: call.resources.set_retention(namespace, None))
-
-
-@namespaces.add(
-    "GET",
-    "/{tenant}/{namespace}/messageTTL",
-    "After how many seconds messages expire.",
-    errors=(404, 412),
-    reply="3600",
-    may_be_unset=True,
-)
-async def get_ttl(call: Call) -> Any:
-    """204 when not set."""
-    return call.resources.policies(call.namespace()).message_ttl_in_seconds
-
-
-@namespaces.add(
-    "POST",
-    "/{tenant}/{namespace}/messageTTL",
-    "Let messages expire after so many seconds (0: never). A link never drops by it.",
-    ok=204,
-    errors=(404, 412),
-    body=Seconds,
-)
-async def set_ttl(call: Call) -> None:
-    """The body is a number."""
-    namespace = call.existing_namespace()
-    seconds: int = await call.body()
-    await call.apply(lambda: call.resources.set_message_ttl(namespace, seconds))
-
-
-@namespaces.add("DELETE", "/{tenant}/{namespace}/messageTTL", "Messages do not expire.", ok=204, errors=(404, 412))
-async def remove_ttl(call: Call) -> None:
-    """As if never set."""
-    namespace = call.existing_namespace()
-    await call.apply(lambda: call.resources.set_message_ttl(namespace, None))
 
 
 @namespaces.add(

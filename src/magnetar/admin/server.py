@@ -18,8 +18,10 @@ from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers,
 from magnetar.admin.idempotency import idempotency
 from magnetar.admin.metrics import site
 from magnetar.admin.namespaces import namespaces
+from magnetar.admin.namespacewide import namespacewide
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
+from magnetar.admin.policies import own_policies, own_topic_policies, policies, topic_policies
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
@@ -48,9 +50,14 @@ GROUPS: Final = (
     clusters,
     tenants,
     namespaces,
+    namespacewide,
+    policies,
+    own_policies,
     schema_policies,
     topics,
     subscriptions,
+    topic_policies,
+    own_topic_policies,
     deduplication,
     idempotency,
     schemas,

@@ -41,6 +41,7 @@ class BrokerInfo(NamedTuple):
         service_url: `pulsar://host:port` that clients are told (lookup answers).
         web_url: `http://host:port` of this interface.
         started_ms: wall clock.
+        service_url_tls, web_url_tls: the same by TLS, "" without.
         topic_auto_creation: whether a lookup of a topic that does not exist is answered.
     """
 
@@ -51,6 +52,8 @@ class BrokerInfo(NamedTuple):
     web_url: str
     started_ms: int
     topic_auto_creation: bool = True
+    service_url_tls: str = ""
+    web_url_tls: str = ""
 
 
 class LinkTopicState(TypedDict):
@@ -72,6 +75,10 @@ class LinkTopicState(TypedDict):
     blocked_detail: NotRequired[str]
     """One line: what is in the way and the command to run."""
     blocked_since_ms: NotRequired[int]
+    blocked_at: NotRequired[str]
+    """The message id `ledger:entry` here, if one message is in the way."""
+    schema_conflict: NotRequired[dict[str, Any]]
+    """`source` and `target` (`cluster`, `version` there, `type`, `digest`), `strategy`, `cause`; when blocked by a schema."""
     orphan: bool
     """The link or the policy is gone, the cursor still holds data."""
     gap_messages: NotRequired[int]
@@ -359,6 +366,10 @@ class BrokerControl(FailoverControl, SchemaControl, Protocol):
         ...
 
     # ---------------------------------------------------------------------------------------------------- resources
+
+    def policy_default(self, name: str) -> Any:
+        """What holds where nobody set the policy of this name (`metadata.policytable`); None: no limit."""
+        ...
 
     def apply(self, change: Change, done: Done) -> None:
         """Store a change of clusters, tenants, namespaces; then `Resources.apply` it and do what follows from it

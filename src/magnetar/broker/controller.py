@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.changes import change_here
 from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Read, Store
@@ -29,6 +30,7 @@ from magnetar.metadata.errors import (
     Unprocessable,
 )
 from magnetar.metadata.keys import NAMESPACE_PREFIX
+from magnetar.metadata.policytable import BY_NAME
 from magnetar.storage.entries import StoredEntry
 
 PEEK_MAX: Final = 10_000
@@ -484,28 +486,16 @@ class Controller(FailoverController, SchemaController):
 
     # ---------------------------------------------------------------------------------------------------- resources
 
+    def policy_default(self, name: str) -> Any:
+        """What holds where nobody set a policy."""
+        return BY_NAME[name].default(self._broker.config)
+
     def apply(self, change: Change, done: Done) -> None:
         """Store a change of resources with what follows from it, then apply it."""
         self._enter(lambda: self._store_change(change, done))
 
     def _store_change(self, change: Change, done: Done) -> None:
-        resources = self._broker.resources
         for key in change.deletes:
             if key.startswith(NAMESPACE_PREFIX) and self.topics(key.removeprefix(NAMESPACE_PREFIX)):
                 raise Conflict(f"namespace {key.removeprefix(NAMESPACE_PREFIX)} is not empty")
-        resources.begin(change)
-        puts = dict(change.puts) | self._broker.links.policy_puts(change)
-        deletes = (*change.deletes, *self._broker.schemas.following(change))
-
-        def stored(error: str) -> None:
-            self._broker.schemas.followed(change, failed=bool(error))
-            if error:
-                resources.abort(change)
-                self._broker.links.policies_refused(change)
-                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
-                return
-            resources.apply(change)
-            self._broker.policies_changed(change)
-            done(None)
-
-        self._broker.outbox.put(Store(puts, deletes, stored))
+        change_here(self._broker, change, done)

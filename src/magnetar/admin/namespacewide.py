@@ -1,0 +1,72 @@
+"""What is done to all topics of a namespace at once, by Pulsar's paths."""
+
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Routes
+from magnetar.core.names import TopicName
+
+namespacewide = Routes("All topics of a namespace", "/admin/v2/namespaces/{tenant}/{namespace}")
+
+AUTHORITATIVE = {"authoritative": "accepted."}
+
+
+def _topics(call: Call, subscription: str = "") -> list[TopicName]:
+    """Persistent topics, of those only that have the subscription if one is named."""
+    names = call.control.topics(str(call.existing_namespace()))
+    found = [TopicName.parse(name) for name in names if name.startswith("persistent://")]
+    return [topic for topic in found if not subscription or subscription in call.control.subscriptions(str(topic))]
+
+
+@namespacewide.add(
+    "POST",
+    "/clearBacklog",
+    "Acknowledge everything in every subscription of every topic.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def clear_backlog(call: Call) -> None:
+    """What a link has not sent stays."""
+    for topic in _topics(call):
+        for name in call.control.subscriptions(str(topic)):
+            await call.each([topic], lambda text, done, name=name: call.control.skip_all(text, name, done))  # type: ignore[misc]
+
+
+@namespacewide.add(
+    "POST",
+    "/clearBacklog/{subscription}",
+    "Acknowledge everything in this subscription of every topic that has it.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def clear_backlog_of(call: Call) -> None:
+    """Topics without it are passed over."""
+    name = call.subscription()
+    await call.each(_topics(call, name), lambda text, done: call.control.skip_all(text, name, done))
+
+
+@namespacewide.add(
+    "POST",
+    "/unsubscribe/{subscription}",
+    "Delete this subscription of every topic that has it; refused where it has consumers.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def unsubscribe(call: Call) -> None:
+    """Topics without it are passed over."""
+    name = call.subscription()
+    await call.each(_topics(call, name), lambda text, done: call.control.delete_subscription(text, name, False, done))
+
+
+@namespacewide.add(
+    "PUT",
+    "/unload",
+    "Close the clients of every topic, which reconnect.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def unload(call: Call) -> None:
+    """One topic after the other would take longer than a client waits."""
+    await call.each(_topics(call), call.control.unload)

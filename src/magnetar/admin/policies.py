@@ -1,0 +1,230 @@
+"""Policies of namespaces and topics: one set of routes for each row of `metadata.policytable`, by Pulsar's paths and codes.
+
+GET answers what the level itself has (204: nothing), with `?applied=true` what holds: the most specific value, or the
+broker's default. POST sets, DELETE takes back. A value that is not possible is refused as a whole (400, 412).
+"""
+
+from typing import Any, Final, get_args
+
+from magnetar.admin.call import Call
+from magnetar.admin.namespaces import QUOTA_QUERY
+from magnetar.admin.routing import Handler, Routes
+from magnetar.admin.topics import partitions_of
+from magnetar.core.names import TopicName
+from magnetar.metadata.errors import BadRequest
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType
+from magnetar.metadata.policytable import TABLE, Policy
+
+policies = Routes("Policies of namespaces", "/admin/v2")
+topic_policies = Routes("Policies of topics", "/admin/v2")
+own_policies = Routes("Policies of namespaces, beyond Pulsar", "/geo/v1", own=True)
+own_topic_policies = Routes("Policies of topics, beyond Pulsar", "/geo/v1", own=True)
+
+NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/"
+TOPIC: Final = "/persistent/{tenant}/{namespace}/{topic}/"
+QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
+
+APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
+GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
+
+
+def example(policy: Policy) -> str:
+    """What an answer looks like, for the reference."""
+    choices = get_args(policy.kind)
+    if policy.kind is bool:
+        return "true"
+    if isinstance(policy.kind, type):
+        return policy.kind.__name__
+    if policy.name == "replication-clusters":
+        return '["us-west", ...]'
+    return f'"{choices[0]}"' if isinstance(choices[0], str) else "100"
+
+
+# --------------------------------------------------------------------------------------------------------- namespaces
+
+
+def _applied(call: Call, policy: Policy, value: Any) -> Any:
+    return call.control.policy_default(policy.name) if value is None and call.flag("applied") else value
+
+
+def _namespace_routes(policy: Policy) -> None:
+    routes = own_policies if policy.own else policies
+    path = NAMESPACE + policy.namespace_path
+
+    async def get(call: Call) -> Any:
+        return _applied(call, policy, policy.of_namespace(call.resources.policies(call.namespace())))
+
+    async def put(call: Call) -> None:
+        namespace = call.existing_namespace()
+        value = await call.body()
+        await call.apply(lambda: call.resources.change_policies(namespace, **{policy.namespace: value}))
+
+    async def delete(call: Call) -> None:
+        namespace = call.existing_namespace()
+        await call.apply(lambda: call.resources.change_policies(namespace, **{policy.namespace: None}))
+
+    _add(routes, policy, path, "of its topics", APPLIED, get, put, delete, policy.namespace_method)
+
+
+# ------------------------------------------------------------------------------------------------------------- topics
+
+
+def _existing(call: Call) -> TopicName:
+    topic = call.topic()
+    partitions_of(call, topic)
+    return topic.base
+
+
+async def _value_of(call: Call, policy: Policy) -> Any:
+    text = call.parameter(policy.query) if policy.query else None
+    if text is None:
+        value = await call.body()
+        if value is None:
+            raise BadRequest("the request needs a JSON body")
+        return value
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10 and int(digits) < 2**31):
+        raise BadRequest(f"parameter {policy.query} is a whole number below 2^31, not {text[:40]!a}")
+    return int(sign + digits)
+
+
+def _topic_routes(policy: Policy) -> None:
+    path = TOPIC + policy.topic_path
+
+    async def get(call: Call) -> Any:
+        topic = _existing(call)
+        value = policy.of_topic(call.resources.topic_policies(topic))
+        if value is None and call.flag("applied"):
+            value = policy.of_namespace(call.resources.policies(topic.namespace_name))
+        return _applied(call, policy, value)
+
+    async def put(call: Call) -> None:
+        topic = _existing(call)
+        value = await _value_of(call, policy)
+        await call.apply(lambda: call.resources.change_topic_policies(topic, **{policy.topic: value}))
+
+    async def delete(call: Call) -> None:
+        topic = _existing(call)
+        await call.apply(lambda: call.resources.change_topic_policies(topic, **{policy.topic: None}))
+
+    routes = own_topic_policies if policy.own_topic else topic_policies
+    _add(routes, policy, path, "of this topic", APPLIED | GLOBAL, get, put, delete, policy.topic_method)
+
+
+def _add(
+    routes: Routes,
+    policy: Policy,
+    path: str,
+    whose: str,
+    query: dict[str, str],
+    get: Handler,
+    put: Handler,
+    delete: Handler,
+    method: str,
+) -> None:
+    """The three routes of one policy on one level."""
+    title = f"{policy.name} {whose}"
+    on_topic = routes in (topic_policies, own_topic_policies)
+    several = policy.topic == "replication_clusters" and on_topic
+    errors = (400, 403, 404, 409, 412) if several else (404, 412)
+    values = {policy.query: "the value, instead of a body."} if policy.query and on_topic else {}
+    rest = {key: text for key, text in query.items() if key != "applied"} | values
+    routes.add(
+        "GET",
+        path,
+        f"{title}: {policy.summary}",
+        errors=(404, 412),
+        query=query,
+        reply=example(policy),
+        may_be_unset=True,
+    )(get)
+    routes.add(
+        method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
+    )(put)
+    routes.add("DELETE", path, f"Take {title} back.", ok=204, errors=(404, 412), query=rest)(delete)
+
+
+for _policy in TABLE:
+    if _policy.namespace and "namespace" not in _policy.by_hand:
+        _namespace_routes(_policy)
+    if _policy.topic and "topic" not in _policy.by_hand:
+        _topic_routes(_policy)
+
+
+# ------------------------------------------------------------------------------------------- backlog quotas of a topic
+
+
+@topic_policies.add(
+    "GET",
+    TOPIC + "backlogQuotaMap",
+    "How far consumers of this topic may fall behind, by kind.",
+    errors=(404, 412),
+    query=APPLIED | GLOBAL,
+    reply='{"destination_storage": BacklogQuota}',
+)
+async def get_quotas(call: Call) -> Any:
+    """Empty: as its namespace says."""
+    topic = _existing(call)
+    if call.flag("applied"):
+        return call.resources.backlog_quotas(topic)
+    return call.resources.topic_policies(topic).backlog_quota_map or {}
+
+
+@topic_policies.add(
+    "POST",
+    TOPIC + "backlogQuota",
+    "Limit how far consumers of this topic may fall behind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY | GLOBAL,
+    body=BacklogQuota,
+)
+async def set_quota(call: Call) -> None:
+    """One kind at a time."""
+    quota: BacklogQuota = await call.body()
+    await _change_quota(call, quota)
+
+
+@topic_policies.add(
+    "DELETE",
+    TOPIC + "backlogQuota",
+    "Back to the namespace's limit of this kind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY | GLOBAL,
+)
+async def remove_quota(call: Call) -> None:
+    """One kind at a time."""
+    await _change_quota(call, None)
+
+
+async def _change_quota(call: Call, quota: BacklogQuota | None) -> None:
+    topic = _existing(call)
+    kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
+
+    def changed() -> Any:
+        quotas = dict(call.resources.topic_policies(topic).backlog_quota_map or {})
+        quotas.pop(kind, None)
+        if quota is not None:
+            quotas[kind] = quota
+        return call.resources.change_topic_policies(topic, backlog_quota_map=quotas or None)
+
+    await call.apply(changed)
+
+
+# -------------------------------------------------------------------------------------------------- all of a topic's
+
+
+@topic_policies.add(
+    "DELETE",
+    TOPIC + "policies",
+    "Take back every policy that the topic has of its own.",
+    ok=204,
+    errors=(404, 412),
+    query=GLOBAL,
+)
+async def remove_policies(call: Call) -> None:
+    """Its namespace's hold again."""
+    topic = _existing(call)
+    own = call.resources.topic_policies(topic)
+    await call.apply(lambda: call.resources.change_topic_policies(topic, **dict.fromkeys(own.__struct_fields__)))

@@ -1,0 +1,176 @@
+"""Cases of the table-made routes: each policy's success on both levels, and each refusal; with values that are not possible."""
+
+from typing import Any, Literal, get_origin
+
+import msgspec
+
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.policytable import TABLE, Policy
+from tests.web.conftest import World
+
+A, G = "/admin/v2", "/geo/v1"
+TOPICS = f"{A}/persistent/public/default"
+FULL = "persistent://public/default/all-set"
+BAD = "a%20b"
+
+VALUES: dict[str, Any] = {
+    "replication-clusters": ["us-west"],
+    "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1},
+    "ttl": 60,
+    "schema-strategy": "BACKWARD",
+    "schema-validation": True,
+    "publish-rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
+    "dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": 1000, "ratePeriodInSecond": 2},
+    "subscription-dispatch-rate": {"dispatchThrottlingRateInMsg": 10},
+    "delayed-delivery": {"active": False, "tickTime": 1000},
+    "inactive-topics": {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 60,
+        "deleteWhileInactive": True,
+    },
+}
+IMPOSSIBLE: dict[str, list[Any]] = {
+    "replication-clusters": [[]],
+    "retention": [
+        {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0},
+        {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1},
+    ],
+    "schema-strategy": [],
+    "schema-validation": [],
+    "publish-rate": [{"publishThrottlingRateInMsg": -2}, {"publishThrottlingRateInByte": -(2**63)}],
+    "dispatch-rate": [
+        {"dispatchThrottlingRateInMsg": -2},
+        {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 0},
+        {"dispatchThrottlingRateInMsg": 1, "relativeToPublishRate": True},
+    ],
+    "subscription-dispatch-rate": [{"dispatchThrottlingRateInByte": -2}],
+    "delayed-delivery": [{"tickTime": -1}, {"maxDeliveryDelayInMillis": 2**62}],
+    "inactive-topics": [{"maxInactiveDurationSeconds": 0}],
+}
+WRONG = {"schema-strategy": '"SIDEWAYS"', "schema-validation": '"yes"', "replication-clusters": "7"}
+"""Bodies that are no value of the type at all."""
+
+
+def value(policy: Policy) -> Any:
+    """A possible value."""
+    return VALUES.get(policy.name, policy.kind.__args__[0] if get_origin(policy.kind) is Literal else 7)
+
+
+def impossible(policy: Policy) -> list[Any]:
+    """Values of the type that are refused."""
+    return IMPOSSIBLE.get(policy.name, [] if get_origin(policy.kind) is Literal else [-1, -(2**31)])
+
+
+def json(something: Any) -> str:
+    """As a body."""
+    return msgspec.json.encode(something).decode()
+
+
+def _cases() -> list[tuple[str, str, str | None, int]]:
+    cases: list[tuple[str, str, str | None, int]] = []
+    for policy in TABLE:
+        good = json(value(policy))
+        wrong = WRONG.get(policy.name, '"seven"')
+        if policy.namespace and "namespace" not in policy.by_hand:
+            root = f"{G if policy.own else A}/namespaces"
+            path = policy.namespace_path
+            cases += [
+                ("GET", f"{root}/public/default/{path}", None, 204),
+                ("GET", f"{root}/acme/all/{path}", None, 200),
+                (policy.namespace_method, f"{root}/public/default/{path}", good, 204),
+                (policy.namespace_method, f"{root}/public/default/{path}", wrong, 400),
+                (policy.namespace_method, f"{root}/public/default/{path}", None, 400),
+                (policy.namespace_method, f"{root}/public/missing/{path}", good, 404),
+                (policy.namespace_method, f"{root}/public/{BAD}/{path}", good, 412),
+                ("DELETE", f"{root}/acme/all/{path}", None, 204),
+            ]
+            for method in ("GET", "DELETE"):
+                cases += [
+                    (method, f"{root}/public/missing/{path}", None, 404),
+                    (method, f"{root}/x/{BAD}/{path}", None, 412),
+                ]
+            cases += [
+                (policy.namespace_method, f"{root}/public/default/{path}", json(each), 412)
+                for each in impossible(policy)
+            ]
+        if policy.topic and "topic" not in policy.by_hand:
+            path, method = policy.topic_path, policy.topic_method
+            base = f"{G if policy.own_topic else A}/persistent/public/default"
+            cases += [
+                ("GET", f"{base}/t/{path}", None, 204),
+                ("GET", f"{base}/all-set/{path}?isGlobal=true", None, 200),
+                ("GET", f"{base}/t/{path}?applied=maybe", None, 400),
+                (method, f"{base}/many/{path}", good, 204),
+                (method, f"{base}/t/{path}", wrong, 400),
+                (method, f"{base}/missing/{path}", good, 404),
+                (method, f"{base}/a%5Cb/{path}", good, 412),
+                ("DELETE", f"{base}/all-set/{path}", None, 204),
+            ]
+            for other in ("GET", "DELETE"):
+                cases += [(other, f"{base}/missing/{path}", None, 404), (other, f"{base}/a%5Cb/{path}", None, 412)]
+            cases += [(method, f"{base}/t/{path}", json(each), 412) for each in impossible(policy)]
+    return cases
+
+
+CASES: list[tuple[str, str, str | None, int]] = [
+    *_cases(),
+    ("POST", f"{TOPICS}/t/messageTTL?messageTTL=60", None, 204),
+    ("POST", f"{TOPICS}/t/messageTTL?messageTTL=-5", None, 412),
+    ("POST", f"{TOPICS}/t/messageTTL?messageTTL=soon", None, 400),
+    ("POST", f"{TOPICS}/t/messageTTL", None, 400),
+    ("POST", f"{TOPICS}/t/replication", '["us-west", "nowhere"]', 403),
+    ("POST", f"{A}/persistent/acme/narrow/t/replication", '["us-west", "us-east"]', 400),
+    ("POST", f"{A}/persistent/acme/peers/t/replication", '["us-west", "us-east"]', 409),
+    # backlog quotas of a topic
+    ("GET", f"{TOPICS}/t/backlogQuotaMap", None, 200),
+    ("GET", f"{TOPICS}/t/backlogQuotaMap?applied=true", None, 200),
+    ("GET", f"{TOPICS}/missing/backlogQuotaMap", None, 404),
+    ("GET", f"{TOPICS}/a%5Cb/backlogQuotaMap", None, 412),
+    ("POST", f"{TOPICS}/t/backlogQuota", '{"limitSize": 1000, "policy": "consumer_backlog_eviction"}', 204),
+    ("POST", f"{TOPICS}/t/backlogQuota?backlogQuotaType=message_age", '{"limitTime": 60}', 204),
+    ("POST", f"{TOPICS}/t/backlogQuota?backlogQuotaType=other", "{}", 400),
+    ("POST", f"{TOPICS}/missing/backlogQuota", "{}", 404),
+    ("POST", f"{TOPICS}/t/backlogQuota", '{"limitSize": -2}', 412),
+    ("DELETE", f"{TOPICS}/all-set/backlogQuota", None, 204),
+    ("DELETE", f"{TOPICS}/t/backlogQuota?backlogQuotaType=other", None, 400),
+    ("DELETE", f"{TOPICS}/missing/backlogQuota", None, 404),
+    ("DELETE", f"{TOPICS}/a%5Cb/backlogQuota", None, 412),
+    ("DELETE", f"{TOPICS}/all-set/policies", None, 204),
+    ("DELETE", f"{TOPICS}/missing/policies", None, 404),
+    ("DELETE", f"{TOPICS}/a%5Cb/policies", None, 412),
+    # all topics of a namespace
+    ("POST", f"{A}/namespaces/public/default/clearBacklog", None, 204),
+    ("POST", f"{A}/namespaces/public/missing/clearBacklog", None, 404),
+    ("POST", f"{A}/namespaces/public/{BAD}/clearBacklog", None, 412),
+    ("POST", f"{A}/namespaces/public/default/clearBacklog/s", None, 204),
+    ("POST", f"{A}/namespaces/public/missing/clearBacklog/s", None, 404),
+    ("POST", f"{A}/namespaces/public/{BAD}/clearBacklog/s", None, 412),
+    ("POST", f"{A}/namespaces/public/default/unsubscribe/s", None, 204),
+    ("POST", f"{A}/namespaces/public/missing/unsubscribe/s", None, 404),
+    ("POST", f"{A}/namespaces/public/default/unsubscribe/busy", None, 412),
+    ("PUT", f"{A}/namespaces/public/default/unload", None, 204),
+    ("PUT", f"{A}/namespaces/public/missing/unload", None, 404),
+    ("PUT", f"{A}/namespaces/public/{BAD}/unload", None, 412),
+]
+
+
+def prepare(world: World) -> None:
+    """A namespace `acme/all` and a topic `all-set` that have every policy, without a request for each."""
+    resources, control = world.resources, world.control
+    both = {policy: msgspec.convert(value(policy), policy.kind) for policy in TABLE if not policy.by_hand}
+    shared = {policy.namespace: set_to for policy, set_to in both.items() if policy.namespace}
+    resources.apply(
+        resources.create_namespace(NamespaceName("acme", "all"), resources.policies(NamespaceName("acme", "ns")))
+    )
+    resources.apply(resources.change_policies(NamespaceName("acme", "all"), **shared))
+    own = {
+        policy.topic: msgspec.convert(value(policy), policy.kind)
+        for policy in TABLE
+        if policy.topic and "topic" not in policy.by_hand
+    }
+    from tests.web.fake_control import FakeTopic
+
+    control.existing[FULL] = FakeTopic()
+    for namespace in ("narrow", "peers"):
+        control.existing[f"persistent://acme/{namespace}/t"] = FakeTopic()
+    resources.apply(resources.change_topic_policies(TopicName.parse(FULL), **own))
