@@ -136,6 +136,11 @@ class Reading:
                 self._answer()
             return
         last = Position(first.ledger, first.entry + count - 1)
+        if not first <= entries[0].position <= last:
+            # Of another life: the topic was deleted and made again since, and this log is nobody's any more. Or retention
+            # was faster. To ask again would bring the same.
+            self._answer()
+            return
         for entry in entries:
             position = entry.position
             if position > last or position > self._limit:

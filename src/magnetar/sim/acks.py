@@ -227,7 +227,7 @@ class Acks:
         assert cluster.broker is not None
         assert client.connection is not None
         session = cluster.broker.sessions.get(client.connection.number)
-        consumer = session.consumers.get(1) if session is not None else None
+        consumer = session.consumers.open.get(1) if session is not None else None
         return consumer.subscription if consumer is not None else None
 
     def _acknowledge(self, cluster: "Cluster", client: Consumer, machine: "Subscription", frame: Frame) -> None:
