@@ -1,0 +1,89 @@
+"""Storing a change of resources with everything that follows from it, in one transaction, and putting it in force."""
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.control import Done
+from magnetar.broker.effects import Store
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.names import TopicName
+from magnetar.metadata.change import Change
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+def change_here(broker: "Broker", change: Change, done: Done) -> None:
+    """Store a change that somebody asked for here: it gets its stamp, and other clusters are told of it.
+
+    Raises:
+        Refused: as `store_change`; or this cluster's clock is wrong.
+    """
+    stamped = broker.metasync.stamped(change)
+    try:
+        store_change(broker, stamped, done)
+    except MagnetarError:
+        broker.metasync.aborted(stamped)
+        raise
+
+
+def store_change(broker: "Broker", change: Change, done: Done) -> None:
+    """Store a change that was validated, or made by synchronisation; `done` is called when it is in force or refused.
+
+    Raises:
+        Conflict: something that it touches is being changed by somebody else; nothing has happened.
+    """
+    resources = broker.resources
+    resources.begin(change)
+    puts = dict(change.puts) | broker.links.policy_puts(change)
+    deletes = (*change.deletes, *broker.schemas.following(change))
+
+    def stored(error: str) -> None:
+        broker.schemas.followed(change, failed=bool(error))
+        if error:
+            resources.abort(change)
+            broker.links.policies_refused(change)
+            broker.metasync.aborted(change)
+            done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
+            return
+        resources.apply(change)
+        broker.policies_changed(change)
+        broker.metasync.committed(change)
+        done(None)
+
+    broker.outbox.put(Store(puts, deletes, stored))
+
+
+def create_partitions(
+    broker: "Broker", name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None
+) -> None:
+    """Create what is missing of a partitioned topic, with its metadata, in one transaction.
+
+    Args:
+        broker, name, partitions: of what, and how many.
+        change: of its metadata.
+        done: called when it is in force or refused.
+        found: it came over a link, nobody here decided it; None: synchronisation does it, stamps are in `change`.
+
+    Raises:
+        Refused: the metadata is being changed by somebody else, or this cluster's clock is wrong.
+    """
+    if found is not None:
+        change = broker.metasync.stamped(change, found=found)
+
+    def stored(error: BrokerError | None) -> None:
+        if error is None:
+            broker.resources.apply(change)
+            broker.metasync.committed(change, found=bool(found))
+            broker.links.partitions_changed(name)
+        else:
+            broker.resources.abort(change)
+            broker.metasync.aborted(change)
+        done(error)
+
+    try:
+        broker.resources.begin(change)
+        broker.catalog.create_many(name, partitions, dict(change.puts), stored)
+    except MagnetarError:
+        broker.resources.abort(change)
+        broker.metasync.aborted(change)
+        raise

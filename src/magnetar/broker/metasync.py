@@ -1,0 +1,594 @@
+"""Synchronisation of metadata with clusters that share no store: the pure machine of `metadata.sync` on its topic.
+
+    a local change   gets its stamps in the transaction that stores it; when that is durable, its event is appended to the topic,
+                     which ordinary links carry to the other clusters
+    an event         is read from the topic behind a cursor of its own, merged, stored with the documents that follow from it in
+                     one transaction, and then in force; nothing is published
+    a snapshot       is appended at the start (a change may have been stored, its event never published), every
+                     `metadata_sync_snapshot_s`, when a cluster that has just started knows less, and on demand
+
+The broker is the one consumer and producer of its cluster, so that being the leader and running are the same thing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.changes import store_change
+from magnetar.broker.effects import Note, Read
+from magnetar.broker.metamessages import decode_entry, encode_entry
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, NONE, Position
+from magnetar.core.names import TopicName
+from magnetar.core.settings import MetadataConfig
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict
+from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
+from magnetar.metadata.sync.machine import Batch, Snapshot, Synchroniser, Update
+from magnetar.metadata.sync.records import Malformed
+from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.topic import Topic
+    from magnetar.storage.entries import Append, StoredEntry
+
+SUBSCRIPTION: Final = "pulsar.metadata-sync"
+"""The broker's own cursor on the topic; a name that clients cannot use."""
+
+READ_ENTRIES: Final = 100
+READ_BYTES: Final = 4 << 20
+"""A step of reading: some thousand documents, so that one transaction stays below a second and other work gets its turn."""
+
+ROUND_MS: Final = 5_000
+"""Between two looks at what is due: what the others know of this cluster's state is late by so much."""
+
+BEACON_MS: Final = 30_000
+"""How often a cluster says which state it is in when that did not change: others see that it lives."""
+
+RETRY_MS: Final = 500
+"""After a failed write, or while the topic takes nothing."""
+
+BUSY_MS: Final = 20
+"""While an administrator changes the same document."""
+
+ANSWER_MS: Final = 1_000
+"""Between two snapshots for clusters that ask; ten that start together get one answer."""
+
+REFUSED_KEPT: Final = 20
+"""Refused events that are shown."""
+
+
+class MetadataSync:
+    """One broker's part; does nothing while no topic is configured.
+
+    Args:
+        broker: whose.
+        config: the `[metadata]` table.
+        stored: the metadata store's content at start.
+        from_file: keys that were made from the configuration file at this start.
+
+    Attributes:
+        machine: the state; None when synchronisation is off.
+    """
+
+    def __init__(
+        self, broker: "Broker", config: MetadataConfig, stored: Mapping[str, bytes], from_file: frozenset[str]
+    ) -> None:
+        self._broker = broker
+        self._outbox = broker.outbox
+        self.config = config
+        self.machine: Synchroniser | None = None
+        self.counters = {"applied": 0, "published": 0, "refused": 0, "snapshots": 0, "documents": 0}
+        self.refused: list[str] = []
+        self.stuck: dict[str, str] = {}
+        self._pending: dict[int, Update] = {}
+        self._untold: dict[str, None] = {}
+        self._publishing = self._reading = self._applying = self._starting = False
+        self._snapshot_due = self._hello = False
+        self._snapshot_done: list[Callable[[MagnetarError | None], None]] = []
+        self._snapshot_ms = self._said_ms = self._said_digest = 0
+        self._release_at: int | None = None
+        self._making: set[str] = set()
+        if not config.metadata_sync_topic:
+            return
+        self.name = TopicName.parse(config.metadata_sync_topic)
+        self.text = str(self.name)
+        self.machine = Synchroniser(
+            broker.cluster, self, ahead_ms_max=config.metadata_clock_ahead_ms, exclude=config.metadata_sync_exclude
+        )
+        self.machine.load(stored)
+        self._from_file = from_file
+
+    # ------------------------------------------------------------------------------------- what the machine asks of us
+
+    def members(self) -> frozenset[str]:
+        """The clusters that the topic goes to, and this one."""
+        return frozenset({self._broker.cluster, *self._broker.resources.replication_clusters(self.name.namespace_name)})
+
+    def known(self, cluster: str) -> bool:
+        """Whether tenants and namespaces may name it."""
+        return cluster in self._broker.resources.clusters() or cluster in self.members()
+
+    def local(self, path: str) -> bytes | None:
+        """The document as it is in force."""
+        return self._broker.resources.document(path)
+
+    def keeps(self, path: str) -> str:
+        """Topics of this cluster that need a document."""
+        if path.startswith(CLUSTER_PREFIX):
+            return "it is this cluster" if path == CLUSTER_PREFIX + self._broker.cluster else ""
+        if path.startswith(NAMESPACE_PREFIX):
+            prefix = f"persistent://{path.removeprefix(NAMESPACE_PREFIX)}/"
+        elif path.startswith(PARTITIONED_PREFIX):
+            prefix = path.removeprefix(PARTITIONED_PREFIX) + "-partition-"
+        else:
+            return ""
+        if path == f"{NAMESPACE_PREFIX}{self.name.namespace_name}":
+            return "the topic of synchronisation"
+        count = sum(1 for text in self._broker.topics if text.startswith(prefix))
+        return f"{count} topic{'s' if count > 1 else ''}" if count else ""
+
+    def refuses(self, path: str) -> bool:
+        """A partitioned topic exists where its namespace is served, unless somebody deleted it here."""
+        if not path.startswith(PARTITIONED_PREFIX):
+            return False
+        name = TopicName.parse(path.removeprefix(PARTITIONED_PREFIX))
+        if self._broker.resources.partitions(name) is not None:
+            return False
+        deleted = self._broker.catalog.deleted
+        return not self._broker.resources.serves(name.namespace_name) or str(name.with_partition(0)) in deleted
+
+    # --------------------------------------------------------------------------------------------------------- starting
+
+    def started(self) -> None:
+        """The broker has loaded everything: adopt what the cluster has, then open the topic."""
+        if self.machine is None:
+            return
+        update = self.machine.adopt(self._broker.resources.documents(), self._from_file, self._outbox.now_ms)
+        self._starting = True
+        self._hello = self._snapshot_due = True
+        self._apply(update, self._adopted)
+
+    def _adopted(self) -> None:
+        self._starting = False
+        self._open()
+        self._schedule_round()
+
+    def _schedule_round(self) -> None:
+        self._broker.timer(self._outbox.now_ms + ROUND_MS, self._round)
+
+    def _round(self, now_ms: int) -> None:
+        assert self.machine is not None
+        if now_ms - self._snapshot_ms >= self.config.metadata_sync_snapshot_s * 1000:
+            self._snapshot_due = True
+        self._open()
+        news = self.machine.digest != self._said_digest or now_ms - self._said_ms >= BEACON_MS
+        if news and not self._publishing and not self._snapshot_due:
+            self._append([self.machine.beacon(now_ms)], lambda _error: None)
+        self._make_topics()
+        self._schedule_round()
+
+    def _open(self) -> None:
+        """See to it that the topic and the cursor are there; then go on."""
+        topic = self._broker.topics.get(self.text)
+        if topic is None:
+            try:
+                self._broker.catalog.check_namespace(self.name)
+            except MagnetarError as error:
+                self._note("error", f"metadata is not synchronised: {error}")
+                return
+            self._broker.catalog.create(self.name, then=self._opened)
+        elif SUBSCRIPTION not in topic.subscriptions:
+            self._broker.catalog.create_subscription(
+                topic, SUBSCRIPTION, EARLIEST, lambda error: self._opened(topic, error)
+            )
+        else:
+            self._go_on()
+
+    def _opened(self, topic: "Topic | None", error: MagnetarError | None) -> None:
+        if error is not None or topic is None:
+            self._note("error", f"metadata is not synchronised: {error}; trying again")
+            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._open())
+        else:
+            self._open()
+
+    def _go_on(self) -> None:
+        self._publish()
+        self._read()
+
+    # ---------------------------------------------------------------------------------------------------- local changes
+
+    def stamped(self, change: Change, *, found: bool = False) -> Change:
+        """A change with its stamps, to be stored in one transaction; `committed` or `aborted` must follow.
+
+        Args:
+            change: validated.
+            found: it follows from what came over a link, nobody decided it.
+
+        Raises:
+            PreconditionFailed: this cluster's clock is wrong.
+        """
+        machine = self.machine
+        if machine is None:
+            return change
+        changes: dict[str, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
+        update = machine.local(changes, self._outbox.now_ms, found=found)
+        if update.empty:
+            return change
+        puts, deletes = machine.stored(update)
+        more = _change(puts, deletes)
+        stamped = more.merged(change)
+        self._pending[id(stamped)] = update
+        return stamped
+
+    def committed(self, change: Change, *, found: bool = False) -> None:
+        """A change is stored and in force: tell the others."""
+        update = self._pending.pop(id(change), None)
+        if update is None:
+            return
+        assert self.machine is not None
+        self.machine.commit(update, self._outbox.now_ms)
+        if not found:
+            self._untold.update(dict.fromkeys(update.told))
+            self._publish()
+        self._make_topics()
+
+    def aborted(self, change: Change) -> None:
+        """A change was refused."""
+        self._pending.pop(id(change), None)
+
+    # ------------------------------------------------------------------------------------------------------- publishing
+
+    def _publish(self) -> None:
+        """Tell what was not told yet: one append at a time, for what gathers meanwhile goes into one event."""
+        machine = self.machine
+        if machine is None or self._publishing or self._starting or self.text not in self._broker.topics:
+            return
+        now_ms = self._outbox.now_ms
+        if self._untold:
+            told, self._untold = self._untold, {}
+
+            def answered(error: str) -> None:
+                if error:
+                    self._untold = {**told, **self._untold}
+
+            self._append(machine.changes(told, now_ms), answered)
+        elif self._snapshot_due:
+            self._snapshot_due, hello, self._hello = False, self._hello, False
+            self._snapshot_ms = now_ms
+            snapshot = machine.snapshot(now_ms, hello=hello)
+            self._append(snapshot.messages, partial(self._snapshot_stored, snapshot, hello))
+
+    def _append(self, messages: list[bytes], then: Callable[[str], None]) -> None:
+        topic = self._broker.topics.get(self.text)
+        if topic is None or not messages:
+            then("" if topic is not None else "the topic is gone")
+            return
+        entries = [encode_entry(message, self._broker.cluster, self._outbox.now_ms) for message in messages]
+        self._publishing = True
+        assert self.machine is not None
+        digest = self.machine.digest
+
+        def answered(append: "Append", error: str) -> None:
+            self._publishing = False
+            if not error:
+                self._said_ms, self._said_digest = self._outbox.now_ms, digest
+                self.counters["published"] += len(entries)
+            then(error)
+            if error:
+                self._retry(self._publish)
+            else:
+                self._publish()
+
+        try:
+            topic.append(entries, answered)
+        except MagnetarError as error:
+            self._publishing = False
+            then(str(error))
+            self._retry(self._publish)
+
+    def _retry(self, again: Callable[[], None]) -> None:
+        self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: again())
+
+    def snapshot(self, done: Callable[[MagnetarError | None], None]) -> None:
+        """Publish everything now; `done` when it is durable here."""
+        self._snapshot_done.append(done)
+        self._snapshot_due = True
+        self._publish()
+
+    def _snapshot_stored(self, snapshot: Snapshot, hello: bool, error: str) -> None:
+        assert self.machine is not None
+        if error:
+            self._snapshot_due, self._hello = True, self._hello or hello
+            return
+        self.counters["snapshots"] += 1
+        self.machine.listed(snapshot)
+        waiting, self._snapshot_done = self._snapshot_done, []
+        for done in waiting:
+            done(None)
+        self._collect()
+
+    def _collect(self) -> None:
+        assert self.machine is not None
+        if not self._applying:
+            self._apply(self.machine.collect(), lambda: None)
+
+    # ----------------------------------------------------------------------------------------------------------- events
+
+    def confirmed(self, touched: Iterable[str]) -> None:
+        """Topics have new entries that can be read."""
+        if self.machine is not None and self.text in touched:
+            self._read()
+
+    def _cursor(self) -> "tuple[Topic, Subscription] | None":
+        topic = self._broker.topics.get(self.text)
+        subscription = topic.subscriptions.get(SUBSCRIPTION) if topic is not None else None
+        return (topic, subscription) if topic is not None and subscription is not None else None
+
+    def _read(self) -> None:
+        found = self._cursor()
+        if found is None or self._reading or self._applying or self._starting:
+            return
+        topic, subscription = found
+        start = topic.log.next_after(subscription.mark_delete)
+        if start is None:
+            self._quiet()
+            return
+        self._reading = True
+        self._outbox.put(Read(self.text, start, READ_ENTRIES, READ_BYTES, partial(self._got, topic, start)))
+
+    def _quiet(self) -> None:
+        """Everything is applied: what was asked meanwhile is answered, what waits for the clock is looked after."""
+        assert self.machine is not None
+        at_ms = self.machine.next_release_ms()
+        if at_ms is not None and (self._release_at is None or at_ms < self._release_at):
+            self._release_at = at_ms
+            self._broker.timer(max(at_ms, self._outbox.now_ms + BUSY_MS), self._released)
+
+    def _released(self, now_ms: int) -> None:
+        assert self.machine is not None
+        self._release_at = None
+        if self._applying or self._reading:
+            self._broker.timer(now_ms + BUSY_MS, self._released)
+            return
+        self._apply(self.machine.release(now_ms), self._read)
+
+    def _got(self, topic: "Topic", start: Position, entries: list["StoredEntry"], error: str) -> None:
+        self._reading = False
+        if self._broker.topics.get(self.text) is not topic:
+            return
+        if not entries:
+            self._unreadable(topic, start, error)
+            return
+        assert self.machine is not None
+        batch = Batch()
+        for entry in entries:
+            self._take(batch, entry)
+        last = entries[-1].position
+        self._applying = True
+        self._merge(batch, last)
+
+    def _unreadable(self, topic: "Topic", start: Position, error: str) -> None:
+        """One event less is made good by the next snapshot; never going on is not."""
+        self._refuse(start, self._broker.cluster, f"cannot be read: {error or 'nothing is there'}")
+        self._passed(start)
+        self._read()
+
+    def _take(self, batch: Batch, entry: "StoredEntry") -> None:
+        assert self.machine is not None
+        origin = entry.origin or self._broker.cluster
+        try:
+            for message, own in decode_entry(entry):
+                # What this broker published is what it has stored; what a client published here is judged as any other's.
+                if own and not entry.origin:
+                    continue
+                self.machine.read(batch, message, origin)
+                self.counters["applied"] += 1
+        except (Malformed, MagnetarError) as error:
+            self._refuse(entry.position, origin, str(error))
+
+    def _refuse(self, position: Position, origin: str, why: str) -> None:
+        line = f"metadata event {position} of {origin} is refused: {why}"
+        self.counters["refused"] += 1
+        self.refused = [*self.refused[1 - REFUSED_KEPT :], line]
+        if self.counters["refused"] <= REFUSED_KEPT or self.counters["refused"] % 100 == 0:
+            self._note("warning", line)
+
+    def _merge(self, batch: Batch, last: Position) -> None:
+        assert self.machine is not None
+        update = self.machine.merge(batch, self._outbox.now_ms)
+        was_ahead = set(self.machine.ahead)
+
+        def applied() -> None:
+            assert self.machine is not None
+            self._passed(last)
+            self._answer(batch)
+            if set(self.machine.ahead) - was_ahead:
+                self._early(update)
+            self._read()
+
+        self._apply(update, applied, again=lambda: self._merge(batch, last))
+
+    def _early(self, update: Update) -> None:
+        """Something waits for the clock: its writer has to know that its clock is off."""
+        assert self.machine is not None
+        writers = sorted({stamp.cluster for record in update.ahead.values() for stamp in record.stamps()})
+        self._note(
+            "warning",
+            f"{len(update.ahead)} documents of {', '.join(writers)} are ahead of this cluster's clock and wait for it",
+        )
+        if not self._publishing and self.text in self._broker.topics:
+            self._append([self.machine.beacon(self._outbox.now_ms)], lambda _error: None)
+
+    def _answer(self, batch: Batch) -> None:
+        """A cluster that has just started, or that does not know of a deletion, is told everything."""
+        assert self.machine is not None
+        asked = any(header.hello and header.last and header.digest != self.machine.digest for header in batch.heard)
+        if (asked or batch.wanted) and not self._snapshot_due:
+            at_ms = max(self._outbox.now_ms, self._snapshot_ms + ANSWER_MS)
+            self._broker.timer(at_ms, lambda _now: self._tell_all())
+
+    def _tell_all(self) -> None:
+        self._snapshot_due = True
+        self._publish()
+
+    def _passed(self, position: Position) -> None:
+        found = self._cursor()
+        if found is not None and found[0].log.last != NONE:
+            found[1].advance_to(position)
+
+    # --------------------------------------------------------------------------------------------------------- applying
+
+    def _apply(self, update: Update, then: Callable[[], None], again: Callable[[], None] | None = None) -> None:
+        """Store an update with what follows from it, and put it in force; `again` makes it anew when it has to wait."""
+        machine, now_ms = self.machine, self._outbox.now_ms
+        assert machine is not None
+        if update.empty:
+            machine.commit(update, now_ms)
+            self._applying = False
+            then()
+            return
+        self._applying = True
+        repeat = again or (lambda: self._apply(update, then))
+
+        def stored(error: MagnetarError | None) -> None:
+            assert self.machine is not None
+            if error is not None:
+                self._note("error", f"cannot store metadata of other clusters: {error}; trying again")
+                self._retry(repeat)
+                return
+            self.machine.commit(update, self._outbox.now_ms)
+            self.counters["documents"] += len(update.records)
+            self._applying = False
+            self._make_topics()
+            then()
+
+        puts, deletes = machine.stored(update)
+        try:
+            store_change(self._broker, _change(puts, deletes), stored)
+        except Conflict:
+            self._broker.timer(now_ms + BUSY_MS, lambda _now: repeat())
+
+    def _make_topics(self) -> None:
+        """Make and grow the partitioned topics that other clusters have."""
+        machine = self.machine
+        if machine is None:
+            return
+        for path in sorted(machine.due - self._making):
+            self._make_topic(machine, path)
+
+    def _make_topic(self, machine: Synchroniser, path: str) -> None:
+        data = machine.topic(path)
+        if data is None:
+            machine.due.discard(path)
+            self.stuck.pop(path, None)
+            return
+        name = TopicName.parse(path.removeprefix(PARTITIONED_PREFIX))
+        update = Update(puts={path: data})
+        puts, deletes = machine.stored(update)
+        count = machine.partitions_of(path)
+        self._making.add(path)
+
+        def made(error: MagnetarError | None) -> None:
+            self._making.discard(path)
+            if error is not None:
+                self._stuck(path, str(error))
+                return
+            machine.commit(update, self._outbox.now_ms)
+            machine.due.discard(path)
+            self.stuck.pop(path, None)
+
+        try:
+            self._broker.create_partitions(name, count, _change(puts, deletes), made, found=None)
+        except MagnetarError as error:
+            self._making.discard(path)
+            self._stuck(path, str(error))
+
+    def _stuck(self, path: str, why: str) -> None:
+        if self.stuck.get(path) != why:
+            self.stuck[path] = why
+            self._note("warning", f"{path.removeprefix(PARTITIONED_PREFIX)} cannot be made as in other clusters: {why}")
+
+    def topic_removed(self, name: TopicName) -> None:
+        """A topic is gone: what was only kept for it goes too."""
+        machine = self.machine
+        if machine is None:
+            return
+        paths = [f"{NAMESPACE_PREFIX}{name.namespace_name}", partitioned_key(name.base)]
+        if self.text == str(name):
+            self._retry(self._open)
+        if any(path in machine.projector.projected for path in paths):
+            self._outbox_later(lambda: self._again(paths))
+
+    def _outbox_later(self, then: Callable[[], None]) -> None:
+        """After this event: the deletion that is just happening has its own transaction."""
+        self._broker.timer(self._outbox.now_ms, lambda _now: then())
+
+    def _again(self, paths: list[str]) -> None:
+        assert self.machine is not None
+        if self._applying:
+            self._broker.timer(self._outbox.now_ms + BUSY_MS, lambda _now: self._again(paths))
+            return
+        known = [path for path in paths if path in self.machine.records]
+        self._apply(self.machine.again(known), self._read, again=lambda: self._again(paths))
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def _note(self, level: str, text: str) -> None:
+        self._outbox.put(Note(level, text))
+
+    def describe(self) -> dict[str, Any]:
+        """What `GET /geo/v1/metadata` shows."""
+        machine = self.machine
+        if machine is None:
+            return {"enabled": False}
+        now_ms = self._outbox.now_ms
+        others = sorted(self.members() - {self._broker.cluster})
+        return {
+            "enabled": True,
+            "topic": self.text,
+            "digest": f"{machine.digest:016x}",
+            "documents": machine.count,
+            "deletions": machine.dead,
+            "exclude": list(machine.exclusions.patterns),
+            "clusters": {name: self._peer(name, now_ms) for name in others},
+            "waiting": {
+                path: max(0, max(stamp.time_us for stamp in record.stamps()) // 1000 - now_ms)
+                for path, record in sorted(machine.ahead.items())
+            },
+            "kept": machine.kept(),
+            "hidden": machine.hidden(),
+            "stuck": dict(self.stuck),
+            "refused": list(self.refused),
+            "counters": dict(self.counters),
+        }
+
+    def _peer(self, name: str, now_ms: int) -> dict[str, Any]:
+        assert self.machine is not None
+        peer = self.machine.peers.get(name)
+        if peer is None:
+            return {"heard_ms": None, "agrees": None}
+        return {
+            "heard_ms": peer.heard_ms,
+            "digest": f"{peer.header.digest:016x}",
+            "documents": peer.header.documents,
+            "agrees": peer.header.digest == self.machine.digest,
+            "ahead": dict(peer.header.ahead),
+            "exclude": list(peer.header.exclude),
+        }
+
+
+def _change(puts: Mapping[str, bytes], deletes: Iterable[str]) -> Change:
+    """A change of the store that says whom it concerns."""
+    keys = [*puts, *deletes]
+    named = (PARTITIONED_PREFIX, TOPIC_POLICIES_PREFIX)
+    topics = [key.removeprefix(prefix) for prefix in named for key in keys if key.startswith(prefix)]
+    return Change(
+        puts=dict(puts),
+        deletes=tuple(deletes),
+        clusters=tuple(key.removeprefix(CLUSTER_PREFIX) for key in keys if key.startswith(CLUSTER_PREFIX)),
+        namespaces=tuple(key.removeprefix(NAMESPACE_PREFIX) for key in keys if key.startswith(NAMESPACE_PREFIX)),
+        topics=tuple(topics),
+    )

@@ -1,0 +1,198 @@
+"""What is synchronised: which keys of the store, and how their JSON documents are told as fields.
+
+Nothing here knows a single policy: fields come from the structs, so that one that is added there merges by field at once. A
+map (Pulsar's `backlog_quota_map`) is told entry by entry, as `backlog_quota_map/destination_storage`; a number that only
+grows (`partitions`) as one field per value it ever had, of which the largest counts, whatever the stamps.
+"""
+
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from magnetar.core.errors import NameNotValid
+from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_tenant
+from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
+from magnetar.metadata.permissions import PERMISSION_PREFIX
+from magnetar.metadata.policies import ClusterData, PartitionedTopic, Policies, TenantInfo
+from magnetar.metadata.sync.records import Malformed, Record, canonical
+from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX, TopicPolicies
+
+PATH_CHARACTERS_MAX: Final = 2_000
+"""A ceiling on a path: longer than any topic's name."""
+
+
+class Kind(NamedTuple):
+    """One kind of document.
+
+    Attributes:
+        prefix: of its keys.
+        fields: known fields by their JSON name, with their types.
+        implicit: it is there as soon as a field has a value; nobody creates it.
+        local: fields that never leave the cluster.
+        grows: fields whose largest value counts.
+        maps: fields that are told entry by entry.
+        whole: the one field of a document that is no object, "" of one that is.
+    """
+
+    prefix: str
+    fields: Mapping[str, Any]
+    implicit: bool
+    local: frozenset[str]
+    grows: frozenset[str]
+    maps: frozenset[str]
+    whole: str = ""
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """A stored document as fields and values."""
+        value = msgspec.json.decode(data)
+        return {self.whole: value} if self.whole else dict(value)
+
+    def write(self, document: Mapping[str, Any]) -> bytes:
+        """The reverse of `read`."""
+        return msgspec.json.encode(document[self.whole] if self.whole else document)
+
+
+def _kind(
+    prefix: str,
+    struct: type[msgspec.Struct],
+    *,
+    implicit: bool = False,
+    shared: tuple[str, ...] = (),
+    grows: tuple[str, ...] = (),
+) -> Kind:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    maps = frozenset(name for name, kind in fields.items() if _is_map(kind))
+    local = frozenset(name for name in fields if shared and name not in shared)
+    return Kind(prefix, fields, implicit, local, frozenset(grows), maps)
+
+
+def _is_map(kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    if origin in {typing.Annotated, typing.Union, types.UnionType}:
+        return any(_is_map(inner) for inner in typing.get_args(kind))
+    return origin is dict
+
+
+KINDS: Final = (
+    # Addresses differ per site (PIP-449, pulsar #25035): of a cluster only who its peers are is everybody's.
+    _kind(CLUSTER_PREFIX, ClusterData, shared=("peerClusterNames",)),
+    _kind(TENANT_PREFIX, TenantInfo),
+    _kind(NAMESPACE_PREFIX, Policies),
+    _kind(PARTITIONED_PREFIX, PartitionedTopic, grows=("partitions",)),
+    _kind(TOPIC_POLICIES_PREFIX, TopicPolicies, implicit=True),
+    # One key for each role and place: two grants at the same time both hold.
+    Kind(PERMISSION_PREFIX, {"actions": list[str]}, True, frozenset(), frozenset(), frozenset(), whole="actions"),
+)
+
+
+def kind_of(path: str) -> Kind | None:
+    """The kind of a key of the store; None for one that is not synchronised."""
+    for kind in KINDS:
+        if path.startswith(kind.prefix):
+            return kind
+    return None
+
+
+def check_path(path: str) -> Kind:
+    """The kind of a path that somebody sent.
+
+    Raises:
+        Malformed: it is none, or no name could be that.
+    """
+    kind = kind_of(path) if isinstance(path, str) and len(path) <= PATH_CHARACTERS_MAX else None
+    if kind is None:
+        raise Malformed(f"{str(path)[:60]!a} is no path that is synchronised")
+    name = path.removeprefix(kind.prefix)
+    try:
+        if kind.prefix == CLUSTER_PREFIX:
+            check_cluster(name)
+        elif kind.prefix == TENANT_PREFIX:
+            check_tenant(name)
+        elif kind.prefix == NAMESPACE_PREFIX:
+            NamespaceName.parse(name)
+        elif kind.prefix == PERMISSION_PREFIX:
+            _check_permission(name)
+        elif str(TopicName.parse(name).base) != name:
+            raise Malformed(f"{path[:60]!a} is not the full name of a topic")
+    except NameNotValid as error:
+        raise Malformed(f"{path[:60]!a}: {error}") from None
+    return kind
+
+
+def _check_permission(name: str) -> None:
+    """`namespaces/T/N/role` or `topics/persistent/T/N/topic/role`, role and topic percent-encoded."""
+    where, *parts = name.split("/")
+    if not all(parts) or (where, len(parts)) not in {("namespaces", 3), ("topics", 5)}:
+        raise Malformed(f"{name[:60]!a} is no place of permissions")
+    NamespaceName.parse("/".join(parts[:2] if where == "namespaces" else parts[1:3]))
+
+
+def check_fields(path: str, kind: Kind, record: Record) -> None:
+    """Refuse values that cannot be: nothing of a record is taken then.
+
+    Raises:
+        Malformed: names the field.
+    """
+    for name, cell in record.fields.items():
+        base, _, entry = name.partition("/")
+        wanted = kind.fields.get(base)
+        # A field that a newer version knows is carried on unseen.
+        if wanted is None or cell.value is None:
+            continue
+        value = msgspec.json.decode(cell.value)
+        if base in kind.grows:
+            value = int(entry) if entry.isascii() and entry.isdigit() and len(entry) <= 10 else entry
+        elif base in kind.maps:
+            value = {entry: value}
+        try:
+            msgspec.convert(value, wanted)
+        except msgspec.ValidationError as error:
+            raise Malformed(f"{path} {base}: {error}") from None
+
+
+def to_fields(kind: Kind, document: Mapping[str, Any]) -> dict[str, bytes]:
+    """A document's fields with their values, without local ones."""
+    fields: dict[str, bytes] = {}
+    for name, value in document.items():
+        if value is None or name in kind.local:
+            continue
+        if name in kind.grows:
+            fields[f"{name}/{value}"] = b"true"
+        elif name in kind.maps:
+            fields |= {f"{name}/{entry}": canonical(inner) for entry, inner in value.items()}
+        else:
+            fields[name] = canonical(value)
+    return fields
+
+
+def to_document(kind: Kind, fields: Mapping[str, bytes]) -> dict[str, Any]:
+    """The document of fields; those that this version does not know are left out, as everywhere."""
+    document: dict[str, Any] = {}
+    for name, value in sorted(fields.items()):
+        base, _, entry = name.partition("/")
+        if base not in kind.fields or base in kind.local:
+            continue
+        if base in kind.grows:
+            document[base] = max(int(entry), document.get(base, 0))
+        elif base in kind.maps:
+            document.setdefault(base, {})[entry] = msgspec.json.decode(value)
+        elif not entry:
+            document[base] = msgspec.json.decode(value)
+    return document
+
+
+def parent_of(path: str) -> str:
+    """The path whose document must be there for this one to be seen; "" for those at the top."""
+    if path.startswith(NAMESPACE_PREFIX):
+        return TENANT_PREFIX + path.removeprefix(NAMESPACE_PREFIX).partition("/")[0]
+    for prefix in (PARTITIONED_PREFIX, TOPIC_POLICIES_PREFIX):
+        if path.startswith(prefix):
+            tenant, namespace = path.partition("://")[2].split("/")[:2]
+            return f"{NAMESPACE_PREFIX}{tenant}/{namespace}"
+    if path.startswith(PERMISSION_PREFIX):
+        parts = path.split("/")
+        return NAMESPACE_PREFIX + "/".join(parts[2:4] if parts[1] == "namespaces" else parts[3:5])
+    return ""
