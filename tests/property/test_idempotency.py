@@ -14,21 +14,25 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import idempotency, idempotency_snapshot, idempotency_topic
+from magnetar.broker import idempotency, idempotency_saving, idempotency_snapshot
 from magnetar.broker.deduplicating import Counters as DeduplicationCounters
 from magnetar.broker.deduplicating import Status, TopicDeduplication
 from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.idempotency_judging import Counters
 from magnetar.broker.idempotency_snapshot import Stored, record_key
-from magnetar.broker.idempotency_topic import Counters, TopicIdempotency
+from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.records import TopicRecord
 from magnetar.broker.topic import Topic
-from magnetar.core.config import DeduplicationConfig
+from magnetar.broker.topiclimits import limits_of
+from magnetar.core.config import BrokerConfig, DeduplicationConfig
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies import Policies
+from magnetar.metadata.topicpolicies import NO_POLICIES
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
@@ -43,6 +47,7 @@ from magnetar.wire.metadata import build, parse_metadata, split
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "200"))
 NAME = TopicName.parse("persistent://public/default/t")
 WINDOW_MS = 4_000
+LIMITS = limits_of(NO_POLICIES, Policies(), BrokerConfig())
 POLICY = IdempotencyPolicy(property="k", window_seconds=WINDOW_MS // 1000)
 
 
@@ -175,8 +180,7 @@ class World:
             TopicRecord(incarnation=7, created_ms=1),
             log,
             self.outbox,
-            producers_max=9,
-            consumers_max=9,
+            limits=LIMITS,
             on_confirmed=lambda _topic: None,
         )
         if self.numbers:
@@ -206,7 +210,15 @@ class World:
         if topic.idempotency is not None:
             topic.idempotency.stop()
         topic.idempotency = TopicIdempotency(
-            self.outbox, "t", topic.log, policy=POLICY, counters=Counters(), when_drained=topic.when_drained
+            self.outbox,
+            "t",
+            topic.log,
+            policy=POLICY,
+            counters=Counters(),
+            when_drained=topic.when_drained,
+            cluster="a",
+            withdrawals=topic.withdrawals,
+            withdraw=topic.withdraw,
         )
         for client in self.clients:
             client.lose()
@@ -396,11 +408,9 @@ class World:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few keys fill some."""
-    for module in (idempotency, idempotency_snapshot, idempotency_topic):
+    for module in (idempotency, idempotency_snapshot, idempotency_saving):
         monkeypatch.setattr(module, "BLOCK_SHIFT", 2)
-    monkeypatch.setattr(idempotency, "_BLOCK_KEYS", 4)
-    monkeypatch.setattr(idempotency, "_BLOCK_MASK", 3)
-    monkeypatch.setattr(idempotency_topic, "SAVE_BLOCKS_MAX", 1)
+    monkeypatch.setattr(idempotency_saving, "SAVE_BLOCKS_MAX", 1)
 
 
 def test_one_message_a_key() -> None:

@@ -6,7 +6,7 @@ a seek                -> acknowledgements of what was sent before it, and not ag
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.dispatch.surroundings import DispatchLog, Surroundings
 from magnetar.broker.effects import Outbox
+from magnetar.broker.withdrawals import Withdrawals
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.host import Acked
@@ -49,6 +50,7 @@ class AckedSubscription(ABC):
         name, durable, cursor: see there.
         on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
         on_expired: told what expires here, after < p <= up_to.
+        withdrawals: of the topic; None: nothing is ever withdrawn (tests).
     """
 
     name: str
@@ -64,6 +66,7 @@ class AckedSubscription(ABC):
         self._late_up_to = NONE
         self.on_acked: OnAcked | None = None
         self.on_expired: OnExpired | None = None
+        self.withdrawals: Withdrawals | None = None
 
     @abstractmethod
     def disconnect_all(self) -> None:
@@ -223,9 +226,36 @@ class AckedSubscription(ABC):
         self.disconnect_all()
         before = self.cursor.mark_delete
         self.cursor.replace(acked, partial, self.expired)
+        self._cover_withdrawn()
         self._late_up_to = self._log.last
         self._dispatcher.restart()
         self._changed(before)
+
+    def withdrawn(self, positions: Collection[Position]) -> set[Position]:
+        """Messages of these entries have just been withdrawn from the topic; nothing is sent by that.
+
+        They count as acknowledged also if a consumer has them: who has processed the one needs no other, and who has not is
+        given the one that stays.
+
+        Returns:
+            Those of the entries that this subscription was given, or has acknowledged.
+        """
+        cursor, read = self.cursor, self._dispatcher.reading.after
+        had = {position for position in positions if position <= read or cursor.is_acked(position)}
+        entries, parts = PositionSet(), {}
+        if self.withdrawals is not None:
+            for position in positions:
+                if position in self.withdrawals.entries:
+                    entries.add(*position)
+                else:
+                    parts[position] = self.withdrawals.parts.get(position, 0)
+        self.acknowledged_elsewhere(entries, parts)
+        return had
+
+    def _cover_withdrawn(self) -> None:
+        """The cursor was moved anywhere: what is withdrawn stays so."""
+        if self.withdrawals:
+            self.withdrawals.cover(self.cursor)
 
     @property
     def expired(self) -> Position:

@@ -268,6 +268,8 @@ class Broker:
         session = self.sessions.get(connection)
         if session is None or session.closed:
             return
+        made.withdrawals = topic.withdrawals
+        topic.withdrawals.cover(cursor)
         try:
             session.frames(frames)
         except ProtocolError as error:

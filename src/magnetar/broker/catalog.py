@@ -365,7 +365,14 @@ class Catalog:
             elif not session.closed:
                 self._attach_ready(session, topic, command, done, replicated=wanted)
 
-        replication.when_ready(topic, name, ready, replicated=wanted)
+        def known() -> None:
+            replication.when_ready(topic, name, ready, replicated=wanted)
+
+        # After a start: which messages are withdrawn is known when the idempotency keys are.
+        if topic.idempotency is not None:
+            topic.idempotency.when_ready(known)
+        else:
+            known()
 
     def _attach_ready(
         self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool

@@ -1,84 +1,98 @@
 """The idempotency keys of one topic: which were seen within a window, in a few bytes each (design, part 2).
 
-    ring    key number -> fingerprint (16 bytes), broker time (4), entry id (4): 24 bytes a key, oldest first, in blocks
-    index   fingerprint -> key number: small open-addressing tables ("shards") below a directory (extendible hashing), so
-            that growing never moves more than one shard at a time
+    ring    key number -> fingerprint (9 bytes), broker time (4), entry id (4), and of its message the publish time (4), the
+            place in its batch (2) and the origin (1): 24 bytes a key, oldest first, in blocks
+    open    the newest block: plain lists, and a dictionary fingerprint -> key number; turned into arrays when it is full
+    index   fingerprint -> key number, of all other blocks (`idempotency_index`)
 
 Keys come in the order of the log and leave in it: at the front by age or because there are too many, at the back when an
-append failed. Leaving touches the ring alone. A slot of the index whose number is not in the ring any more is dead; the
-next rebuild of its shard drops it. A number may be given anew after a failed append: a stale slot then leads to another
-key, whose fingerprint does not fit.
+append failed. Leaving touches the ring alone: a slot of the index whose number is not in the ring any more is dead. A number
+may be given anew after a failed append: a stale slot then leads to another key, whose fingerprint does not fit.
 
-A fingerprint has 128 bits of BLAKE2b: two keys that share one would cost a message, and are not to be found.
+A fingerprint is 72 bits of XXH3: among 10 million keys a new one is taken for an old one once in
+5 * 10^14 messages. It need not withstand malice: who may publish to a topic may send anybody's key itself.
 """
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from hashlib import blake2b
 from operator import itemgetter
-from struct import Struct
 from typing import Final, NamedTuple
 
+import numpy as np
+from xxhash import xxh3_128_intdigest
+
+from magnetar.broker.idempotency_index import MOVED_PER_BLOCK, NUMBERS, SLOT_SHIFT, KeyIndex
 from magnetar.core.ids import NONE, Position
 
 BLOCK_SHIFT: Final = 12
-"""Keys in a block of the ring, as a power of two: 96 KiB, given back as a whole."""
+"""Keys in a block of the ring, as a power of two: 96 KiB, given back as a whole; closing one takes some 3 ms."""
 
-SHARD_SLOTS_MIN: Final = 16
-SHARD_SLOTS_MAX: Final = 4096
-"""A shard beyond it is split: moving its keys takes some 2 ms."""
+ORIGINS_MAX: Final = 255
+"""Clusters told apart per topic: one byte a key. Messages of any beyond are never withdrawn."""
 
-DEPTH_MAX: Final = 20
-"""Bits of the fingerprint that the directory goes by at most: 3 * 10^9 keys; beyond it shards grow instead."""
+WHOLE: Final = 0
+"""As a message's place: it is in no batch. Message n of a batch has place n + 1."""
 
-_BLOCK_KEYS: Final = 1 << BLOCK_SHIFT
-_BLOCK_MASK: Final = _BLOCK_KEYS - 1
-_NUMBERS: Final = 2**32 - 1
-_TIME_MASK: Final = 2**32 - 1
-_HALF: Final = 2**31
-_HALVES: Final = Struct("<QQ").unpack
+KEPT: Final = 0xFFFF
+"""As a message's place: it is never withdrawn (the last chunk of several, or the end of a huge batch)."""
+
 KEY_BYTES: Final = 24
+_MASK_32: Final = 2**32 - 1
+_MASK_64: Final = 2**64 - 1
+_HALF: Final = 2**31
+_PART_SHIFT: Final = 32
+_ORIGIN_SHIFT: Final = 48
+_HIGH_SHIFT: Final = 56
+_ABOUT: Final = (1 << _HIGH_SHIFT) - 1
+
+FINGERPRINT_MASK: Final = 2**72 - 1
 
 
-class Fingerprint(NamedTuple):
-    """Of a key: two halves of 64 bits."""
-
-    high: int
-    low: int
+def fingerprint(key: bytes) -> int:
+    """Of a key's bytes: 72 bits."""
+    return xxh3_128_intdigest(key) & FINGERPRINT_MASK
 
 
-def fingerprint(key: bytes) -> Fingerprint:
-    """Of a key's bytes."""
-    return Fingerprint._make(_HALVES(blake2b(key, digest_size=16).digest()))
+def pack(published_ms: int, origin: int, part: int) -> int:
+    """What is kept of a message besides its position: publish time, number of its origin (0: this cluster), place."""
+    return published_ms & _MASK_32 | part << _PART_SHIFT | origin << _ORIGIN_SHIFT
 
 
-class _Block:
-    """Some keys of the ring."""
+class About(NamedTuple):
+    """What `pack` packed; the publish time modulo 2^32."""
 
-    __slots__ = ("entries", "high", "low", "times")
+    published_ms: int
+    origin: int
+    part: int
+
+
+def unpack(about: int) -> About:
+    """See `pack`."""
+    return About(about & _MASK_32, about >> _ORIGIN_SHIFT & 0xFF, about >> _PART_SHIFT & 0xFFFF)
+
+
+class Block:
+    """Some keys of the ring, as arrays.
+
+    Attributes:
+        low: of the fingerprints, 64 bits.
+        about: as packed, and 8 bits more of the fingerprint on top.
+        times: broker time, ms modulo 2^32.
+        entries: where they are stored.
+    """
+
+    __slots__ = ("about", "entries", "low", "times")
 
     def __init__(self) -> None:
-        self.high: array[int] = array("Q")
         self.low: array[int] = array("Q")
+        self.about: array[int] = array("Q")
         self.times: array[int] = array("I")
         self.entries: array[int] = array("I")
 
-    def cut(self, count: int) -> None:
-        """Keep the first `count`."""
-        for column in (self.high, self.low, self.times, self.entries):
-            del column[count:]
-
-
-class _Shard:
-    """A part of the index: all fingerprints that end in the same `depth` bits (of the high half)."""
-
-    __slots__ = ("depth", "slots", "used")
-
-    def __init__(self, depth: int, slots: int = SHARD_SLOTS_MIN) -> None:
-        self.depth = depth
-        self.slots: array[int] = array("I", bytes(4 * slots))
-        self.used = 0
+    def columns(self) -> tuple["array[int]", ...]:
+        """All of them, in the order in which they are stored."""
+        return self.low, self.about, self.times, self.entries
 
 
 class KeyTable:
@@ -93,6 +107,7 @@ class KeyTable:
         tail: number that the next key gets.
         evicted: keys that went because there were too many.
         expired: keys that went because of their age.
+        newest_ms: when the newest key came.
     """
 
     def __init__(self, *, window_ms: int, keys_max: int) -> None:
@@ -102,8 +117,19 @@ class KeyTable:
         self.tail = 0
         self.evicted = 0
         self.expired = 0
-        self._blocks: dict[int, _Block] = {}
-        self._directory: list[_Shard] = [_Shard(0)]
+        self.newest_ms = 0
+        self._block_keys = 1 << BLOCK_SHIFT
+        self._blocks: dict[int, Block] = {}
+        # Of the newest block:
+        self._keys: list[int] = []
+        self._about: list[int] = []
+        self._times: list[int] = []
+        self._entries: list[int] = []
+        self._start = 0
+        """Number of the first key of the open block."""
+        self._fresh: dict[int, int] = {}
+        self._index = KeyIndex()
+        self._moving = -1
         self._ledgers: list[tuple[int, int]] = []
         """(first key number, ledger): ledgers change rarely, and only forward."""
 
@@ -114,40 +140,69 @@ class KeyTable:
 
     def _age(self, number: int, now_ms: int) -> int:
         """Age of a key, ms; negative when its time lies ahead (the clock was put back)."""
-        age = (now_ms - self._blocks[number >> BLOCK_SHIFT].times[number & _BLOCK_MASK]) & _TIME_MASK
-        return age if age < _HALF else age - _TIME_MASK - 1
+        at = number - self._start
+        time = self._times[at] if at >= 0 else self._column(number).times[number & self._block_keys - 1]
+        age = (now_ms - time) & _MASK_32
+        return age if age < _HALF else age - _MASK_32 - 1
 
-    def find(self, key: Fingerprint, now_ms: int) -> int:
+    def _column(self, number: int) -> Block:
+        return self._blocks[number >> BLOCK_SHIFT]
+
+    def find(self, key: int, now_ms: int) -> int:
         """The number of a key that is known at a time, or -1."""
-        high, low = key
-        directory = self._directory
-        slots = directory[high & len(directory) - 1].slots
-        mask = len(slots) - 1
-        at = low & mask
-        head, size = self.head, self.tail - self.head
-        while value := slots[at]:
-            distance = (value - 1 - head) % _NUMBERS
-            if distance < size:
-                number = head + distance
-                block = self._blocks[number >> BLOCK_SHIFT]
-                offset = number & _BLOCK_MASK
-                same = block.low[offset] == low and block.high[offset] == high
-                if same and abs(self._age(number, now_ms)) < self.window_ms:
-                    return number
-            at = at + 1 & mask
+        number = self._fresh.get(key, -1)
+        if number >= self.head and abs(self._age(number, now_ms)) < self.window_ms:
+            return number
+        index = self._index
+        slots = index.slots
+        if not slots[key >> SLOT_SHIFT & len(slots) - 1] and index.old is None:  # as for most new keys
+            return -1
+        head, size = self.head, self._start - self.head
+        for value in index.candidates(key & _MASK_64):
+            number = head + (value - 1 - head) % NUMBERS
+            if number - head < size and self._is(number, key) and abs(self._age(number, now_ms)) < self.window_ms:
+                return number
         return -1
+
+    def _is(self, number: int, key: int) -> bool:
+        """Whether a key of a closed block has a fingerprint."""
+        block, offset = self._blocks[number >> BLOCK_SHIFT], number & self._block_keys - 1
+        return block.low[offset] == key & _MASK_64 and block.about[offset] >> _HIGH_SHIFT == key >> 64
+
+    def copies(self, key: int, now_ms: int) -> list[int]:
+        """The numbers of all that share a key and are known at a time, oldest first."""
+        found = {self._start + at for at, other in enumerate(self._keys) if other == key}
+        head = self.head
+        for value in self._index.candidates(key & _MASK_64):
+            number = head + (value - 1 - head) % NUMBERS
+            if number < self._start and self._is(number, key):
+                found.add(number)
+        return sorted(one for one in found if one >= self.head and abs(self._age(one, now_ms)) < self.window_ms)
 
     def position(self, number: int) -> Position:
         """Where the message of a key is stored; NONE when that is not known."""
         at = bisect_right(self._ledgers, number, key=itemgetter(0)) - 1
         if not self.head <= number < self.tail or at < 0:
             return NONE
-        return Position(self._ledgers[at][1], self._blocks[number >> BLOCK_SHIFT].entries[number & _BLOCK_MASK])
+        if number >= self._start:
+            entry = self._entries[number - self._start]
+        else:
+            entry = self._column(number).entries[number & self._block_keys - 1]
+        return Position(self._ledgers[at][1], entry)
 
-    def key(self, number: int, now_ms: int) -> tuple[Fingerprint, int]:
-        """A key of the ring, and its time in full."""
-        block, offset = self._blocks[number >> BLOCK_SHIFT], number & _BLOCK_MASK
-        return Fingerprint(block.high[offset], block.low[offset]), now_ms - self._age(number, now_ms)
+    def about(self, number: int) -> About:
+        """What else is known of a key of the ring."""
+        at = number - self._start
+        return unpack(self._about[at] if at >= 0 else self._column(number).about[number & self._block_keys - 1])
+
+    def ledgers(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(first key number, ledger) of the keys first <= number < end."""
+        at = max(bisect_right(self._ledgers, first, key=itemgetter(0)) - 1, 0)
+        return [(max(number, first), ledger) for number, ledger in self._ledgers[at:] if number < end]
+
+    def columns(self, number: int) -> Block:
+        """The columns of the block of a key, of an open block a copy."""
+        return self._column(number) if number < self._start else self._as_columns()
 
     # -------------------------------------------------------------------------------------------------------- changing
 
@@ -157,11 +212,11 @@ class KeyTable:
         self.head = self.tail = number
         self._blocks.clear()
         self._ledgers.clear()
-        self._directory = [_Shard(0)]
-        if number & _BLOCK_MASK:
-            block = self._blocks[number >> BLOCK_SHIFT] = _Block()
-            for column in (block.high, block.low, block.times, block.entries):
-                column.frombytes(bytes(column.itemsize * (number & _BLOCK_MASK)))
+        self._index = KeyIndex()
+        self._fresh.clear()
+        self._start = number & -self._block_keys
+        held = number - self._start
+        self._keys, self._about, self._times, self._entries = ([0] * held for _ in range(4))
 
     def resize(self, *, window_ms: int, keys_max: int) -> None:
         """Other limits from now on."""
@@ -170,145 +225,175 @@ class KeyTable:
             self.evicted += len(self) - keys_max
             self._drop(len(self) - keys_max)
 
-    def push(self, key: Fingerprint, time_ms: int) -> int:
+    def push(self, key: int, time_ms: int, about: int = 0) -> int:
         """Remember a key; its number."""
-        if self.tail - self.head >= self.keys_max:
+        number = self.tail
+        if number - self.head >= self.keys_max:
             self._drop(1)
             self.evicted += 1
-        number = self.tail
-        block = self._blocks.get(number >> BLOCK_SHIFT)
-        if block is None:
-            block = self._blocks[number >> BLOCK_SHIFT] = _Block()
-        block.high.append(key.high)
-        block.low.append(key.low)
-        block.times.append(time_ms & _TIME_MASK)
-        block.entries.append(0)
+        if len(self._keys) >= self._block_keys:
+            self._close()
+        self._keys.append(key)
+        self._about.append(about)
+        self._times.append(time_ms)
+        self._entries.append(0)
+        self._fresh[key] = number
+        self.newest_ms = time_ms
         self.tail = number + 1
-        self._enter(key, number)
         return number
 
     def place(self, number: int, position: Position) -> None:
         """Say where the message of a key is stored; in the order of numbers and positions."""
-        self._blocks[number >> BLOCK_SHIFT].entries[number & _BLOCK_MASK] = position.entry
-        if not self._ledgers or self._ledgers[-1][1] != position.ledger:
-            self._ledgers.append((number, position.ledger))
+        ledger, entry = position
+        if number >= self._start:
+            self._entries[number - self._start] = entry
+        else:
+            self._column(number).entries[number & self._block_keys - 1] = entry
+        if not self._ledgers or self._ledgers[-1][1] != ledger:
+            self._ledgers.append((number, ledger))
 
     def truncate(self, tail: int) -> None:
         """Forget the keys from a number on: their append failed."""
         tail = max(tail, self.head)
-        while self.tail > tail:
-            index = self.tail - 1 >> BLOCK_SHIFT
-            start = max(tail, index << BLOCK_SHIFT)
-            if start == index << BLOCK_SHIFT:
-                self._blocks.pop(index, None)
-            else:
-                self._blocks[index].cut(start & _BLOCK_MASK)
-            self.tail = start
-        while self._ledgers and self._ledgers[-1][0] >= self.tail:
+        if tail >= self.tail:
+            return
+        while self._start > tail:
+            self._reopen()
+        for column in (self._keys, self._about, self._times, self._entries):
+            del column[tail - self._start :]
+        self._fresh = dict(zip(self._keys, range(self._start, tail), strict=True))
+        self.tail = tail
+        while self._ledgers and self._ledgers[-1][0] >= tail:
             self._ledgers.pop()
 
     def expire(self, now_ms: int, most: int) -> None:
         """Forget what is older than the window, at most so many keys at a time."""
-        count = 0
-        while self.head + count < self.tail and count < most and self._age(self.head + count, now_ms) >= self.window_ms:
-            count += 1
+        if self.head == self.tail:
+            return
+        if now_ms - self.newest_ms >= max(self.window_ms, _HALF):  # ages wrap around after so long
+            count = len(self)
+        else:
+            count = 0
+            end = min(self.tail, self.head + most)
+            while self.head + count < end and self._age(self.head + count, now_ms) >= self.window_ms:
+                count += 1
         if count:
             self._drop(count)
             self.expired += count
 
+    def forget_below(self, number: int) -> None:
+        """Forget the keys below a number, which were forgotten before."""
+        if number > self.head:
+            self._drop(min(number, self.tail) - self.head)
+
     def _drop(self, count: int) -> None:
         before = self.head >> BLOCK_SHIFT
         self.head += count
-        for index in range(before, self.head >> BLOCK_SHIFT):
-            self._blocks.pop(index, None)
+        if self.head >> BLOCK_SHIFT != before:
+            for index in range(before, self.head >> BLOCK_SHIFT):
+                self._blocks.pop(index, None)
+            while len(self._ledgers) > 1 and self._ledgers[1][0] <= self.head:
+                del self._ledgers[0]
         if self.head == self.tail:
             # Numbers go on: what the index still holds is dead. A block that is partly used goes on, too.
-            self._directory = [_Shard(0)]
-        while len(self._ledgers) > 1 and self._ledgers[1][0] <= self.head:
-            del self._ledgers[0]
+            self._index = KeyIndex()
+            self._fresh.clear()
 
-    # ------------------------------------------------------------------------------------------------------- the index
+    # ------------------------------------------------------------------------------------------------- blocks, the index
 
-    def _enter(self, key: Fingerprint, number: int) -> None:
-        shard = self._directory[key.high & len(self._directory) - 1]
-        if (shard.used + 1) * 4 > len(shard.slots) * 3:
-            self._rebuild(shard, key.high)
-            shard = self._directory[key.high & len(self._directory) - 1]
-        _put(shard, key.low, number)
+    def _as_columns(self) -> Block:
+        block = Block()
+        block.low = array("Q", [key & _MASK_64 for key in self._keys])
+        both = zip(self._about, self._keys, strict=True)
+        block.about = array("Q", [about | key >> 64 << _HIGH_SHIFT for about, key in both])
+        block.times = array("I", [time & _MASK_32 for time in self._times])
+        block.entries = array("I", self._entries)
+        return block
 
-    def _live(self, shard: _Shard) -> list[int]:
-        """The numbers that a shard holds and the ring has, without the newest, which is just being entered."""
-        head, newest = self.head, self.tail - 1
-        if newest < _NUMBERS:
-            return sorted({value - 1 for value in shard.slots if head < value <= newest})
-        size = newest - head
-        distances = {(value - 1 - head) % _NUMBERS for value in shard.slots if value}
-        return sorted(head + distance for distance in distances if distance < size)
+    def _close(self) -> None:
+        """The open block is full: arrays, and into the index. Another one begins."""
+        block = self._as_columns()
+        start = self._start
+        self._start = start + self._block_keys
+        self._keys, self._about, self._times, self._entries, self._fresh = [], [], [], [], {}
+        if self._start > self.head:
+            self._blocks[start >> BLOCK_SHIFT] = block
+            self._enter(block.low, start)
 
-    def _fill(self, shard: _Shard, numbers: Iterable[int]) -> None:
-        """Enter keys into an empty table, oldest first."""
-        slots, blocks = shard.slots, self._blocks
-        mask = len(slots) - 1
-        for number in numbers:
-            at = blocks[number >> BLOCK_SHIFT].low[number & _BLOCK_MASK] & mask
-            while slots[at]:
-                at = at + 1 & mask
-            slots[at] = number % _NUMBERS + 1
-            shard.used += 1
+    def _reopen(self) -> None:
+        """The last closed block is open again: all behind it is gone."""
+        self._start -= self._block_keys
+        for column in (self._keys, self._about, self._times, self._entries):
+            column.clear()
+        self._open(self._blocks.pop(self._start >> BLOCK_SHIFT))
+        self.tail = self._start + len(self._keys)
 
-    def _rebuild(self, shard: _Shard, high: int) -> None:
-        """Drop what is dead; make room if that is not enough: a larger table, or two."""
-        live = self._live(shard)
-        slots = len(shard.slots)
-        if len(live) * 2 > slots and slots >= SHARD_SLOTS_MAX and shard.depth < DEPTH_MAX:
-            self._split(shard, high, live)
+    def _open(self, block: Block) -> None:
+        self._keys += [low | about >> _HIGH_SHIFT << 64 for low, about in zip(block.low, block.about, strict=True)]
+        self._about += [about & _ABOUT for about in block.about]
+        self._times += block.times
+        self._entries += block.entries
+
+    def take_block(self, first: int, block: Block, ledgers: Iterable[tuple[int, int]]) -> None:
+        """Take keys that were stored, all at once.
+
+        Args:
+            first: number of the first one; the next one, of an empty table any.
+            block: of one block, from that one on.
+            ledgers: (first key number, ledger), as from `ledgers`.
+
+        Raises:
+            ValueError: it is not the next one.
+        """
+        if self.head == self.tail:
+            self.begin(first)
+        if len(self._keys) >= self._block_keys:
+            self._close()
+        if first != self.tail or len(block.low) > self._block_keys - len(self._keys):
+            raise ValueError(f"key {first} follows {self.tail - 1}")
+        self._open(block)
+        self.tail = first + len(block.low)
+        at = first - self._start
+        self._fresh |= zip(self._keys[at:], range(first, self.tail), strict=True)
+        self._ledgers += [pair for pair in ledgers if not self._ledgers or self._ledgers[-1][1] != pair[1]]
+
+    def _enter(self, low: "array[int]", start: int) -> None:
+        """Enter the keys of a block into the index; move some older ones if it is being rebuilt."""
+        index = self._index
+        if not index.has_room(len(low)):
+            self._move_to(self.head >> BLOCK_SHIFT)  # a table of so many keys was filled by dead ones: rare
+            index.begin(self._start - self.head + self._block_keys)
+            self._moving = (start >> BLOCK_SHIFT) - 1
+        index.enter(np.frombuffer(low, np.uint64), start)
+        if index.old is not None:
+            self._move_to(max(self._moving - MOVED_PER_BLOCK + 1, self.head >> BLOCK_SHIFT))
+
+    def _move_to(self, last: int) -> None:
+        """Move blocks to the new table, down to one."""
+        index = self._index
+        if index.old is None:
             return
-        while len(live) * 2 > slots:
-            slots *= 2
-        while slots > SHARD_SLOTS_MIN and len(live) * 8 < slots:
-            slots //= 2
-        shard.slots, shard.used = array("I", bytes(4 * slots)), 0
-        self._fill(shard, live)
-
-    def _split(self, shard: _Shard, high: int, live: list[int]) -> None:
-        if 1 << shard.depth == len(self._directory):
-            self._directory += self._directory
-        bit = 1 << shard.depth
-        parts: tuple[list[int], list[int]] = ([], [])
-        for number in live:
-            parts[bool(self._blocks[number >> BLOCK_SHIFT].high[number & _BLOCK_MASK] & bit)].append(number)
-        halves = (_Shard(shard.depth + 1, len(shard.slots)), _Shard(shard.depth + 1, len(shard.slots)))
-        for half, numbers in zip(halves, parts, strict=True):
-            self._fill(half, numbers)
-        for at in range(high & bit - 1, len(self._directory), bit):
-            self._directory[at] = halves[bool(at & bit)]
-        # The half that the new key goes to may still be full, if fingerprints were made to fall together.
-        half = halves[bool(high & bit)]
-        if (half.used + 1) * 4 > len(half.slots) * 3:
-            self._rebuild(half, high)
+        for number in range(self._moving, last - 1, -1):
+            block = self._blocks.get(number)
+            if block is not None:
+                index.enter(np.frombuffer(block.low, np.uint64), number << BLOCK_SHIFT)
+        self._moving = last - 1
+        if self._moving < self.head >> BLOCK_SHIFT:
+            index.moved()
 
     # ------------------------------------------------------------------------------------------------------- reporting
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of the keys and of their index."""
-        shards = {id(shard): shard for shard in self._directory}.values()
-        keys = sum(KEY_BYTES * len(block.low) for block in self._blocks.values())
-        return keys, sum(4 * len(shard.slots) for shard in shards) + 8 * len(self._directory)
+        """Bytes of the keys and of their index; the open block as if it were closed."""
+        keys = KEY_BYTES * (sum(len(block.low) for block in self._blocks.values()) + len(self._keys))
+        return keys, self._index.memory()
 
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert 0 <= self.head <= self.tail
         assert len(self) <= self.keys_max, "more keys than allowed"
-        held = sum(len(block.low) for block in self._blocks.values())
-        assert len(self) <= held < len(self) + _BLOCK_KEYS, f"{held} keys held for {len(self)}"
+        held = sum(len(block.low) for block in self._blocks.values()) + len(self._keys)
+        assert len(self) <= held < len(self) + 2 * self._block_keys, f"{held} keys held for {len(self)}"
+        assert self.tail == self._start + len(self._keys), "the open block does not end at the tail"
+        assert len(self._entries) == len(self._keys) <= self._block_keys
         assert all(a < b for a, b in zip(self._ledgers, self._ledgers[1:], strict=False))
-
-
-def _put(shard: _Shard, low: int, number: int) -> None:
-    slots = shard.slots
-    mask = len(slots) - 1
-    at = low & mask
-    while slots[at]:
-        at = at + 1 & mask
-    slots[at] = number % _NUMBERS + 1
-    shard.used += 1

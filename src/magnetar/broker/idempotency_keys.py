@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from magnetar.broker.deduplication import span
-from magnetar.broker.idempotency import Fingerprint, fingerprint
+from magnetar.broker.idempotency import fingerprint
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.batches import walk_batch
@@ -41,7 +41,7 @@ class Message(NamedTuple):
         start, end: where it is in the opened batch.
     """
 
-    key: Fingerprint | None
+    key: int | None
     start: int = 0
     end: int = 0
 
@@ -60,7 +60,7 @@ class Opened(NamedTuple):
     complete: bool = True
 
 
-def key_in(properties: Iterable[KeyValue], name: str) -> Fingerprint | None:
+def key_in(properties: Iterable[KeyValue], name: str) -> int | None:
     """The fingerprint of the key among a message's properties; None: it has none.
 
     Raises:
@@ -79,6 +79,15 @@ def key_in(properties: Iterable[KeyValue], name: str) -> Fingerprint | None:
             f"an idempotency key of {len(key)} bytes (property {name!r}) is over the limit of {KEY_BYTES_MAX} bytes",
         )
     return fingerprint(key)
+
+
+def key_of(data: bytes, metadata_end: int, metadata: MessageMetadata, name: str) -> int | None:
+    """The fingerprint of a single message's key; None: it has none.
+
+    Raises:
+        BrokerError: NOT_ALLOWED: it is too long.
+    """
+    return key_in(metadata.properties, name) if metadata.properties else None
 
 
 def uncompressed(metadata: MessageMetadata, payload: memoryview) -> memoryview:

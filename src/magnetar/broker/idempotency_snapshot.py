@@ -5,22 +5,28 @@
 
 Keys come at the end of the ring, so that a snapshot writes the last blocks and the record in one transaction, and deletes
 blocks that left the ring. A block is written again until it is full. What does not fit together (damage, another life of the
-topic, another property) is not used: the log is read instead.
+topic, another property, an older layout) is not used: the log is read instead.
 """
 
-from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from struct import Struct, error
 from typing import Final
 
 import msgspec
 
-from magnetar.broker.idempotency import BLOCK_SHIFT, Fingerprint, KeyTable
+from magnetar.broker.idempotency import BLOCK_SHIFT, Block, KeyTable
 from magnetar.core.ids import Position
 
 PREFIX: Final = "idempotency/"
 BLOCK_PREFIX: Final = "idempotency-block/"
-_COLUMNS: Final = ("Q", "Q", "Q", "Q", "I")
-"""Fingerprint (two halves), broker time in ms, ledger, entry."""
+VERSION: Final = 2
+"""Of the layout. 1 kept no publish times and origins."""
+
+_HEAD: Final = Struct("<QII")
+"""Number of the first key, keys, ledgers."""
+
+_LEDGER: Final = Struct("<Qq")
+"""First key number, ledger."""
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -31,14 +37,20 @@ class Record(msgspec.Struct, kw_only=True):
         name: of the property whose values are the keys.
         ledger, entry: everything up to here is covered.
         head, tail: first key number, and the one behind the last.
+        newest_ms: when the newest key came.
+        origins: clusters by number.
+        version: of the layout.
     """
 
     incarnation: int
     name: str
-    ledger: int
-    entry: int
-    head: int
-    tail: int
+    ledger: int = 0
+    entry: int = 0
+    head: int = 0
+    tail: int = 0
+    newest_ms: int = 0
+    origins: list[str] = []
+    version: int = 1
 
     @property
     def covered(self) -> Position:
@@ -56,39 +68,41 @@ def block_key(topic: str, block: int) -> str:
     return f"{BLOCK_PREFIX}{topic}/{block:x}"
 
 
-def encode_block(table: KeyTable, block: int, tail: int, now_ms: int) -> bytes:
+def encode_block(table: KeyTable, block: int, tail: int) -> bytes:
     """The keys of a block below a number."""
     first = max(table.head, block << BLOCK_SHIFT)
     end = min(tail, block + 1 << BLOCK_SHIFT)
-    columns = [array(kind) for kind in _COLUMNS]
-    for number in range(first, end):
-        key, time_ms = table.key(number, now_ms)
-        position = table.position(number)
-        for column, value in zip(columns, (*key, time_ms, *position), strict=True):
-            column.append(value)
-    return first.to_bytes(8, "little") + b"".join(column.tobytes() for column in columns)
+    start = block << BLOCK_SHIFT
+    ledgers = table.ledgers(first, end)
+    parts = [_HEAD.pack(first, end - first, len(ledgers)), *(_LEDGER.pack(*pair) for pair in ledgers)]
+    parts += [column[first - start : end - start].tobytes() for column in table.columns(first).columns()]
+    return b"".join(parts)
 
 
-def decode_block(data: bytes) -> Iterator[tuple[int, Fingerprint, int, Position]]:
-    """(number, fingerprint, time, position) of each key of a block.
+def load_block(table: KeyTable, data: bytes, tail: int) -> None:
+    """Take the keys of a stored block, below a number.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: it is damaged, or not the next one.
     """
-    size = sum(array(kind).itemsize for kind in _COLUMNS)
-    count, rest = divmod(len(data) - 8, size)
-    if rest or count < 0:
+    try:
+        first, keys, count = _HEAD.unpack_from(data)
+        at = _HEAD.size + count * _LEDGER.size
+        ledgers = list(_LEDGER.iter_unpack(data[_HEAD.size : at]))
+    except error as problem:
+        raise ValueError(f"a block of odd size: {problem}") from None
+    block = Block()
+    for column in block.columns():
+        size = keys * column.itemsize
+        column.frombytes(data[at : at + size])
+        if len(column) != keys:
+            raise ValueError("a block of odd size")
+        del column[max(tail - first, 0) :]
+        at += size
+    if at != len(data):
         raise ValueError("a block of odd size")
-    first, at = int.from_bytes(data[:8], "little"), 8
-    columns = []
-    for kind in _COLUMNS:
-        column = array(kind)
-        end = at + count * column.itemsize
-        column.frombytes(data[at:end])
-        columns.append(column)
-        at = end
-    for offset, (high, low, time_ms, ledger, entry) in enumerate(zip(*columns, strict=True)):
-        yield first + offset, Fingerprint(high, low), time_ms, Position(ledger, entry)
+    if block.low:
+        table.take_block(first, block, [pair for pair in ledgers if pair[0] < tail])
 
 
 class Stored:
@@ -109,23 +123,5 @@ class Stored:
             first = self.record.head >> BLOCK_SHIFT
             self.keys = [record_key(topic), *(block_key(topic, block) for block in range(first, last + 1))]
             self.blocks = [stored[key] for key in self.keys[1:]]
-        except (KeyError, msgspec.DecodeError) as error:
-            raise ValueError(f"{type(error).__name__} {error}") from None
-
-
-def load_block(table: KeyTable, data: bytes, tail: int, now_ms: int) -> None:
-    """Take the keys of a stored block.
-
-    Raises:
-        ValueError: it is damaged, or not the next one.
-    """
-    for number, key, time_ms, position in decode_block(data):
-        if number >= tail:
-            return
-        if not len(table):
-            if now_ms - time_ms >= table.window_ms:
-                continue  # too old by now
-            table.begin(number)
-        if number != table.tail:
-            raise ValueError(f"key {number} follows {table.tail - 1}")
-        table.place(table.push(key, time_ms), position)
+        except (KeyError, msgspec.DecodeError) as problem:
+            raise ValueError(f"{type(problem).__name__} {problem}") from None

@@ -2,7 +2,8 @@
 
     message arrives     key unknown: it is pushed, the entry staged -> in the log: persisted | failed: the key is taken back
                         key known: nothing is stored; answered as stored as soon as everything staged so far is in the log
-    entry of a link     its keys are pushed as it is staged: they count here, but it is never refused
+    entry of a link     its keys are pushed as it is staged: they count here, but it is never refused; if a key is known from
+                        another cluster's message, one of the two loses (`idempotency_conflicts`), and is withdrawn
     switching on        the log of one window is read; until then no producer is let in
     start               the stored keys are loaded, the log behind them is read
     on                  the keys are stored now and then, what is new of them
@@ -14,15 +15,17 @@ second one.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
-from magnetar.broker.effects import Note, Outbox, Read, Store, Timer
-from magnetar.broker.idempotency import BLOCK_SHIFT, Fingerprint, KeyTable
-from magnetar.broker.idempotency_keys import Message, Opened, key_in, open_entry, smaller
-from magnetar.broker.idempotency_snapshot import Record, Stored, block_key, encode_block, load_block, record_key
+from magnetar.broker.effects import Note, Outbox, Read, Timer
+from magnetar.broker.idempotency import KeyTable, pack
+from magnetar.broker.idempotency_conflicts import Conflicts
+from magnetar.broker.idempotency_judging import Counters, Keyed, judge, place
+from magnetar.broker.idempotency_keys import Opened, open_entry
+from magnetar.broker.idempotency_saving import Saving
+from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, load_block
+from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.idempotency import IdempotencyPolicy
@@ -33,6 +36,9 @@ from magnetar.wire.metadata import Inspected, parse_metadata, split
 EXPIRED_PER_STEP: Final = 256
 """Keys forgotten with each append, besides as many as it brings: what a step costs stays even."""
 
+EXPIRED_PER_ENTRY: Final = 8
+"""The same while the log is read again."""
+
 EXPIRED_PER_ROUND: Final = 200_000
 """Keys forgotten in one round of upkeep: some 50 ms."""
 
@@ -40,49 +46,11 @@ SAVE_ENTRIES: Final = 20_000
 SAVE_MS: Final = 120_000
 """The keys are stored after so many entries, or when that is so long ago: what a start has to read of the log again."""
 
-SAVE_BLOCKS_MAX: Final = 4
-"""Blocks encoded in one step: some 40 ms and 600 KB; more of them follow when these are stored."""
+NEVER: Final = -(2**63)
+"""A time before all others."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
-_SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
-
-
-class Counters:
-    """Of all topics of a broker, for its metrics.
-
-    Attributes:
-        duplicates: messages answered as stored.
-        twice: messages that came over a link with a key that was known here: two clusters took it while apart.
-        unreadable: batches of links that cannot be opened; their keys are not known here.
-        evicted, expired: keys forgotten because there were too many, or for their age.
-        replayed: entries read again.
-    """
-
-    __slots__ = ("duplicates", "evicted", "expired", "replayed", "twice", "unreadable")
-
-    def __init__(self) -> None:
-        self.duplicates = 0
-        self.twice = 0
-        self.unreadable = 0
-        self.evicted = 0
-        self.expired = 0
-        self.replayed = 0
-
-
-class Keyed(NamedTuple):
-    """What was found out about an entry.
-
-    Attributes:
-        data, count: what to store of it.
-        keys: to be remembered with it.
-        first: where all of its messages are stored already, the number of the first one's key; else -1.
-    """
-
-    data: bytes
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
-    keys: list[Fingerprint]
-    first: int
 
 
 class TopicIdempotency:
@@ -95,6 +63,9 @@ class TopicIdempotency:
         policy: which property, how long, how many.
         counters: of the broker.
         when_drained: calls back when no append of the topic is in flight.
+        cluster: this one.
+        withdrawals: of the topic.
+        withdraw: withdraws messages that are in the log, from all subscriptions; how many of them one may have been given.
     """
 
     def __init__(
@@ -106,6 +77,9 @@ class TopicIdempotency:
         policy: IdempotencyPolicy,
         counters: Counters,
         when_drained: Callable[[Callable[[], None]], None],
+        cluster: str,
+        withdrawals: Withdrawals,
+        withdraw: Callable[[list[Loser]], tuple[int, int]],
     ) -> None:
         self.status = Status.RECOVERING
         self.topic = topic
@@ -114,6 +88,14 @@ class TopicIdempotency:
         self.table = KeyTable(window_ms=policy.window_seconds * 1000, keys_max=policy.keys_max)
         self.duplicates = 0
         self.twice = 0
+        self.withdrawn = 0
+        self._conflicts = Conflicts(cluster, self.table)
+        self._withdrawals = withdrawals
+        self._withdraw = withdraw
+        self._losers: list[Loser] = []
+        """Of the append that is just being staged, or of the entries just read."""
+        self._resolves = True
+        """Whether conflicts found in the log are resolved: not in what was stored before keys were switched on."""
         self._outbox = outbox
         self._log = log
         self._counters = counters
@@ -121,20 +103,13 @@ class TopicIdempotency:
         self._ready: list[Callable[[], None]] = []
         self._taken: list[int] = []
         """How many keys each entry brings that is about to be staged."""
-        self._flying: deque[tuple[Append, int]] = deque()
-        """What is staged and not confirmed, with the number behind its last key."""
+        self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
+        """What is staged and not confirmed, with the number behind its last key, and what it drives out."""
         self._durable = 0
         """Behind the last key whose message is in the log."""
         self._told: set[str] = set()
         self._counted = (0, 0)
-        self._covered = NONE
-        """Up to here the stored keys make the log superfluous."""
-        self._first_block = 0
-        self._saved_tail = 0
-        """Blocks before the one, and keys from the other on, are not stored."""
-        self._block_max = -1
-        """The highest block that was ever given to be stored."""
-        self._saving = False
+        self._saving = Saving(outbox, topic, withdrawals)
         self._since = 0
         self._save_ms = outbox.now_ms
 
@@ -143,15 +118,16 @@ class TopicIdempotency:
     def start(self, stored: Stored | None = None) -> None:
         """Begin with the stored keys; else read the log of one window, once what is in flight has landed."""
         if stored is None:
+            self._resolves = False
             self._when_drained(self._begin)
             return
-        self._covered = stored.record.covered
+        self._saving.covered = stored.record.covered
         self._load(stored, 0)
 
     def fits(self, record: Record) -> bool:
-        """Whether stored keys are of this topic, this property, and of a log that was not cut since."""
+        """Whether stored keys are of this topic, this property, this layout, and of a log that was not cut since."""
         same = record.name == self.policy.property and record.incarnation == self._log.incarnation
-        return same and record.covered <= self._log.last
+        return same and record.version == VERSION and record.covered <= self._log.last
 
     def _load(self, stored: Stored, at: int) -> None:
         if self.status is not Status.RECOVERING:
@@ -159,7 +135,7 @@ class TopicIdempotency:
         record = stored.record
         if at < len(stored.blocks):
             try:
-                load_block(self.table, stored.blocks[at], record.tail, self._outbox.now_ms)
+                load_block(self.table, stored.blocks[at], record.tail)
             except ValueError as error:
                 self._reload(stored, str(error))
                 return
@@ -168,13 +144,15 @@ class TopicIdempotency:
             return
         if not len(self.table):
             self.table.begin(record.tail)
-        if self.table.tail != record.tail:
-            self._reload(stored, f"they end at {self.table.tail}, not at {record.tail}")
+        if self.table.tail != record.tail or self.table.head > record.head:
+            self._reload(stored, f"they are {self.table.head} to {self.table.tail}, not {record.head} to {record.tail}")
             return
-        self._first_block, self._saved_tail = record.head >> BLOCK_SHIFT, record.tail
-        self._block_max = record.tail >> BLOCK_SHIFT
+        self.table.forget_below(record.head)
+        self.table.newest_ms = record.newest_ms
+        self._conflicts = Conflicts(self._conflicts.origins[0], self.table, record.origins)
+        self._saving.found(stored)
         self._durable = record.tail
-        self._replay(record.covered)
+        self._replay(record.covered, NEVER)
 
     def _reload(self, stored: Stored, why: str) -> None:
         """The stored keys are no good: what the log still has must do."""
@@ -184,10 +162,10 @@ class TopicIdempotency:
                 f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead",
             )
         )
-        self._outbox.put(Store({}, tuple(stored.keys), lambda _error: None))
-        self._covered = NONE
+        self._saving.discard(stored)
         self.table = KeyTable(window_ms=self.table.window_ms, keys_max=self.table.keys_max)
-        self._replay(self._window_start())
+        self._conflicts = Conflicts(self._conflicts.origins[0], self.table)
+        self._begin()
 
     def adjust(self, policy: IdempotencyPolicy) -> None:
         """Another window or another number of keys, of the same property."""
@@ -197,7 +175,7 @@ class TopicIdempotency:
 
     def _begin(self) -> None:
         if self.status is Status.RECOVERING:
-            self._replay(self._window_start())
+            self._replay(self._window_start(), self._outbox.now_ms - self.table.window_ms)
 
     def _window_start(self) -> Position:
         """A position behind which everything younger than the window stands."""
@@ -209,7 +187,10 @@ class TopicIdempotency:
             start = Position(ledger.ledger, ledger.entries - 1)
         return start
 
-    def _replay(self, after: Position) -> None:
+    def _replay(self, after: Position, since_ms: int) -> None:
+        """Read the log behind a position, of it what was stored after a time. What is older by now counts all the same behind
+        stored keys: it may have driven out others.
+        """
         start = self._log.next_after(after)
         if start is None:
             self._recovered()
@@ -221,23 +202,30 @@ class TopicIdempotency:
             if error or not entries:
                 self._failed(error or f"nothing could be read at {start}")
                 return
-            since = self._outbox.now_ms - self.table.window_ms
             for entry in entries:
-                if entry.broker_time > since:
+                if entry.broker_time > since_ms:
                     self._remember(entry)
+                    self.table.expire(entry.broker_time, EXPIRED_PER_ENTRY)
             self._durable = self.table.tail
+            losers, self._losers = self._losers, []
+            if losers:
+                self._withdraw(losers)
             self._counters.replayed += len(entries)
-            self._replay(entries[-1].position)
+            self._replay(entries[-1].position, since_ms)
 
         self._outbox.put(Read(self.topic, start, READ_ENTRIES, READ_BYTES, taken))
 
     def _recovered(self) -> None:
         self.status = Status.ENABLED
+        self._resolves = True
+        self.table.expire(self._outbox.now_ms, EXPIRED_PER_ROUND)
         self._durable = self.table.tail
         # What links have staged meanwhile is not in the log yet.
         flying, self._flying = self._flying, deque()
-        for append, _ in flying:
+        for append, _, _ in flying:
             self.staged(append)
+        if self._saving.covered == NONE:
+            self.save()  # from now on a start decides about everything behind it
         self._let_in()
 
     def _failed(self, error: str) -> None:
@@ -284,14 +272,7 @@ class TopicIdempotency:
         """Switched off; whoever waits is let in. What is stored goes."""
         self.status = Status.DISABLED
         self._let_in()
-        keys = [block_key(self.topic, block) for block in range(self._first_block, self._block_max + 1)]
-
-        def deleted(error: str) -> None:
-            if error:
-                text = f"cannot delete the idempotency keys of {self.topic}: {error}; the next start will"
-                self._outbox.put(Note("warning", text))
-
-        self._outbox.put(Store({}, (record_key(self.topic), *keys), deleted))
+        self._saving.delete()
 
     # -------------------------------------------------------------------------------------------------------- judging
 
@@ -302,49 +283,19 @@ class TopicIdempotency:
             None: it has no key, and is stored as it is.
 
         Raises:
-            BrokerError: NOT_ALLOWED: see `open_entry`.
+            BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
         """
-        if not seen.flags & _SPECIAL:  # most messages: the same as below, for a third less
-            key = key_in(seen.metadata.properties, self._property)
-            if key is None:
-                return None
-            number = self.table.find(key, self._outbox.now_ms)
-            if number < 0:
-                return Keyed(seen.payload, seen.count, [key], -1)
-            self.duplicates += 1
-            self._counters.duplicates += 1
-            return Keyed(b"", 0, [], number)
-        opened = open_entry(self._property, seen.flags, seen.metadata, seen.payload, seen.metadata_end)
-        if opened is None:
-            return None
-        now_ms = self._outbox.now_ms
-        kept: list[Message] = []
-        keys: list[Fingerprint] = []
-        first = -1
-        for message in opened.messages:
-            key = message.key
-            if key is not None:
-                number = self.table.find(key, now_ms)
-                if number >= 0 or (len(opened.messages) > 1 and key in keys):
-                    first = number if first < 0 else first
-                    continue
-                keys.append(key)
-            kept.append(message)
-        repeated = len(opened.messages) - len(kept)
-        self.duplicates += repeated
-        self._counters.duplicates += repeated
-        if not kept:
-            return Keyed(b"", 0, [], first)
-        data = seen.payload
-        if repeated and opened.batch is not None:
-            data = smaller(seen.metadata, opened.batch, kept)
-        return Keyed(data, len(kept) if opened.batch is not None else seen.count, keys if opened.complete else [], -1)
+        keyed = judge(self.table, self._property, seen, self._outbox.now_ms)
+        if keyed is not None and keyed.repeated:
+            self.duplicates += keyed.repeated
+            self._counters.duplicates += keyed.repeated
+        return keyed
 
-    def take(self, keys: list[Fingerprint]) -> None:
+    def take(self, keys: list[tuple[int, int]], publish_ms: int) -> None:
         """An entry is about to be staged: its keys are known from now on. Every entry of an append is announced so."""
         now_ms = self._outbox.now_ms
-        for key in keys:
-            self.table.push(key, now_ms)
+        for key, part in keys:
+            self.table.push(key, now_ms, pack(publish_ms, 0, part))
         self._taken.append(len(keys))
 
     def give_back(self) -> None:
@@ -354,6 +305,7 @@ class TopicIdempotency:
 
     def staged(self, append: Append) -> None:
         """Entries have positions."""
+        losers: list[Loser] = []
         if self.status is Status.ENABLED:
             taken, self._taken = self._taken, []
             if taken:
@@ -366,15 +318,19 @@ class TopicIdempotency:
             else:
                 for entry in append.entries:
                     if entry.flags & _REPLICATED:
-                        self._remember(entry, count_twice=True)
+                        self._remember(entry)
+                losers, self._losers = self._losers, []
             self.table.expire(self._outbox.now_ms, EXPIRED_PER_STEP + sum(taken))
             self._count()
-        self._flying.append((append, self.table.tail))
+        self._flying.append((append, self.table.tail, losers))
 
     def confirmed(self, append: Append) -> None:
         """An append is in the log."""
         if self._flying and self._flying[0][0] is append:
-            self._durable = max(self._flying.popleft()[1], self._durable)
+            _, tail, losers = self._flying.popleft()
+            self._durable = max(tail, self._durable)
+            if losers:
+                self._drive_out(losers)
         self._since += len(append.entries)
         if self._since >= SAVE_ENTRIES:
             self.save()
@@ -397,7 +353,8 @@ class TopicIdempotency:
         metadata = parse_metadata(entry.data)
         return open_entry(self.policy.property, entry.flags, metadata, entry.data, split(entry.data))
 
-    def _remember(self, entry: StoredEntry, *, count_twice: bool = False) -> None:
+    def _remember(self, entry: StoredEntry) -> None:
+        """Push an entry's keys; what loses because of them waits in `_losers`."""
         if entry.flags & _MARKER:
             return
         try:
@@ -411,72 +368,64 @@ class TopicIdempotency:
             return
         if opened is None or not opened.complete:
             return
-        for message in opened.messages:
+        table = self.table
+        origin = self._conflicts.number(entry.origin)
+        for at, message in enumerate(opened.messages):
             if message.key is None:
                 continue
-            if count_twice and self.table.find(message.key, self._outbox.now_ms) >= 0:
-                self.twice += 1
-                self._counters.twice += 1
-            self.table.place(self.table.push(message.key, entry.broker_time), entry.position)
+            rivals = self._resolves and table.find(message.key, entry.broker_time) >= 0
+            about = pack(entry.publish_time, origin, place(entry.flags, at))
+            number = table.push(message.key, entry.broker_time, about)
+            table.place(number, entry.position)
+            if rivals:
+                for loser, possible in self._conflicts.losers(message.key, number, entry.broker_time):
+                    if possible:
+                        self._losers.append(loser)
+                    elif self.status is Status.ENABLED:
+                        self._twice(1)
+
+    def _drive_out(self, losers: list[Loser]) -> None:
+        """Withdraw messages; that which drives them out is in the log."""
+        withdrawn, given = self._withdraw(losers)
+        self.withdrawn += withdrawn
+        self._counters.withdrawn += withdrawn
+        self._twice(given)
+
+    def _twice(self, messages: int) -> None:
+        self.twice += messages
+        self._counters.twice += messages
 
     # --------------------------------------------------------------------------------------------------------- upkeep
 
     def durable_low(self) -> Position:
         """Everything behind it is needed to know the keys again after a crash."""
-        if self.status is not Status.ENABLED:
-            return self._covered
+        covered = self._saving.covered
+        if self.status is not Status.ENABLED or self._withdrawals.dirty:
+            return covered
         if not len(self.table):
             return self._log.last
         oldest = self.table.position(self.table.head)
-        return max(self._covered, Position(oldest.ledger, oldest.entry - 1))
+        return max(covered, Position(oldest.ledger, oldest.entry - 1))
 
     def tick(self, now_ms: int) -> None:
         """Now and then: forget what is old."""
         if self.status is Status.ENABLED:
             self.table.expire(now_ms, EXPIRED_PER_ROUND)
             self._count()
-            if now_ms - self._save_ms >= SAVE_MS and self._log.last > self._covered:
+            if now_ms - self._save_ms >= SAVE_MS and self._log.last > self._saving.covered:
                 self.save()
 
     def save(self) -> None:
         """Store what is new of the keys; what is in flight is left out."""
-        if self._saving or self.status is not Status.ENABLED:
+        if self._saving.saving or self.status is not Status.ENABLED:
             return
-        self._saving, self._since, self._save_ms = True, 0, self._outbox.now_ms
-        table = self.table
-        head = min(table.head, self._durable)
-        first, start = head >> BLOCK_SHIFT, max(self._saved_tail, head) >> BLOCK_SHIFT
-        tail, covered = self._durable, self._log.last
-        complete = tail <= start + SAVE_BLOCKS_MAX << BLOCK_SHIFT
-        if not complete:
-            tail = start + SAVE_BLOCKS_MAX << BLOCK_SHIFT
-            # The first one left out may share its entry with others: that entry is read again.
-            position = table.position(tail)
-            covered = Position(position.ledger, position.entry - 1)
-        blocks = range(start, (tail - 1 >> BLOCK_SHIFT) + 1) if tail > head else range(0)
-        puts = {block_key(self.topic, block): encode_block(table, block, tail, self._outbox.now_ms) for block in blocks}
+        self._since, self._save_ms = 0, self._outbox.now_ms
         record = Record(
             incarnation=self._log.incarnation,
             name=self.policy.property,
-            ledger=covered.ledger,
-            entry=covered.entry,
-            head=head,
-            tail=tail,
+            origins=self._conflicts.origins,
         )
-        puts[record_key(self.topic)] = msgspec.json.encode(record)
-        self._block_max = max([self._block_max, *blocks])
-        gone = tuple(block_key(self.topic, block) for block in range(self._first_block, first))
-
-        def stored(error: str) -> None:
-            self._saving = False
-            if error:
-                self._outbox.put(Note("warning", f"cannot store the idempotency keys of {self.topic}: {error}"))
-                return
-            self._covered, self._saved_tail, self._first_block = max(covered, self._covered), tail, first
-            if not complete:
-                self.save()
-
-        self._outbox.put(Store(puts, gone, stored))
+        self._saving.save(self.table, self._durable, self._log.last, record, self.save)
 
     def _count(self) -> None:
         table, (evicted, expired) = self.table, self._counted
@@ -497,14 +446,18 @@ class TopicIdempotency:
             "keyBytes": keys,
             "indexBytes": index,
             "duplicates": self.duplicates,
+            "withdrawn": self.withdrawn,
+            "withdrawnInLog": self._withdrawals.messages,
             "twice": self.twice,
             "evicted": self.table.evicted,
             "expired": self.table.expired,
-            "storedUpTo": str(self._covered),
+            "storedUpTo": str(self._saving.covered),
         }
 
     def validate(self) -> None:
         """Check what must hold after every step."""
         self.table.validate()
+        self._withdrawals.validate()
+        assert not self._losers, "losers were found and not taken along"
         assert not self._taken, "keys were announced and never staged"
         assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"

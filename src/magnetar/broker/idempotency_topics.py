@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from magnetar.broker.effects import Store
+from magnetar.broker.effects import Note, Store
+from magnetar.broker.idempotency_judging import Counters
 from magnetar.broker.idempotency_snapshot import BLOCK_PREFIX, PREFIX, Stored
-from magnetar.broker.idempotency_topic import Counters, TopicIdempotency
+from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.topic import Topic
+from magnetar.broker.withdrawals import PREFIX as WITHDRAWN
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
@@ -26,7 +28,7 @@ class Idempotencies:
 
     def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
         self._broker = broker
-        self._stored = {key: stored[key] for key in stored if key.startswith((PREFIX, BLOCK_PREFIX))}
+        self._stored = {key: stored[key] for key in stored if key.startswith((PREFIX, BLOCK_PREFIX, WITHDRAWN))}
         self.counters = Counters()
 
     def _wanted(self, topic: Topic) -> IdempotencyPolicy | None:
@@ -36,7 +38,20 @@ class Idempotencies:
 
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
+        self._load_withdrawn(topic)
         self._follow(topic)
+
+    def _load_withdrawn(self, topic: Topic) -> None:
+        data = self._stored.pop(WITHDRAWN + topic.text, None)
+        if data is None:
+            return
+        try:
+            topic.withdrawals.load(data)
+        except ValueError as error:
+            text = f"{error}; messages of {topic.text} that were withdrawn are delivered again"
+            self._broker.outbox.put(Note("warning", text))
+        for subscription in topic.subscriptions.values():
+            topic.withdrawals.cover(subscription.cursor)
 
     def started(self) -> None:
         """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
@@ -74,6 +89,9 @@ class Idempotencies:
             policy=policy,
             counters=self.counters,
             when_drained=topic.when_drained,
+            cluster=broker.cluster,
+            withdrawals=topic.withdrawals,
+            withdraw=topic.withdraw,
         )
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
         for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
@@ -97,6 +115,7 @@ class Idempotencies:
         if topic.idempotency is not None:
             topic.idempotency.stop()
             topic.idempotency = None
+        self._broker.outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
 
     def durable_low(self, topic: Topic) -> Position | None:
         """Up to where retention may delete; None when it holds nothing."""
@@ -118,6 +137,7 @@ class Idempotencies:
             "keyBytes": sum(keys for keys, _ in memory),
             "indexBytes": sum(index for _, index in memory),
             "duplicates": counters.duplicates,
+            "withdrawn": counters.withdrawn,
             "twice": counters.twice,
             "unreadable": counters.unreadable,
             "evicted": counters.evicted,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
-from magnetar.broker.idempotency_topic import Keyed
+from magnetar.broker.idempotency_judging import Keyed
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -94,7 +94,7 @@ class Publishing:
                     return
                 continue
             if idempotency is not None:
-                idempotency.take(keyed.keys if keyed is not None else [])
+                idempotency.take(keyed.keys if keyed is not None else [], seen.publish_time)
             if keyed is not None:
                 self._entries.append(NewEntry(keyed.data, seen.flags, keyed.count, seen.publish_time))
             else:

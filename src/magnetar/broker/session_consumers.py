@@ -211,7 +211,7 @@ class SessionConsumers:
             return
         topic = self._broker.topics[consumer.subscription.topic]
         last = topic.last_message_position()
-        batch_index = topic.log.batch_last_index(last) if last != NONE else -1
+        batch_index = topic.withdrawals.last_index(last) if last != NONE else -1
         self._session.send(
             commands.last_message_id(
                 command.request_id,

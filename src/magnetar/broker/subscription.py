@@ -299,6 +299,7 @@ class Subscription(AckedSubscription):
         for key in (EXPIRED_LEDGER, EXPIRED_ENTRY):
             self.cursor.properties.pop(key, None)
         self.cursor.reset(position, bits_of(ack_set))
+        self._cover_withdrawn()
         self._late_up_to = self._log.last
         self._dispatcher.restart()
         self._changed(before)

@@ -20,6 +20,7 @@ from magnetar.broker.records import TopicRecord
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.throttling import PublishThrottle
 from magnetar.broker.topiclimits import TopicLimits
+from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
@@ -128,6 +129,7 @@ class Topic:
         self.quota_stop: ErrorCode | None = None
         self.deduplication: TopicDeduplication | None = None
         self.idempotency: TopicIdempotency | None = None
+        self.withdrawals = Withdrawals(log)
         self.replicated: ReplicatedTopic | None = None
         self.in_flight = 0
         self.messages_in = 0
@@ -349,8 +351,24 @@ class Topic:
         return (subscription for subscription in self.subscriptions.values() if subscription.durable)
 
     def last_message_position(self) -> Position:
-        """The newest entry that a consumer can be given (markers are not), or NONE."""
-        return self.log.last_dispatchable()
+        """The newest entry that a consumer can be given (markers and withdrawn ones are not), or NONE."""
+        return self.withdrawals.last()
+
+    def withdraw(self, losers: list[Loser]) -> tuple[int, int]:
+        """Give messages that are in the log to nobody any more (`broker.withdrawals`).
+
+        Returns:
+            How many were taken back before anybody had them, and how many were not: a subscription may have been given them, or
+            too many are withdrawn.
+        """
+        fresh = self.withdrawals.add(losers)
+        positions = {loser.position for loser in fresh}
+        had: set[Position] = set()
+        for subscription in self.subscriptions.values():
+            had |= subscription.withdrawn(positions)
+        given = sum(loser.position in had for loser in fresh)
+        known = sum(self.withdrawals.has(loser) for loser in losers)
+        return len(fresh) - given, given + len(losers) - known
 
     # --------------------------------------------------------------------------------------------------- statistics
 

@@ -1,0 +1,109 @@
+"""Which messages of an entry are stored already, by their idempotency keys, and what is left to store."""
+
+from typing import Final, NamedTuple
+
+from magnetar.broker.idempotency import KEPT, WHOLE, KeyTable
+from magnetar.broker.idempotency_keys import Message, key_of, open_entry, smaller
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire.metadata import Inspected
+
+_BATCH: Final = int(EntryFlags.BATCH)
+_CHUNK: Final = int(EntryFlags.CHUNK)
+_SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
+
+
+class Counters:
+    """Of all topics of a broker, for its metrics.
+
+    Attributes:
+        duplicates: messages answered as stored.
+        withdrawn: messages that lost to another cluster's with the same key, and were taken back before anybody had them.
+        twice: messages that lost, too, but a subscription had been given them, or they could not be taken back.
+        unreadable: batches of links that cannot be opened; their keys are not known here.
+        evicted, expired: keys forgotten because there were too many, or for their age.
+        replayed: entries read again.
+    """
+
+    __slots__ = ("duplicates", "evicted", "expired", "replayed", "twice", "unreadable", "withdrawn")
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self.twice = 0
+        self.withdrawn = 0
+        self.unreadable = 0
+        self.evicted = 0
+        self.expired = 0
+        self.replayed = 0
+
+
+class Keyed(NamedTuple):
+    """What was found out about an entry.
+
+    Attributes:
+        data, count: what to store of it.
+        keys: to be remembered with it: fingerprint, and place of the message (see `idempotency.WHOLE`).
+        repeated: messages that are stored already.
+        first: where all of its messages are stored already, the number of the first one's key; else -1.
+    """
+
+    data: bytes
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    keys: list[tuple[int, int]]
+    first: int
+    repeated: int = 0
+
+
+def place(flags: int, at: int) -> int:
+    """Of message number `at` of an entry, as `idempotency.pack` takes it."""
+    if flags & _CHUNK:
+        return KEPT
+    return min(at + 1, KEPT) if flags & _BATCH else WHOLE
+
+
+def judge(table: KeyTable, name: str, seen: Inspected, now_ms: int) -> Keyed | None:
+    """Look an entry's keys up.
+
+    Args:
+        table: of the topic.
+        name: of the property.
+        seen: the entry.
+        now_ms: the broker's clock.
+
+    Returns:
+        None: it has no key, and is stored as it is.
+
+    Raises:
+        BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
+    """
+    if not seen.flags & _SPECIAL:  # most messages: the same as below, for a third less
+        key = key_of(seen.payload, seen.metadata_end, seen.metadata, name)
+        if key is None:
+            return None
+        number = table.find(key, now_ms)
+        if number < 0:
+            return Keyed(seen.payload, seen.count, [(key, WHOLE)], -1)
+        return Keyed(b"", 0, [], number, 1)
+    opened = open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end)
+    if opened is None:
+        return None
+    kept: list[Message] = []
+    keys: dict[int, int] = {}
+    first = -1
+    for message in opened.messages:
+        key = message.key
+        if key is not None:
+            number = table.find(key, now_ms)
+            if number >= 0 or key in keys:
+                first = number if first < 0 else first
+                continue
+            if opened.complete:
+                keys[key] = place(seen.flags, len(kept))
+        kept.append(message)
+    repeated = len(opened.messages) - len(kept)
+    if not kept:
+        return Keyed(b"", 0, [], first, repeated)
+    data = seen.payload
+    if repeated and opened.batch is not None:
+        data = smaller(seen.metadata, opened.batch, kept)
+    count = len(kept) if opened.batch is not None else seen.count
+    return Keyed(data, count, list(keys.items()), -1, repeated)
