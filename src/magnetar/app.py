@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import signal
+import ssl
 import sys
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
+from magnetar.admin.gate import Gate
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
 from magnetar.broker.records import LAST_LEDGER_KEY
-from magnetar.core.config import ClusterConfig, Config
+from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
@@ -27,8 +29,10 @@ from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
 from magnetar.runtime.stores.sqlite import SqliteStore
+from magnetar.runtime.tls import Listening
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 logger = logging.getLogger("magnetar.broker")
@@ -89,7 +93,11 @@ class BrokerApp:
         config = self.config.broker
         name = self.cluster.name
         clock = SystemClock()
-        token = read_link_token(self.config.replication.token_file)
+        security = self.config.security
+        keys = load_keys(security.authentication)
+        # With authentication links have tokens of their own, which the broker need not know.
+        token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
+        self.tls = Listening(security.tls) if security.tls.certificate_file else None
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
         self.store = SqliteStore(folder.path / "meta.sqlite")
@@ -131,7 +139,12 @@ class BrokerApp:
             subscriptions=self.config.subscriptions,
             link_targets=tuple(link.target for link in self.config.links if link.source == name),
             deduplication=self.config.deduplication,
+            metadata=self.config.metadata,
+            from_file=frozenset(first.puts) - stored.keys(),
             boot=clock.now_ms(),
+            service_url_tls=self.cluster.service_url_tls,
+            security=security,
+            keys=keys,
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
         told.append(self.driver)
@@ -145,22 +158,43 @@ class BrokerApp:
             keep_alive_ms=config.keep_alive_ms,
         )
         self.driver.run(lambda: None)
+        self._watch_files()
         await self._listen(resources, folder.uuid, clock)
         # What is alive now stays alive: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
+
+    def _watch_files(self) -> None:
+        """Keys and certificates that change are read again."""
+        config = self.config.security.authentication
+        watches = [
+            Watch(
+                key_files(config),
+                lambda: self.driver.run(self.broker.access.new_keys, load_keys(config)),
+                "keys of [authentication]",
+            )
+        ]
+        if self.tls is not None:
+            watches.append(Watch(self.tls.files, self.tls.reload, "certificates of [tls]"))
+        for watch in watches:
+            watch.start()
+            self._stack.callback(watch.stop)
 
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
         self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)
         if self.cluster.pulsar.port == 0:
             host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
+        if self.tls is not None and self.cluster.pulsar_tls is not None:
+            await self.server.start(self.cluster.pulsar_tls.host, self.cluster.pulsar_tls.port, self.tls.context)
         info = BrokerInfo(
             cluster=self.cluster.name,
             uuid=uuid,
             version=__version__,
             service_url=self.broker.service_url,
-            web_url=self.cluster.admin_url,
+            web_url=self.cluster.web_url,
+            service_url_tls=self.cluster.service_url_tls,
+            web_url_tls=self.cluster.web_url_tls,
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,
         )
@@ -169,16 +203,20 @@ class BrokerApp:
             resources,
             info,
             body_bytes_max=self.config.broker.http_body_bytes_max,
+            gate=Gate(self.broker.access, self.driver.run) if self.broker.access.enabled else None,
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
-        host, port = self.cluster.http
-        try:
-            site = web.TCPSite(self._runner, host, port)
-            await site.start()
-        except OSError as error:
-            raise MagnetarError(f"cannot listen on {host}:{port} (http): {error.strerror or error}") from error
+        await self._site("http", self.cluster.http, None)
         self.http_port = int(self._runner.addresses[0][1])
+        if self.tls is not None and self.cluster.https is not None:
+            await self._site("https", self.cluster.https, self.tls.context)
+
+    async def _site(self, key: str, address: Address, tls: ssl.SSLContext | None) -> None:
+        try:
+            await web.TCPSite(self._runner, address.host, address.port, ssl_context=tls).start()
+        except OSError as error:
+            raise MagnetarError(f"cannot listen on {address} ({key}): {error.strerror or error}") from error
 
     async def stop(self) -> None:
         """Stop taking work, make everything durable, let go of the folder."""
@@ -214,17 +252,31 @@ async def _serve(config: Config, cluster: str) -> int:
         await app.stop()
 
 
-def check_exposure(cluster: ClusterConfig, *, insecure: bool) -> None:
+def check_exposure(config: Config, cluster: ClusterConfig, *, insecure: bool) -> None:
     """Refuse to listen beyond this machine without authentication, unless told to.
 
     Raises:
-        MagnetarError: naming the address and the way out.
+        MagnetarError: naming the address and the ways out.
     """
-    for address, key in ((cluster.pulsar, "pulsar"), (cluster.http, "http")):
-        if not insecure and not address.loopback:
+    if config.security.authentication.enabled or insecure:
+        return
+    for key, address in cluster.listeners():
+        if not address.loopback:
             raise MagnetarError(
-                f"cluster {cluster.name} would listen on {address} ({key}) without authentication; listen on "
-                "127.0.0.1, or say --insecure if the network is closed"
+                f"cluster {cluster.name} would listen on {address} ({key}) without authentication; write "
+                "[authentication] (docs/security.md), listen on 127.0.0.1, or say --insecure if the network is closed"
+            )
+
+
+def warn_of_plain_text(config: Config, cluster: ClusterConfig) -> None:
+    """Say when tokens and messages would travel readable for the network."""
+    for key, address in cluster.listeners():
+        if config.security.authentication.enabled and key in {"pulsar", "http"} and not address.loopback:
+            logger.warning(
+                "tokens and messages travel unencrypted on %s (%s): listen there on 127.0.0.1, and beyond by %s",
+                address,
+                key,
+                {"pulsar": "pulsar_tls", "http": "https"}[key],
             )
 
 
@@ -234,7 +286,7 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
     Args:
         config: the whole configuration.
         cluster: which cluster to be.
-        insecure: listen beyond loopback although there is no authentication yet.
+        insecure: listen beyond loopback although there is no authentication.
 
     Returns:
         The exit code: 0 after a clean stop, 1 when the broker had to stop by itself.
@@ -244,7 +296,7 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
     """
     import uvloop
 
-    check_exposure(config.cluster(cluster), insecure=insecure)
+    check_exposure(config, config.cluster(cluster), insecure=insecure)
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s %(levelname)s {cluster}: %(message)s",

@@ -68,7 +68,12 @@ def _answer(call: Call) -> dict[str, str]:
     if call.control.partitions(str(topic)) is None and not call.info.topic_auto_creation:
         raise NotFound(f"topic {topic} does not exist")
     url = call.info.service_url
-    return {"brokerUrl": url, "httpUrl": call.info.web_url, "nativeUrl": url}
+    answer = {"brokerUrl": url, "httpUrl": call.info.web_url, "nativeUrl": url}
+    if call.info.service_url_tls:
+        answer["brokerUrlTls"] = call.info.service_url_tls
+    if call.info.web_url_tls:
+        answer["httpUrlTls"] = call.info.web_url_tls
+    return answer
 
 
 for _domain in ("persistent", "non-persistent"):

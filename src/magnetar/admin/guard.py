@@ -54,7 +54,7 @@ def errors_in_one_shape() -> Middleware:
 
 
 def no_strangers(info: BrokerInfo) -> Middleware:
-    """Refuses what another site's page makes a browser send (there is no authentication before issue 6).
+    """Refuses what another site's page makes a browser send: a browser adds the credentials that its user gave it.
 
     A browser names the page's origin in `Origin` with every request that may change something; it must be this server.
     A name that an attacker points to 127.0.0.1 would pass for that, and also for reading: a broker that is reached on

@@ -13,6 +13,7 @@ from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, tenants
 from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
+from magnetar.admin.gate import Gate
 from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
 from magnetar.admin.idempotency import idempotency
@@ -21,6 +22,7 @@ from magnetar.admin.namespaces import namespaces
 from magnetar.admin.namespacewide import namespacewide
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
+from magnetar.admin.permissions import permissions
 from magnetar.admin.policies import own_policies, own_topic_policies, policies, topic_policies
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
@@ -60,6 +62,7 @@ GROUPS: Final = (
     own_topic_policies,
     deduplication,
     idempotency,
+    permissions,
     schemas,
     own_schemas,
     replicated,
@@ -80,8 +83,10 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _handler(route: Route, services: Services) -> Callable[[web.Request], Any]:
+def _handler(route: Route, services: Services, gate: Gate | None) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.StreamResponse:
+        if gate is not None:
+            gate.check(request, route)
         answer = await route.handler(Call(request, route, services))
         if isinstance(answer, web.StreamResponse):
             return answer
@@ -99,6 +104,7 @@ def make_app(
     *,
     body_bytes_max: int = BODY_BYTES_MAX,
     now_ms: Callable[[], int] = _wall_clock_ms,
+    gate: Gate | None = None,
 ) -> web.Application:
     """The application; run it in the loop that owns the broker. It listens where its runner says: before there is
     authentication, on loopback only, unless the user insists.
@@ -109,14 +115,21 @@ def make_app(
         info: who the broker is. A loopback `web_url` makes it refuse other names in `Host`.
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
+        gate: who is let in, and to what; None: everybody, to everything.
     """
     application = web.Application(
-        middlewares=[errors_in_one_shape(), no_strangers(info), clean_names], client_max_size=body_bytes_max
+        middlewares=[
+            errors_in_one_shape(),
+            no_strangers(info),
+            clean_names,
+            *([gate.middleware()] if gate is not None else []),
+        ],
+        client_max_size=body_bytes_max,
     )
     services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock())
     for route in ROUTES:
         # aiohttp's own pattern for a segment leaves out braces, which names may hold.
         pattern = re.sub(r"{(\w+)}", r"{\1:[^/]+}", route.path)
-        application.router.add_route(route.method, pattern, _handler(route, services))
+        application.router.add_route(route.method, pattern, _handler(route, services, gate))
     application.on_response_prepare.append(quiet_headers)
     return application

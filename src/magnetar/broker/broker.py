@@ -7,7 +7,11 @@ become durable first is continued by a later event.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from magnetar.broker.access import NO_SECURITY, Access
 from magnetar.broker.catalog import Catalog
+from magnetar.broker.changes import create_partitions
+from magnetar.broker.control import Done
+from magnetar.broker.credentials import Keys
 from magnetar.broker.deduplicating import CURSOR_NAME
 from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
@@ -32,9 +36,10 @@ from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
-from magnetar.core.config import BrokerConfig, DeduplicationConfig, SubscriptionsConfig
-from magnetar.core.errors import BrokerError, MagnetarError, ProtocolError
+from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
+from magnetar.core.errors import ProtocolError
 from magnetar.core.names import TopicName
+from magnetar.core.security import Security
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import Cursor
@@ -45,7 +50,9 @@ from magnetar.wire.frames import Frame
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 """Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
 
+NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
+NO_SYNCHRONISATION: Final = MetadataConfig()
 DEFAULT_SUBSCRIPTIONS: Final = SubscriptionsConfig()
 
 
@@ -68,7 +75,12 @@ class Broker:
         subscriptions: the `[subscriptions]` table.
         machines: makes the two machines of a topic with replicated subscriptions; None: production's.
         deduplication: the `[deduplication]` table.
+        metadata: the `[metadata]` table.
+        from_file: keys that were made from the configuration file at this start.
         boot: clock at the start, ms; never the same twice.
+        service_url_tls: what clients that ask by TLS are told, `pulsar+ssl://host:port`; "" without.
+        security: who is let in, and to what.
+        keys: what proofs are checked with.
     """
 
     def __init__(
@@ -90,7 +102,12 @@ class Broker:
         subscriptions: SubscriptionsConfig = DEFAULT_SUBSCRIPTIONS,
         machines: MakeMachines | None = None,
         deduplication: DeduplicationConfig = NO_DEDUPLICATION,
+        metadata: MetadataConfig = NO_SYNCHRONISATION,
+        from_file: frozenset[str] = frozenset(),
         boot: int = 0,
+        service_url_tls: str = "",
+        security: Security = NO_SECURITY,
+        keys: Keys = NO_KEYS,
     ) -> None:
         self.outbox = outbox
         self.config = config
@@ -98,12 +115,14 @@ class Broker:
         self.uuid = uuid
         self.boot = boot
         self.service_url = service_url
+        self.service_url_tls = service_url_tls
         self.link_token = link_token
         self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
         self.resources = resources
         self.ledger_ids = ledger_ids
         self.cache = cache
         self.sessions: dict[int, Session] = {}
+        self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
         self.started_ms = outbox.now_ms
@@ -250,9 +269,9 @@ class Broker:
 
     # ------------------------------------------------------------------------------------------------- driver's events
 
-    def connected(self, connection: int, address: str) -> None:
-        """A client came."""
-        self.sessions[connection] = Session(self, connection, address)
+    def connected(self, connection: int, address: str, certificate: str = "", tls: bool = False) -> None:
+        """A client came; `certificate` is the common name of the one that TLS checked."""
+        self.sessions[connection] = Session(self, connection, address, certificate, tls=tls)
         self.timer(
             self.outbox.now_ms + self.config.handshake_ms_max,
             lambda _now: self._handshake_due(connection),
@@ -469,6 +488,7 @@ class Broker:
 
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: links and retention follow it."""
+        self.access.policies_changed(change)
         self.limits.policies_changed(change)
         self.links.policies_changed(change)
         self.replication.policies_changed(change)

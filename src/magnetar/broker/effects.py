@@ -9,7 +9,7 @@ while handling the *appended* event, a reply to a change of metadata only while 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from magnetar.core.ids import Position
 from magnetar.storage.entries import Append, StoredEntry
@@ -83,6 +83,16 @@ class Timer(NamedTuple):
     then: Callable[[int], None]
 
 
+class Compute(NamedTuple):
+    """Run `work` where it holds nobody up, then `then(what it returned)` on the machine's own thread.
+
+    For what takes the processor for long by design (password hashes). `work` is pure and catches its own errors.
+    """
+
+    work: Callable[[], Any]
+    then: Callable[[Any], None]
+
+
 class Note(NamedTuple):
     """One line for the broker's log. `level` is a name of the logging module."""
 
@@ -90,7 +100,7 @@ class Note(NamedTuple):
     text: str
 
 
-Effect = Send | Close | Hold | FrameLimit | Write | Drop | Read | Store | Timer | Note
+Effect = Send | Close | Hold | FrameLimit | Write | Drop | Read | Store | Timer | Compute | Note
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 What a connection may do in which state is `wire.connection`'s matter; what each command means, that of
 
+    session_login      CONNECT where there is authentication, AUTH_RESPONSE
     session_lookups    partitions, lookup, topics of a namespace, schemas
     session_producers  PRODUCER, SEND, CLOSE_PRODUCER
     session_consumers  SUBSCRIBE, ACK, FLOW, SEEK and the like
@@ -14,17 +15,20 @@ the answer travels as an effect from whichever event completes it.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.access import NOBODY
+from magnetar.broker.authorizing import Operation, Where
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Close, FrameLimit, Hold, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.producers import Producer
 from magnetar.broker.session_consumers import SessionConsumers
+from magnetar.broker.session_login import SessionLogin
 from magnetar.broker.session_lookups import SessionLookups
 from magnetar.broker.session_producers import SessionProducers
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import ServerHandshake, request_id_of
+from magnetar.wire.connection import NO_REQUEST, ServerHandshake, request_id_of
 from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -40,15 +44,23 @@ class Session:
         broker: the broker.
         number: the connection.
         address: of the peer, for logs and statistics.
+        certificate: common name of the client certificate that TLS checked, "" without.
+        tls: whether the connection is by TLS.
     """
 
-    def __init__(self, broker: "Broker", number: int, address: str) -> None:
+    def __init__(
+        self, broker: "Broker", number: int, address: str, certificate: str = "", *, tls: bool = False
+    ) -> None:
         self.broker = broker
         self.outbox = broker.outbox
         self.number = number
         self.address = address
         self.client_version = ""
-        self.handshake = ServerHandshake(broker.link_token)
+        self.certificate = certificate
+        self.tls = tls
+        self.identity = NOBODY
+        self.handshake = ServerHandshake(broker.link_token, authentication=broker.access.enabled)
+        self.login = SessionLogin(self)
         self.producers = SessionProducers(self)
         self.consumers = SessionConsumers(self)
         self.geo: GeoSession | None = None
@@ -61,6 +73,7 @@ class Session:
         self._handlers: dict[int, Callable[[Any], None]] = {
             18: lambda c: self.send(commands.pong()),
             19: lambda c: None,
+            37: lambda c: self.login.response(c.authResponse),
             **SessionLookups(self).handlers(),
             **self.producers.handlers(),
             **self.consumers.handlers(),
@@ -134,20 +147,48 @@ class Session:
         try:
             accepted = self.handshake.connect(frame.command)
         except BrokerError as error:
-            self.send(commands.error(2**64 - 1, error.code, error.message))
-            self.close(error.message)
-            self.closed = True
+            self.refuse_connection(error)
             return
+        if accepted.proving:
+            self.login.connect(frame.command.connect, link=accepted.link)
+        else:
+            self.connected(link=accepted.link)
+
+    def connected(self, *, link: bool) -> None:
+        """CONNECT is answered; what a link peer needs is there."""
         hello = None
-        if accepted.link:
+        if link:
             hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
             self.geo = GeoSession(self)
             self.outbox.put(FrameLimit(self.number, self.broker.link_frame_bytes_max))
-        self.send(commands.connected(accepted.protocol_version, self.broker.config.message_bytes_max, hello))
+        version = self.handshake.protocol_version
+        self.send(commands.connected(version, self.broker.config.message_bytes_max, hello))
+
+    def refuse_connection(self, error: BrokerError, *, logged: bool = False) -> None:
+        """Answer with an error, then end the connection; `logged`: why is in the log already."""
+        self.send(commands.error(NO_REQUEST, error.code, error.message))
+        self.close("" if logged else error.message)
+        self.closed = True
+        self.handshake.close()
+
+    def check(self, operation: Operation, where: Where) -> None:
+        """Refuse what the client's role may not do.
+
+        Raises:
+            BrokerError: AuthorizationError.
+        """
+        self.broker.access.check(self.identity, operation, where)
+
+    def permissions_changed(self) -> None:
+        """Somebody's permissions changed: end what this client may no longer do."""
+        if self.handshake.connected and not self.closed:
+            self.producers.permissions_changed()
+            self.consumers.permissions_changed()
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
         self.closed = True
+        self.login.disconnected()
         if self.geo is not None:
             self.geo.disconnected()
         self.producers.disconnected()

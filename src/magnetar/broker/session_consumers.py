@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.authorizing import Operation
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Send
 from magnetar.broker.session_names import topic_name
@@ -10,6 +11,7 @@ from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
 from magnetar.core.ids import NONE, Position
+from magnetar.core.names import TopicName
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -54,6 +56,16 @@ class SessionConsumers:
             self._broker.after_consumer_left(consumer.subscription)
         self.open.clear()
 
+    def permissions_changed(self) -> None:
+        """Close consumers whose client may no longer consume; it looks the topic up again, and is refused there."""
+        access, identity = self._broker.access, self._session.identity
+        for consumer_id, consumer in list(self.open.items()):
+            if not access.authorizer.allowed(identity, Operation.CONSUME, TopicName.parse(consumer.subscription.topic)):
+                del self.open[consumer_id]
+                consumer.subscription.remove_consumer(consumer)
+                self._broker.after_consumer_left(consumer.subscription)
+                self._session.send(commands.close_consumer(consumer_id))
+
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
         for subscription in {consumer.subscription for consumer in self.open.values()}:
@@ -78,6 +90,7 @@ class SessionConsumers:
             return
         try:
             name = topic_name(command.topic)
+            self._session.check(Operation.CONSUME, name)
             try:
                 names.check_subscription(command.subscription)
             except NameNotValid as error:

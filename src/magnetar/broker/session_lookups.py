@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.authorizing import Operation
 from magnetar.broker.schemas import schema_message
 from magnetar.broker.session_names import topic_name
 from magnetar.core import names
@@ -39,6 +40,7 @@ class SessionLookups:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = topic_name(command.topic)
+            self._session.check(Operation.LOOK, name)
             count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
             self._session.send(commands.partitions_failed(command.request_id, error.code, error.message))
@@ -47,11 +49,14 @@ class SessionLookups:
 
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:
-            self._broker.catalog.check_namespace(topic_name(command.topic))
+            name = topic_name(command.topic)
+            self._session.check(Operation.LOOK, name)
+            self._broker.catalog.check_namespace(name)
         except BrokerError as error:
             self._session.send(commands.lookup_failed(command.request_id, error.code, error.message))
             return
-        self._session.send(commands.lookup_response(command.request_id, self._broker.service_url))
+        broker = self._broker
+        self._session.send(commands.lookup_response(command.request_id, broker.service_url, broker.service_url_tls))
 
     def _topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         try:
@@ -62,15 +67,27 @@ class SessionLookups:
                 BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)),
             )
             return
+        access, identity = self._broker.access, self._session.identity
         # Mode: 0 persistent, 1 non-persistent (of which there are none), 2 all.
         found = [] if command.mode == 1 else self._broker.catalog.topics_of(namespace)
+        if access.enabled and not access.authorizer.allowed(identity, Operation.LOOK, namespace):
+            # A role with permissions of single topics sees these; one without any is refused.
+            found = access.authorizer.visible(identity, found)
+            if not found:
+                try:
+                    self._session.check(Operation.LOOK, namespace)
+                except BrokerError as error:
+                    self._session.refuse(command.request_id, error)
+                    return
         self._session.send(commands.topics_of_namespace(command.request_id, found))
 
     def _get_schema(self, command: pb.CommandGetSchema) -> None:
         request_id = command.request_id
         try:
             asked = command.schema_version if command.HasField("schema_version") else None
-            version, record = self._broker.schemas.get(topic_name(command.topic), asked)
+            name = topic_name(command.topic)
+            self._session.check(Operation.LOOK, name)
+            version, record = self._broker.schemas.get(name, asked)
         except BrokerError as error:
             self._session.send(commands.get_schema_failed(request_id, error.code, error.message))
             return
@@ -86,7 +103,9 @@ class SessionLookups:
                 self._session.send(commands.get_or_create_schema_failed(request_id, error.code, error.message))
 
         try:
-            topic = self._broker.topics.get(str(topic_name(command.topic)))
+            name = topic_name(command.topic)
+            self._session.check(Operation.PRODUCE, name)
+            topic = self._broker.topics.get(str(name))
             if topic is None:
                 raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {command.topic} does not exist")
             topic.check_writable()

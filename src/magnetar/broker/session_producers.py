@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.authorizing import Operation
 from magnetar.broker.deduplicating import Status
 from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.producers import AccessMode, Producer
@@ -77,6 +78,9 @@ class SessionProducers:
             return
         try:
             name = topic_name(command.topic)
+            self._session.check(Operation.PRODUCE, name)
+            if command.initial_subscription_name:
+                self._session.check(Operation.CONSUME, name)
             mode = self._access_mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)
@@ -232,6 +236,13 @@ class SessionProducers:
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""
         self._producer_ready(producer)
+
+    def permissions_changed(self) -> None:
+        """Close producers whose client may no longer produce; it looks the topic up again, and is refused there."""
+        access, identity = self._broker.access, self._session.identity
+        for producer_id, topic in list(self.topics.items()):
+            if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
+                self.evict(self.open[producer_id])
 
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer.

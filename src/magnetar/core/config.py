@@ -12,12 +12,15 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Meta, Struct
 
 from magnetar.core.errors import ConfigError, NameNotValid
-from magnetar.core.names import NamespaceName, check_cluster
+from magnetar.core.names import NamespaceName, TopicName, check_cluster
+from magnetar.core.security import Security
+from magnetar.core.security import build as build_security
 from magnetar.core.settings import (
     Address,
     BrokerConfig,
@@ -89,7 +92,9 @@ class Config(Struct, frozen=True, kw_only=True):
     replication: ReplicationConfig
     subscriptions: SubscriptionsConfig = SubscriptionsConfig()
     deduplication: DeduplicationConfig = DeduplicationConfig()
+    metadata: MetadataConfig = MetadataConfig()
     broker: BrokerConfig = BrokerConfig()
+    security: Security = Security()
 
     @property
     def source(self) -> str:
@@ -111,6 +116,16 @@ class Config(Struct, frozen=True, kw_only=True):
         """The data folder of one cluster."""
         return self.data_dir / name
 
+    def link_address(self, name: str) -> str:
+        """Where links reach a cluster: `host:port`, or a `pulsar+ssl://` URL that says whom to trust."""
+        cluster = self.cluster(name)
+        if not self.replication.tls or not cluster.service_url_tls:
+            return cluster.advertised
+        trust = {"ca": self.security.trusted_ca} if self.security.trusted_ca else {}
+        client = self.security.client
+        own = {"cert": client.certificate_file, "key": client.key_file} if client.certificate_file else {}
+        return cluster.service_url_tls + ("?" + urlencode(trust | own) if trust or own else "")
+
     def link(self, text: str) -> LinkConfig:
         """One link by its name `source:target`.
 
@@ -131,6 +146,9 @@ class _ClusterTable(Struct, kw_only=True):
     pulsar: str
     http: str
     advertised: str | None = None
+    pulsar_tls: str | None = None
+    https: str | None = None
+    advertised_tls: str | None = None
     here: bool = True
 
 
@@ -148,6 +166,7 @@ class _NamespaceTable(Struct, kw_only=True):
 class _ReplicationTable(Struct, kw_only=True):
     master: Annotated[str, Meta(min_length=1)] = "local[2,4]"
     token_file: str = ""
+    tls: bool = False
     checkpoint_dir: str = ""
     spark: dict[str, str | bool | int | float] = {}
     limits: dict[str, Any] = {}
@@ -165,7 +184,12 @@ class _File(Struct, kw_only=True):
     replication: dict[str, Any] = {}
     subscriptions: dict[str, Any] = {}
     deduplication: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     broker: dict[str, Any] = {}
+    authentication: dict[str, Any] = {}
+    authorization: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    client: dict[str, Any] = {}
 
 
 def load(path: Path | None) -> Config:
@@ -315,6 +339,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
     here = path.absolute().parent if path else Path.cwd()
     data_dir = _path(_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
     clusters = _clusters(file.clusters)
+    security = _security(file, clusters, here)
     return Config(
         path=path.absolute() if path else None,
         data_dir=data_dir,
@@ -324,8 +349,24 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         replication=_replication(file.replication, data_dir, here),
         subscriptions=_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
         deduplication=_table(DeduplicationConfig, file.deduplication, "deduplication"),
+        metadata=_metadata(file.metadata),
         broker=_broker(file.broker),
+        security=security,
     )
+
+
+def _security(file: _File, clusters: dict[str, ClusterConfig], here: Path) -> Security:
+    names = ("authentication", "authorization", "tls", "client")
+    security = build_security(_table, {name: getattr(file, name) for name in names}, lambda text: _path(text, here))
+    for cluster in clusters.values():
+        key = "pulsar_tls" if cluster.pulsar_tls else "https" if cluster.https else ""
+        if key and cluster.here and not security.tls.certificate_file:
+            raise ConfigError(f"clusters.{cluster.name}.{key}: needs certificate_file and key_file in [tls]")
+    if _table(_ReplicationTable, file.replication, "replication").tls:
+        for cluster in clusters.values():
+            if not cluster.service_url_tls:
+                raise ConfigError(f"replication.tls: cluster {cluster.name} has no pulsar_tls for links to connect to")
+    return security
 
 
 def _path(text: str, relative_to: Path) -> Path:
@@ -356,18 +397,36 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
     table = _table(_ClusterTable, value, where)
     pulsar = _address(table.pulsar, f"{where}.pulsar")
     http = _address(table.http, f"{where}.http")
-    if table.advertised is not None:
-        advertised = _address(table.advertised, f"{where}.advertised")
+    pulsar_tls = _address(table.pulsar_tls, f"{where}.pulsar_tls") if table.pulsar_tls is not None else None
+    https = _address(table.https, f"{where}.https") if table.https is not None else None
+    tls = _advertised(table.advertised_tls, pulsar_tls, where, "advertised_tls") if pulsar_tls else ""
+    if table.advertised_tls is not None and not pulsar_tls:
+        raise ConfigError(f"{where}.advertised_tls: there is no pulsar_tls to advertise: write it too")
+    return ClusterConfig(
+        name=name,
+        pulsar=pulsar,
+        http=http,
+        advertised=_advertised(table.advertised, pulsar, where, "advertised"),
+        pulsar_tls=pulsar_tls,
+        https=https,
+        advertised_tls=tls,
+        here=table.here,
+    )
+
+
+def _advertised(text: str | None, listen: Address, where: str, key: str) -> str:
+    """What clients are told of a listener."""
+    if text is not None:
+        advertised = _address(text, f"{where}.{key}")
         if advertised.wildcard:
-            raise ConfigError(f"{where}.advertised: nobody can connect to {advertised}: write this machine's name")
-    elif pulsar.wildcard:
+            raise ConfigError(f"{where}.{key}: nobody can connect to {advertised}: write this machine's name")
+        return str(advertised)
+    if listen.wildcard:
         raise ConfigError(
-            f"{where}.advertised: missing, and nobody can connect to {pulsar}: "
-            f'write advertised = "this-machine.example:{pulsar.port}"'
+            f"{where}.{key}: missing, and nobody can connect to {listen}: "
+            f'write {key} = "this-machine.example:{listen.port}"'
         )
-    else:
-        advertised = pulsar
-    return ClusterConfig(name=name, pulsar=pulsar, http=http, advertised=str(advertised), here=table.here)
+    return str(listen)
 
 
 def _address(text: str, where: str) -> Address:
@@ -381,7 +440,7 @@ def _ports(clusters: Iterable[ClusterConfig]) -> None:
     """Refuse two listeners that cannot both bind."""
     taken: list[tuple[Address, bool, str]] = []
     for cluster in clusters:
-        for key, address in (("pulsar", cluster.pulsar), ("http", cluster.http)):
+        for key, address in cluster.listeners():
             where = f"clusters.{cluster.name}.{key}"
             for other, here, first in taken:
                 if _clash(address, cluster.here, other, here):
@@ -443,6 +502,7 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
     return ReplicationConfig(
         master=table.master,
         token_file=_path(table.token_file, here) if table.token_file else data_dir / "link.token",
+        tls=table.tls,
         checkpoint_dir=_path(table.checkpoint_dir, here) if table.checkpoint_dir else data_dir / "checkpoints",
         spark={key: _spark_value(setting) for key, setting in table.spark.items()},
         limits=_table(ReplicationLimits, table.limits, "replication.limits"),

@@ -68,6 +68,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         http: listen address of REST, metrics and the status page.
         advertised: `host:port` that clients and Spark executors are told.
         here: whether it runs on this machine (`magnetar up` starts it).
+        pulsar_tls, https: listen addresses of the same by TLS; None: none.
+        advertised_tls: `host:port` that clients and Spark executors are told for TLS, "" without.
     """
 
     name: str
@@ -75,6 +77,14 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     http: Address
     advertised: str
     here: bool = True
+    pulsar_tls: Address | None = None
+    https: Address | None = None
+    advertised_tls: str = ""
+
+    def listeners(self) -> list[tuple[str, Address]]:
+        """Key of the file and address of everything that it listens on."""
+        named = (("pulsar", self.pulsar), ("http", self.http), ("pulsar_tls", self.pulsar_tls), ("https", self.https))
+        return [(key, address) for key, address in named if address is not None]
 
     @property
     def service_url(self) -> str:
@@ -82,12 +92,30 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         return f"pulsar://{self.advertised}"
 
     @property
+    def service_url_tls(self) -> str:
+        """What a Pulsar client connects to by TLS, "" without."""
+        return f"pulsar+ssl://{self.advertised_tls}" if self.advertised_tls else ""
+
+    @property
     def admin_url(self) -> str:
-        """Where its REST interface answers; with the advertised host when it listens on every interface."""
-        address = self.http
+        """Where its REST interface answers, by TLS where it can; with the advertised host when it listens everywhere."""
+        return self.web_url_tls or self.web_url
+
+    @property
+    def web_url_tls(self) -> str:
+        """Where its REST interface answers by TLS, "" without."""
+        return self._web_url("https", self.https, self.advertised_tls or self.advertised) if self.https else ""
+
+    @property
+    def web_url(self) -> str:
+        """Where its REST interface answers without TLS."""
+        return self._web_url("http", self.http, self.advertised)
+
+    @staticmethod
+    def _web_url(scheme: str, address: Address, advertised: str) -> str:
         if address.wildcard:
-            address = Address(Address.parse(self.advertised).host, address.port)
-        return f"http://{address}"
+            address = Address(Address.parse(advertised).host, address.port)
+        return f"{scheme}://{address}"
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True):
@@ -152,7 +180,8 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
 
     Attributes:
         master: Spark master URL. `local[2,4]`: two threads, four attempts, for one failed task must not end a query.
-        token_file: shared secret of the links, mode 0600.
+        token_file: what links present: their shared secret, or, where there is authentication, a token (JWT); mode 0600.
+        tls: whether links connect by TLS.
         checkpoint_dir: Spark's offsets and commits. Losing it costs nothing: the brokers' cursors are the truth.
         spark: further Spark settings, as Spark names them.
         limits: of the pipeline.
@@ -163,6 +192,7 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
     checkpoint_dir: Path
     spark: dict[str, str]
     limits: ReplicationLimits = ReplicationLimits()
+    tls: bool = False
 
 
 class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,6 +226,21 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     replay_entries_max: Count = 1_000_000
     """How many of the newest entries count when it is switched on for a topic that has some: producers wait for a few
     seconds at most."""
+
+
+class MetadataConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[metadata]` table: tenants, namespaces and policies kept the same in clusters that share no store."""
+
+    metadata_sync_topic: str = ""
+    """The topic that carries changes, replicated to all clusters: `persistent://pulsar/system/metadata-sync`. Empty: every
+    cluster keeps to itself. The same topic in every cluster."""
+    metadata_sync_snapshot_s: Count = 600
+    """How often each cluster publishes everything it knows, so that one that missed something catches up."""
+    metadata_clock_ahead_ms: Milliseconds = 60_000
+    """A change that is further ahead of this cluster's clock waits until the clock gets there; a cluster whose own clock is
+    further off refuses changes. Clocks that are kept by NTP are a thousand times closer."""
+    metadata_sync_exclude: tuple[str, ...] = ()
+    """Patterns of what stays local here, such as `namespaces/acme/*` or `namespaces/*:retention_policies`."""
 
 
 class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

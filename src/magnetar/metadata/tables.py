@@ -9,10 +9,20 @@ from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict
-from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, TENANT_PREFIX
+from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
 from magnetar.metadata.partitions import Partitions
+from magnetar.metadata.permissions import PERMISSION_PREFIX, PermissionTable
 from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
-from magnetar.metadata.topicpolicies import TopicPolicyTable
+from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX, TopicPolicyTable
+
+DOCUMENT_PREFIXES: Final = (
+    CLUSTER_PREFIX,
+    TENANT_PREFIX,
+    NAMESPACE_PREFIX,
+    PARTITIONED_PREFIX,
+    TOPIC_POLICIES_PREFIX,
+    PERMISSION_PREFIX,
+)
 
 _T = TypeVar("_T", ClusterData, TenantInfo, Policies)
 
@@ -31,6 +41,8 @@ class Tables:
         self._namespaces: dict[NamespaceName, Policies] = {}
         self._partitions = Partitions()
         self._topic_policies = TopicPolicyTable()
+        self.permissions = PermissionTable()
+        self._documents: dict[str, bytes] = {}
         self._in_flight: list[Change] = []
 
     # ------------------------------------------------------------------------------------------------ load and apply
@@ -71,7 +83,17 @@ class Tables:
         for key, value in change.puts.items():
             self._put(key, value)
 
+    def document(self, key: str) -> bytes | None:
+        """A value as it is stored: a cluster, tenant, namespace, partitioned topic, topic policies or permissions."""
+        return self._documents.get(key)
+
+    def documents(self) -> Mapping[str, bytes]:
+        """All of them, by key; nobody changes it."""
+        return self._documents
+
     def _put(self, key: str, value: bytes) -> None:
+        if key.startswith(DOCUMENT_PREFIXES):
+            self._documents[key] = value
         if key.startswith(CLUSTER_PREFIX):
             self._clusters[key.removeprefix(CLUSTER_PREFIX)] = _decode(key, value, ClusterData)
         elif key.startswith(TENANT_PREFIX):
@@ -79,7 +101,7 @@ class Tables:
         elif key.startswith(NAMESPACE_PREFIX):
             tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
             self._namespaces[NamespaceName(tenant, local)] = _decode(key, value, Policies)
-        elif not self._topic_policies.put(key, value):
+        elif not self._topic_policies.put(key, value) and not self.permissions.put(key, value):
             self._partitions.put(key, value)
 
     def _delete(self, key: str) -> None:
@@ -93,6 +115,11 @@ class Tables:
         else:
             self._partitions.delete(key)
             self._topic_policies.delete(key)
+            self.permissions.delete(key)
+
+    def has_stored_namespace(self, namespace: NamespaceName) -> bool:
+        """Whether a namespace is stored."""
+        return namespace in self._namespaces
 
 
 def _decode(key: str, value: bytes, kind: type[_T]) -> _T:

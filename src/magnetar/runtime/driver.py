@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from magnetar.broker.broker import Broker
 from magnetar.broker.effects import (
     Close,
+    Compute,
     Drop,
     FrameLimit,
     Hold,
@@ -83,6 +84,7 @@ class Driver:
         self._clock = clock
         self._peers: dict[int, Peer] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._running = False
         self._failure: BaseException | None = None
@@ -222,6 +224,9 @@ class Driver:
 
         self._readers.submit(work)
 
+    def _compute(self, effect: Compute) -> None:
+        self._computer.submit(lambda: self._call(effect.then, effect.work()))
+
     def _save(self, effect: Store) -> None:
         then = effect.then
 
@@ -240,8 +245,10 @@ class Driver:
         Timer: _timer,
         Read: _read,
         Store: _save,
+        Compute: _compute,
     }
 
     def shut_down(self) -> None:
-        """Let go of the reader threads; the log and the store are closed by whoever opened them."""
+        """Let go of the threads; the log and the store are closed by whoever opened them."""
         self._readers.shutdown(wait=True, cancel_futures=True)
+        self._computer.shutdown(wait=True, cancel_futures=True)

@@ -8,12 +8,14 @@ dispatching to it; a broker that has too much to write makes the socket stop bei
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.core.errors import MagnetarError
 from magnetar.runtime.driver import Driver
+from magnetar.runtime.tls import common_name
 from magnetar.wire import commands
 from magnetar.wire.frames import FrameDecoder, FrameError
 
@@ -25,6 +27,8 @@ fit a smaller mark; a larger one is memory times connections."""
 
 WRITE_LOW_BYTES = 1024 * 1024
 
+HANDSHAKE_S = 10.0
+"""For a handshake of TLS: three round trips and what the client's user is asked."""
 
 LINK_SILENT_INTERVALS = 20
 """Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
@@ -37,11 +41,13 @@ class Connection(asyncio.BufferedProtocol):
     Args:
         server: the port it came to.
         number: its name inside the broker.
+        tls: whether it came to the listener by TLS.
     """
 
-    def __init__(self, server: "PulsarServer", number: int) -> None:
+    def __init__(self, server: "PulsarServer", number: int, *, tls: bool = False) -> None:
         self._server = server
         self._number = number
+        self._tls = tls
         self._decoder = FrameDecoder(server.frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._heard = True
@@ -71,7 +77,8 @@ class Connection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._server.driver.attach(self._number, self)
-        self._server.driver.run(self._server.broker.connected, self._number, self._peer)
+        certificate = common_name(transport.get_extra_info("peercert")) if self._tls else ""
+        self._server.driver.run(self._server.broker.connected, self._number, self._peer, certificate, self._tls)
         self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -194,7 +201,7 @@ class PulsarServer:
         self._connections_max = connections_max
         self._connections: dict[int, Connection] = {}
         self._next = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     @property
     def open(self) -> int:
@@ -216,22 +223,36 @@ class PulsarServer:
         self._next += 1
         return Connection(self, self._next)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port (asked for as 0: any free one).
+    def _make_tls(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next, tls=True)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen, with `tls` by TLS; returns the port (asked for as 0: any free one). May be called for several.
 
         Raises:
             MagnetarError: the port is in use or may not be bound, in one line.
         """
         try:
-            self._server = await self.loop.create_server(self._make, host, port, backlog=1024, reuse_address=True)
+            server = await self.loop.create_server(
+                self._make if tls is None else self._make_tls,
+                host,
+                port,
+                backlog=1024,
+                reuse_address=True,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
+            )
         except OSError as error:
-            raise MagnetarError(f"cannot listen on {host}:{port} (pulsar): {error.strerror or error}") from error
-        return int(self._server.sockets[0].getsockname()[1])
+            key = "pulsar" if tls is None else "pulsar_tls"
+            raise MagnetarError(f"cannot listen on {host}:{port} ({key}): {error.strerror or error}") from error
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections.values()):
             connection.abort()
         # One turn of the loop lets connection_lost run before the broker is closed.

@@ -62,6 +62,20 @@ def error(request_id: int, code: ErrorCode, message: str) -> bytes:
     )
 
 
+def auth_challenge(protocol_version: int, method: str) -> bytes:
+    """AUTH_CHALLENGE: present yourself anew, for what was presented expires. The data is Pulsar's word for that."""
+    return encode(
+        pb.BaseCommand(
+            type=36,
+            authChallenge=pb.CommandAuthChallenge(
+                server_version=SERVER_VERSION,
+                challenge=pb.AuthData(auth_method_name=method, auth_data=b"PulsarAuthRefresh"),
+                protocol_version=protocol_version,
+            ),
+        )
+    )
+
+
 _PING: Final = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
 _PONG: Final = encode(pb.BaseCommand(type=19, pong=pb.CommandPong()))
 
@@ -197,8 +211,8 @@ def message_header(
     )
 
 
-def lookup_response(request_id: int, url: str) -> bytes:
-    """LOOKUP_RESPONSE: connect to `url` (`pulsar://host:port`)."""
+def lookup_response(request_id: int, url: str, url_tls: str = "") -> bytes:
+    """LOOKUP_RESPONSE: connect to `url` (`pulsar://host:port`), or by TLS to `url_tls` (`pulsar+ssl://host:port`)."""
     return encode(
         pb.BaseCommand(
             type=24,
@@ -206,6 +220,7 @@ def lookup_response(request_id: int, url: str) -> bytes:
                 request_id=request_id,
                 response=1,
                 brokerServiceUrl=url,
+                brokerServiceUrlTls=url_tls or None,
                 authoritative=True,
             ),
         )

@@ -6,17 +6,23 @@ from a client, in no state: it is the sign of a peer that mixed up its roles, or
     state      CONNECT              request of a client   request of a link            anything else
     ---------  -------------------  --------------------  ---------------------------  --------------
     NEW        -> CONNECTED         end                   end                          end
+               or -> PROVING
                or -> CLOSED: refuse
+    PROVING    end                  end                   end                          end
     CONNECTED  end                  ok                    ok to a link peer, else      end
                                                           refuse
     CLOSED     end                  end                   end                          end
+
+PROVING is there only where there is authentication: who presents what is being checked (`proved` and `close` end it),
+and until then nothing else is heard, so that no command of a stranger is ever looked into.
 
 "end" is a `ProtocolError`: the connection is closed without an answer. "refuse" is a `BrokerError`: the request is
 answered and the connection goes on (a refused CONNECT is answered, then closed). Both blame the peer; a mistake of this
 side is never reported through them.
 
-A **link peer** is a client that presented the links' shared secret: `auth_method_name = "magnetar-link"` and the token
-as `auth_data`. A wrong token is refused at CONNECT, whoever presents it. Only link peers may
+A **link peer** is a client that asked for it, by `auth_method_name = "magnetar-link"`, and may: without authentication
+because `auth_data` is the links' shared secret, with it because the role that it proved may replicate. A wrong token is
+refused at CONNECT, whoever presents it. Only link peers may
 
 - send commands from 1000 up: `ServerHandshake.check` refuses the others, with NotAllowedError;
 - publish markers or entries with `replicated_from`: `ServerHandshake.check_entry` refuses the others, with
@@ -57,29 +63,39 @@ class State(Enum):
     """Of a connection, on the server."""
 
     NEW = "new"
+    PROVING = "proving"
     CONNECTED = "connected"
     CLOSED = "closed"
 
 
 _LEGAL: Final[dict[State, frozenset[int]]] = {
     State.NEW: frozenset({CONNECT}),
+    State.PROVING: frozenset(),
     State.CONNECTED: CLIENT_COMMANDS | GEO_REQUESTS,
     State.CLOSED: frozenset(),
 }
 
 
 class Accepted(NamedTuple):
-    """A CONNECT that was accepted: the version both speak, and whether it is a link peer."""
+    """A CONNECT that was accepted.
+
+    Attributes:
+        protocol_version: that both speak.
+        link: whether it is a link peer; of one that has still to prove who it is, whether it wants to be one.
+        proving: whether it has still to prove who it is.
+    """
 
     protocol_version: int
     link: bool
+    proving: bool = False
 
 
 class ServerHandshake:
     """Who the peer is and what it may send.
 
     Args:
-        link_token: the links' shared secret; empty: there are no links, every token is wrong.
+        link_token: the links' shared secret; empty: there are no links, every token is wrong. Unused with authentication.
+        authentication: whether everybody has to prove who they are.
 
     Attributes:
         state: see the table above.
@@ -87,10 +103,11 @@ class ServerHandshake:
         link: whether it is a link peer.
     """
 
-    __slots__ = ("_token", "link", "protocol_version", "state")
+    __slots__ = ("_authentication", "_token", "link", "protocol_version", "state")
 
-    def __init__(self, link_token: bytes) -> None:
+    def __init__(self, link_token: bytes, *, authentication: bool = False) -> None:
         self._token = link_token
+        self._authentication = authentication
         self.state = State.NEW
         self.protocol_version = 0
         self.link = False
@@ -110,6 +127,10 @@ class ServerHandshake:
         if self.state is not State.NEW or command.type != CONNECT:
             raise self._illegal(command.type)
         connect = command.connect
+        self.protocol_version = agreed(connect.protocol_version)
+        if self._authentication:
+            self.state = State.PROVING
+            return Accepted(self.protocol_version, connect.auth_method_name == LINK_AUTH_METHOD, proving=True)
         if connect.auth_method_name == LINK_AUTH_METHOD:
             # Compared in constant time: how long a refusal takes tells nothing about the token.
             if not self._token or not hmac.compare_digest(connect.auth_data, self._token):
@@ -118,9 +139,14 @@ class ServerHandshake:
                     ErrorCode.AUTHENTICATION, "the link token is not this cluster's; see [replication] token_file"
                 )
             self.link = True
-        self.protocol_version = agreed(connect.protocol_version)
         self.state = State.CONNECTED
         return Accepted(self.protocol_version, self.link)
+
+    def proved(self, *, link: bool) -> None:
+        """Who it is was found out; `link`: it wants to be a link peer and may."""
+        assert self.state is State.PROVING, f"proved in state {self.state}"
+        self.link = link
+        self.state = State.CONNECTED
 
     def check(self, command: BaseCommand) -> None:
         """Whether a later command is legal.
@@ -133,7 +159,7 @@ class ServerHandshake:
         if kind == CONNECT or kind not in _LEGAL[self.state]:
             raise self._illegal(kind)
         if kind >= GEO_COMMANDS_FROM and not self.link:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} is for links: it needs the link token")
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} is for links: it needs what links present")
 
     def check_entry(self, seen: Inspected, *, marker: bool) -> None:
         """Whether this peer may publish an entry; `marker` is what CommandSend says of it.
@@ -154,6 +180,8 @@ class ServerHandshake:
             return ProtocolError(f"command type {kind} before CONNECT")
         if kind == CONNECT:
             return ProtocolError("CONNECT a second time")
+        if self.state is State.PROVING:
+            return ProtocolError(f"command type {kind} before CONNECT was answered")
         return ProtocolError(f"command type {kind} is not one that a client sends")
 
 

@@ -2643,6 +2643,7 @@ class GeoBlocked(message.Message):
     SINCE_MS_FIELD_NUMBER: builtins.int
     TO_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    CONFLICT_FIELD_NUMBER: builtins.int
     topic: builtins.str
     kind: builtins.str
     reason: builtins.str
@@ -2650,6 +2651,8 @@ class GeoBlocked(message.Message):
     to: builtins.str
     @builtins.property
     def position(self) -> GeoPosition: ...
+    @builtins.property
+    def conflict(self) -> GeoSchemaConflict: ...
     def __init__(
         self,
         *,
@@ -2659,10 +2662,11 @@ class GeoBlocked(message.Message):
         since_ms: builtins.int | None = ...,
         to: builtins.str | None = ...,
         position: GeoPosition | None = ...,
+        conflict: GeoSchemaConflict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["kind", b"kind", "position", b"position", "reason", b"reason", "since_ms", b"since_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["conflict", b"conflict", "kind", b"kind", "position", b"position", "reason", b"reason", "since_ms", b"since_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["kind", b"kind", "position", b"position", "reason", b"reason", "since_ms", b"since_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["conflict", b"conflict", "kind", b"kind", "position", b"position", "reason", b"reason", "since_ms", b"since_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

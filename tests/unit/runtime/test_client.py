@@ -9,7 +9,7 @@ from magnetar.core.errors import ConfigError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.runtime import client as module
 from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
-from magnetar.runtime.linkconnection import split_address
+from magnetar.runtime.tls import target_of
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
@@ -331,10 +331,10 @@ def test_closed_here(serve):
     ],
 )
 def test_addresses(text, want):
-    assert split_address(text) == want
+    assert target_of(text)[:2] == want
 
 
 @pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:١"])
 def test_bad_addresses(text):
     with pytest.raises(ConfigError, match="write host:port"):
-        split_address(text)
+        target_of(text)

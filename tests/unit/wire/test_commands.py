@@ -23,6 +23,7 @@ REPLIES = {
     "receipts": (commands.receipts(1, [(1, 0, 2, 3)]), 7),
     "send_error": (commands.send_error(1, 2, *REFUSED), 8),
     "message_header": (commands.message_header(1, 2, 3, -1, 0, None, None, 0), 9),
+    "auth_challenge": (commands.auth_challenge(19, "token"), 36),
     "lookup_response": (commands.lookup_response(1, "pulsar://h:1"), 24),
     "lookup_failed": (commands.lookup_failed(1, *REFUSED), 24),
     "partitions_response": (commands.partitions_response(1, 4), 22),

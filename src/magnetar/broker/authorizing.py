@@ -1,0 +1,117 @@
+"""Who may do what: one table and one function, for the Pulsar port, the link commands and REST alike.
+
+    operation        superuser   tenant's admin   namespace or topic permission      other roles
+    ---------------  ----------  ---------------  ---------------------------------  --------------------------
+    IDENTIFIED       yes         yes              whoever proved who they are        yes
+    MONITOR          yes         no               no                                 `monitor_roles`
+    LOOK             yes         yes              produce or consume                 no
+    PRODUCE          yes         yes              produce                            no
+    CONSUME          yes         yes              consume                            no
+    REPLICATE        yes         no               replicate                          `replicate_roles`
+    TENANT           yes         yes              no                                 no
+    SUPER            yes         no               no                                 no
+
+Whatever is not a "yes" here is refused. A tenant's administrator may not act as a link: a link writes messages under
+other clusters' names, which is more than a tenant's own. A proxy that speaks for somebody needs the permission itself,
+and so does whom it speaks for.
+"""
+
+from enum import Enum
+from typing import Final
+
+from magnetar.broker.credentials import Identity
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.security import AuthorizationConfig
+from magnetar.metadata.errors import NotFound
+from magnetar.metadata.permissions import Action
+from magnetar.metadata.resources import Resources
+
+Where = str | NamespaceName | TopicName | None
+"""What is operated on: a tenant's name, a namespace, a topic, or nothing in particular."""
+
+
+class Operation(Enum):
+    """What somebody wants to do, as coarse as permissions are. The value says it in an error."""
+
+    IDENTIFIED = "use this broker"
+    MONITOR = "look at the state of this cluster"
+    LOOK = "look up"
+    PRODUCE = "produce to"
+    CONSUME = "consume from"
+    REPLICATE = "replicate"
+    TENANT = "administer"
+    SUPER = "administer this cluster"
+
+
+NEEDED: Final[dict[Operation, frozenset[Action]]] = {
+    Operation.LOOK: frozenset({Action.PRODUCE, Action.CONSUME}),
+    Operation.PRODUCE: frozenset({Action.PRODUCE}),
+    Operation.CONSUME: frozenset({Action.CONSUME}),
+    Operation.REPLICATE: frozenset({Action.REPLICATE}),
+}
+"""Any of these permissions is enough. Operations that are not here cannot be given by a permission."""
+
+OF_TENANT: Final = frozenset({Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.TENANT})
+"""What a tenant's administrators may do in it."""
+
+
+class Authorizer:
+    """Decides.
+
+    Args:
+        config: the `[authorization]` table.
+        resources: tenants and permissions.
+    """
+
+    def __init__(self, config: AuthorizationConfig, resources: Resources) -> None:
+        self._superusers = frozenset(config.superusers)
+        self._named: dict[Operation, frozenset[str]] = {
+            Operation.MONITOR: frozenset(config.monitor_roles),
+            Operation.REPLICATE: frozenset(config.replicate_roles),
+        }
+        self._resources = resources
+
+    def allowed(self, identity: Identity, operation: Operation, where: Where = None) -> bool:
+        """Whether somebody may do something there."""
+        roles = [identity.role, identity.original] if identity.original else [identity.role]
+        return all(self._allowed(role, operation, where) for role in roles)
+
+    def check(self, identity: Identity, operation: Operation, where: Where = None) -> None:
+        """Refuse what is not allowed.
+
+        Raises:
+            BrokerError: AuthorizationError; names the role and what it may not do.
+        """
+        if not self.allowed(identity, operation, where):
+            what = operation.value if where is None else f"{operation.value} {where}"
+            raise BrokerError(ErrorCode.AUTHORIZATION, f"role {identity.shown} may not {what}")
+
+    def links_at_all(self, identity: Identity) -> bool:
+        """Whether somebody may be a link, for any namespace."""
+        return self.allowed(identity, Operation.REPLICATE) or self._resources.permissions.anywhere(
+            identity.role, Action.REPLICATE
+        )
+
+    def visible(self, identity: Identity, topics: list[str]) -> list[str]:
+        """Those of some topics that somebody may look up."""
+        return [topic for topic in topics if self.allowed(identity, Operation.LOOK, TopicName.parse(topic))]
+
+    def _allowed(self, role: str, operation: Operation, where: Where) -> bool:
+        if role in self._superusers or operation is Operation.IDENTIFIED:
+            return True
+        if role in self._named.get(operation, frozenset()):
+            return True
+        if operation in OF_TENANT and where is not None and role in self._admins(where):
+            return True
+        needed = NEEDED.get(operation)
+        if needed is None or where is None or isinstance(where, str):
+            return False
+        return bool(needed & self._resources.permissions.actions(role, where))
+
+    def _admins(self, where: str | NamespaceName | TopicName) -> list[str]:
+        tenant = where if isinstance(where, str) else where.tenant
+        try:
+            return self._resources.tenant(tenant).admin_roles
+        except NotFound:
+            return []

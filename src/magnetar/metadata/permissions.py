@@ -1,0 +1,189 @@
+"""Who may do what in a namespace or with a topic: part of `Resources`, one key for each role and place.
+
+    permissions/namespaces/<tenant>/<namespace>/<role>
+    permissions/topics/<domain>/<tenant>/<namespace>/<topic>/<role>
+
+A key for each role, not a document for each namespace: two administrators who grant to different roles at the same time,
+in whichever clusters, both succeed. The role and the topic's own name are percent-encoded.
+
+Permissions of a partitioned topic belong to its name without a number and hold for all its partitions. They add up: a
+role may do what its namespace's permissions or the topic's own say. Tenants' administrators need none.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from magnetar.core.errors import StorageError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.security import check_role
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.metadata.keys import namespace_key
+
+if TYPE_CHECKING:
+    from magnetar.metadata.tables import Tables
+
+PERMISSION_PREFIX: Final = "permissions/"
+_NAMESPACES: Final = PERMISSION_PREFIX + "namespaces/"
+_TOPICS: Final = PERMISSION_PREFIX + "topics/"
+
+ROLES_PER_PLACE_MAX: Final = 1_000
+"""A ceiling on the roles of one namespace or topic: all are in one answer, and more people share roles."""
+
+
+class Action(StrEnum):
+    """What a permission allows. `replicate` is ours: acting as a link (geo-replication)."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    REPLICATE = "replicate"
+
+
+Place = NamespaceName | TopicName
+"""What permissions are given for: a namespace, or a topic (of which only the name without a partition counts)."""
+
+NOTHING: Final[frozenset[Action]] = frozenset()
+
+
+def permission_prefix(place: Place) -> str:
+    """Where the permissions of a place are stored; the role follows."""
+    if isinstance(place, NamespaceName):
+        return f"{_NAMESPACES}{place.tenant}/{place.local}/"
+    base = place.base
+    return f"{_TOPICS}{base.domain}/{base.tenant}/{base.namespace}/{quote(base.local, safe='')}/"
+
+
+class PermissionTable:
+    """The permissions of one cluster."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[str, frozenset[Action]]] = {}
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Take one stored value; whether it is one of these.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        if not key.startswith(PERMISSION_PREFIX):
+            return False
+        prefix, role = _split(key)
+        try:
+            names = msgspec.json.decode(value, type=list[str])
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+        # A later version may know more actions: what this one does not know it does not allow.
+        known = frozenset(action for action in Action if action in names)
+        self._places.setdefault(prefix, {})[role] = known
+        return True
+
+    def delete(self, key: str) -> None:
+        """A stored value is gone; keys of other parts are passed over."""
+        if key.startswith(PERMISSION_PREFIX):
+            prefix, role = _split(key)
+            roles = self._places.get(prefix, {})
+            roles.pop(role, None)
+            if not roles:
+                self._places.pop(prefix, None)
+
+    def of(self, place: Place) -> Mapping[str, frozenset[Action]]:
+        """The permissions given for a place itself, by role."""
+        return self._places.get(permission_prefix(place), {})
+
+    def actions(self, role: str, place: Place) -> frozenset[Action]:
+        """What a role may do there: for a topic, what its namespace and the topic itself allow together."""
+        found = self.of(place).get(role, NOTHING)
+        if isinstance(place, TopicName):
+            found = found | self.of(place.namespace_name).get(role, NOTHING)
+        return found
+
+    def anywhere(self, role: str, action: Action) -> bool:
+        """Whether a role may do something in any place at all."""
+        return any(action in roles.get(role, NOTHING) for roles in self._places.values())
+
+    def topics_of(self, namespace: NamespaceName) -> dict[str, Mapping[str, frozenset[Action]]]:
+        """Full names of topics of a namespace that have permissions of their own, with these."""
+        found: dict[str, Mapping[str, frozenset[Action]]] = {}
+        for domain in ("persistent", "non-persistent"):
+            prefix = f"{_TOPICS}{domain}/{namespace}/"
+            for place, roles in self._places.items():
+                if place.startswith(prefix):
+                    found[f"{domain}://{namespace}/{unquote(place.removeprefix(prefix).rstrip('/'))}"] = roles
+        return found
+
+    def keys_of(self, namespace: NamespaceName) -> tuple[str, ...]:
+        """Keys of all permissions in a namespace: when it goes, they go with it."""
+        prefixes = [permission_prefix(namespace)] + [
+            f"{_TOPICS}{domain}/{namespace}/" for domain in ("persistent", "non-persistent")
+        ]
+        return tuple(
+            place + quote(role, safe="")
+            for place, roles in sorted(self._places.items())
+            if place.startswith(tuple(prefixes))
+            for role in sorted(roles)
+        )
+
+
+def _split(key: str) -> tuple[str, str]:
+    prefix, slash, role = key.rpartition("/")
+    return prefix + slash, unquote(role)
+
+
+def shown(roles: Mapping[str, frozenset[Action]]) -> dict[str, list[str]]:
+    """Permissions as Pulsar's REST shows them: role -> actions."""
+    return {role: sorted(actions) for role, actions in sorted(roles.items())}
+
+
+def grant(resources: "Tables", place: Place, role: str, actions: Iterable[Action]) -> Change:
+    """Give a role exactly these permissions in a place, instead of those that it has.
+
+    Raises:
+        NotFound: the namespace. PreconditionFailed: not a role, no actions, or too many roles.
+    """
+    namespace = _namespace_of(resources, place)
+    _check(role)
+    chosen = sorted(set(actions))
+    if not chosen:
+        raise PreconditionFailed(f"a permission names at least one of {', '.join(Action)}; to take it back, delete it")
+    there = resources.permissions.of(place)
+    if role not in there and len(there) >= ROLES_PER_PLACE_MAX:
+        raise PreconditionFailed(f"{place} has permissions of {len(there)} roles, the most allowed")
+    key = permission_prefix(place) + quote(role, safe="")
+    return Change(puts={key: msgspec.json.encode(chosen)}, depends=frozenset({namespace_key(namespace)}))
+
+
+def revoke(resources: "Tables", place: Place, role: str) -> Change:
+    """Take all permissions of a role in a place back; without any nothing changes.
+
+    Raises:
+        NotFound: the namespace. PreconditionFailed: not a role.
+    """
+    _namespace_of(resources, place)
+    _check(role)
+    if role not in resources.permissions.of(place):
+        return Change()
+    return Change(deletes=(permission_prefix(place) + quote(role, safe=""),))
+
+
+def revoke_all(resources: "Tables", place: Place) -> Change:
+    """Take all permissions of a place itself back (a topic that is deleted)."""
+    prefix = permission_prefix(place)
+    return Change(deletes=tuple(prefix + quote(role, safe="") for role in sorted(resources.permissions.of(place))))
+
+
+def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
+    namespace = place if isinstance(place, NamespaceName) else place.namespace_name
+    if not resources.has_stored_namespace(namespace):
+        raise NotFound(f"namespace {namespace} does not exist")
+    return namespace
+
+
+def _check(role: str) -> None:
+    try:
+        check_role(role)
+    except ValueError as error:
+        raise PreconditionFailed(f"role {role[:60]!a}: {error}") from None

@@ -1,0 +1,208 @@
+"""Secrets come from files and the environment, and stay here: no error, log line or process list shows one.
+
+Files that hold a secret are refused when others can read them. What is read once is read again when a file changes: keys
+and certificates are replaced while brokers run.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, PublicKey, parse_passwords, public_algorithms
+from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.security import AuthenticationConfig
+
+logger = logging.getLogger("magnetar.broker")
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""A ceiling on a file of keys, certificates or passwords: a larger one is a wrong path."""
+
+LOOK_S: Final = 1.0
+"""How often files are looked at for changes: a few `stat` calls a second cost nothing, and work on every file system."""
+
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
+
+
+def read_file(path: str | Path, what: str, *, private: bool, group: bool = False) -> bytes:
+    """The bytes of a file of keys.
+
+    Args:
+        path: of the file.
+        what: it is, for errors.
+        private: it is a secret: refused when others can read it.
+        group: its group may, as is usual for private keys of certificates.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or can be read by others.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            # Of the opened file: the one that is read is the one that was looked at.
+            mode = os.fstat(file.fileno()).st_mode
+            if private and mode & (0o007 if group else 0o077):
+                raise ConfigError(f"{what} {path} can be read by others: chmod 600 {path}")
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes: a wrong file?")
+    return data
+
+
+def read_token(path: str | Path, what: str = "token file") -> str:
+    """A token from its file, without blanks around it.
+
+    Raises:
+        ConfigError: as `read_file`; or it is empty, or no text.
+    """
+    try:
+        token = read_file(path, what, private=True).decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path} is no text: it should hold a token") from None
+    if not token:
+        raise ConfigError(f"{what} {path} is empty: it should hold a token")
+    return token
+
+
+def parse_secret(data: bytes, where: str) -> bytes:
+    """A key of HMAC: base64 (with or without its padding) when it is nothing else, otherwise the bytes as they are.
+
+    Raises:
+        ConfigError: shorter than 32 bytes; does not show it.
+    """
+    text = data.strip()
+    secret = data
+    if _BASE64.fullmatch(text):
+        try:
+            secret = base64.urlsafe_b64decode(
+                text.replace(b"+", b"-").replace(b"/", b"_").rstrip(b"=") + b"=" * (-len(text.rstrip(b"=")) % 4)
+            )
+        except (binascii.Error, ValueError):
+            secret = text
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(
+            f"{where} holds a key of {len(secret)} bytes: {SECRET_BYTES_MIN} are the least; "
+            "make one: magnetar tokens create-secret-key"
+        )
+    return secret
+
+
+def parse_public(data: bytes, where: str) -> PublicKey:
+    """A public key, PEM or DER.
+
+    Raises:
+        ConfigError: it is none, or of a kind that tokens do not know.
+    """
+    try:
+        key = load_pem_public_key(data) if b"-----BEGIN" in data else load_der_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{where} is not a public key in PEM or DER") from None
+    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey):
+        raise ConfigError(f"{where} is of a kind that tokens do not know: use RSA, EC or Ed25519")
+    try:
+        public_algorithms(key)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return key
+
+
+def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | None = None) -> Keys:
+    """All that `[authentication]` names.
+
+    Raises:
+        ConfigError: one line that names the file or variable and never its content.
+    """
+    environment = os.environ if environment is None else environment
+    if not config.enabled:
+        return Keys()
+    secrets = [
+        parse_secret(read_file(path, "secret key", private=True), f"secret key {path}")
+        for path in config.secret_key_files
+    ]
+    if name := config.secret_key_env:
+        if not environment.get(name):
+            raise ConfigError(f"authentication.secret_key_env: the environment has no {name}")
+        secrets.append(parse_secret(environment[name].encode(), f"${name}"))
+    publics = [
+        parse_public(read_file(path, "public key", private=False), f"public key {path}")
+        for path in config.public_key_files
+    ]
+    passwords: dict[str, bytes] = {}
+    if config.basic_file:
+        data = read_file(config.basic_file, "password file", private=True)
+        passwords = parse_passwords(data.decode("utf-8", "replace"), config.basic_file)
+    return Keys(tuple(secrets), tuple(publics), passwords)
+
+
+def key_files(config: AuthenticationConfig) -> list[str]:
+    """The files that `load_keys` reads."""
+    return [*config.secret_key_files, *config.public_key_files, *([config.basic_file] if config.basic_file else [])]
+
+
+class Watch:
+    """Calls `reload` when one of some files changes. A file that is wrong leaves what was in force, and says so once.
+
+    Args:
+        files: to look at.
+        reload: reads them again; raises MagnetarError when they are wrong.
+        what: they are, for the log.
+    """
+
+    def __init__(self, files: Iterable[str], reload: Callable[[], None], what: str) -> None:
+        self._files = tuple(files)
+        self._reload = reload
+        self._what = what
+        self._seen = self._look()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on, in the running loop."""
+        if self._files:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        now = self._look()
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            self._reload()
+        except MagnetarError as error:
+            logger.error("%s: changed, but what was in force stays: %s", self._what, error)
+        else:
+            logger.info("%s: read again", self._what)
+
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
+        found: list[tuple[int, ...] | None] = []
+        for path in self._files:
+            try:
+                status = os.stat(path)  # noqa: PTH116 - follows links, as secret managers swap them
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)
