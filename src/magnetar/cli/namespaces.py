@@ -2,15 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from magnetar.admin.client import AdminClient, segment
+from magnetar.cli import policies
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, print_line, size
 from magnetar.cli.group import Group
 from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
+from magnetar.cli.policies import PolicyArgument, ValueArgument
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, Target, change, show, targets
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, check_cluster, check_tenant
+from magnetar.metadata.policies import Policies
 
 app = Group("Namespaces: policies, above all where messages are replicated to.")
 
@@ -125,6 +129,41 @@ def replicate_subscriptions(
         lambda client: client.post(path, True) if every else client.delete(path),
         f"subscriptions of {namespace} are replicated" if every else f"subscriptions of {namespace}: as clients ask",
     )
+
+
+@app.add("set", example="magnetar namespaces set shop/orders max-producers 50 --everywhere")
+def set_policy(
+    namespace: NamespaceArgument,
+    policy: PolicyArgument,
+    value: ValueArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Set any policy of a namespace; docs/policies.md has the list. Live topics follow at once."""
+    row = policies.named(policy, "namespace")
+    path = policies.namespace_path(row, NamespaceName.parse(namespace))
+    act = policies.setter(row, path, row.namespace_method, value, removable=row.removable)
+    change(targets(config, admin_url, everywhere), act, f"{namespace}: {policy} {value}")
+
+
+@app.add("get", example="magnetar namespaces get shop/orders max-producers --everywhere")
+def get_policy(
+    namespace: NamespaceArgument,
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; none: all.")] = "",
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show policies of a namespace: what is set, and what holds when nothing is."""
+    asked = policies.rows(policy, "namespace")
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        stored = msgspec.convert(client.get(path_of(namespace)), Policies)
+        return [policies.namespace_row(row, stored, as_json=as_json) for row in asked]
+
+    show(targets(config, admin_url, everywhere), ask, ("policy", "value", "default", "does"), as_json=as_json)
 
 
 @app.add("delete", example="magnetar namespaces delete shop/orders --everywhere")

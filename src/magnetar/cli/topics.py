@@ -2,14 +2,18 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from magnetar.admin.client import AdminClient, segment, topic_path
+from magnetar.cli import policies
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, size
 from magnetar.cli.group import Group
 from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
+from magnetar.cli.policies import PolicyArgument, ValueArgument
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.policies import Policies
 
 app = Group("Topics: list, make, look at, delete.")
 
@@ -120,6 +124,44 @@ def internal(topic: TopicArgument, config: ConfigOption = None, admin_url: Admin
     """Print a topic's ledgers and cursors as JSON."""
     path = topic_path(topic, "internalStats")
     print_json(targets(config, admin_url, False)[0].client.get(path))
+
+
+@app.add("set", example="magnetar topics set persistent://public/default/orders publish-rate messages=1000")
+def set_policy(
+    topic: TopicArgument,
+    policy: PolicyArgument,
+    value: ValueArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Set any policy of a topic (all its partitions); it overrides its namespace's. docs/policies.md has the list."""
+    row, name = policies.named(policy, "topic"), TopicName.parse(topic)
+    act = policies.setter(row, policies.topic_policy_path(row, name), row.topic_method, value, removable=True)
+    change(targets(config, admin_url, everywhere), act, f"{name}: {policy} {value}")
+
+
+@app.add("get", example="magnetar topics get persistent://public/default/orders publish-rate")
+def get_policy(
+    topic: TopicArgument,
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; none: all.")] = "",
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show policies of a topic: its own, and what its namespace has."""
+    name = TopicName.parse(topic)
+    asked = policies.rows(policy, "topic")
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        namespace = name.namespace_name
+        path = f"/admin/v2/namespaces/{segment(namespace.tenant)}/{segment(namespace.local)}"
+        shared = msgspec.convert(client.get(path), Policies)
+        return [policies.topic_row(row, name, shared, client, as_json=as_json) for row in asked]
+
+    columns = ("policy", "value", "namespace", "default", "does")
+    show(targets(config, admin_url, everywhere), ask, columns, as_json=as_json)
 
 
 @app.add("set-deduplication", example="magnetar topics set-deduplication persistent://public/default/orders on")

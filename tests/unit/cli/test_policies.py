@@ -1,0 +1,121 @@
+"""Values of policies on the command line; which requests they become."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.cli import policies
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.policytable import BY_NAME, TABLE
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("ttl", "86_400", 86400),
+        ("deduplication", "on", True),
+        ("schema-strategy", "BACKWARD", "BACKWARD"),
+        ("replication-clusters", "us-west, us-east", ["us-west", "us-east"]),
+        (
+            "publish-rate",
+            "messages=1000,bytes=1_000_000",
+            {"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": 1000000},
+        ),
+        (
+            "publish-rate",
+            '{"publishThrottlingRateInMsg": 5}',
+            {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1},
+        ),
+        (
+            "backlog-quota",
+            "limit_size=1000,policy=producer_exception",
+            {"limitSize": 1000, "policy": "producer_exception"},
+        ),
+        ("delayed-delivery", "active=off", {"active": False}),
+        ("retention", "time_minutes=60,size_mb=-1", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}),
+    ],
+)
+def test_values(name: str, text: str, value: Any) -> None:
+    read = policies.read(BY_NAME[name], text)
+    assert (read | value if isinstance(value, dict) else read) == (read if isinstance(value, dict) else value)
+    if isinstance(value, dict):
+        assert {key: read[key] for key in value} == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ttl", "soon"),
+        ("ttl", "-1"),
+        ("ttl", str(2**31)),
+        ("deduplication", "perhaps"),
+        ("schema-strategy", "SIDEWAYS"),
+        ("publish-rate", "cows=3"),
+        ("publish-rate", "messages=-2"),
+        ("publish-rate", "{"),
+        ("inactive-topics", "duration_s=0"),
+        ("retention", "time_minutes=60,size_mb=0"),
+    ],
+)
+def test_impossible_values_are_refused_in_one_line(name: str, text: str) -> None:
+    with pytest.raises(MagnetarError) as refused:
+        policies.read(BY_NAME[name], text)
+    assert "\n" not in str(refused.value)
+
+
+class Recorder:
+    """Takes requests instead of a broker."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *arguments: self.requests.append((method, *arguments))
+
+
+SAMPLES = {"replication-clusters": "us-west", "allowed-clusters": "us-west", "idempotency": "property=k"}
+
+
+@pytest.mark.parametrize("policy", TABLE, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+def test_every_policy_has_a_request_that_the_interface_knows(policy: Any, level: Any) -> None:
+    """The path and the method are those of a route, with a body of the route's type."""
+    import re
+
+    import msgspec
+
+    from magnetar.admin.server import ROUTES
+
+    if not getattr(policy, level):
+        with pytest.raises(MagnetarError, match="has no policy"):
+            policies.named(policy.name, level)
+        return
+    kind = policies.usage(policy)
+    text = SAMPLES.get(policy.name) or (
+        "on" if kind == "on or off" else "7" if kind == "a number" else kind.split(",")[0].replace("=...", "=1")
+    )
+    text = {"delayed-delivery": "active=on", "inactive-topics": "duration_s=5", "retention": "time_minutes=0"}.get(
+        policy.name, text
+    )
+    client = Recorder()
+    if level == "namespace":
+        path = policies.namespace_path(policy, NamespaceName("a", "b"))
+        method, removable = policy.namespace_method, policy.removable
+    else:
+        path = policies.topic_policy_path(policy, TopicName.parse("persistent://a/b/c"))
+        method, removable = policy.topic_method, True
+    policies.setter(policy, path, method, text, removable=removable)(client)  # type: ignore[arg-type]
+    try:
+        policies.setter(policy, path, method, "default", removable=removable)(client)  # type: ignore[arg-type]
+    except MagnetarError as error:
+        assert "has no default" in str(error)
+    for verb, sent, *rest in client.requests:
+        found = [
+            route
+            for route in ROUTES
+            if route.method == verb.upper() and re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), sent)
+        ]
+        assert found, (verb, sent)
+        if rest and rest[0] is not None and found[0].body is not None:
+            msgspec.convert(rest[0], found[0].body)
