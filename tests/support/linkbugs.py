@@ -41,7 +41,7 @@ def advance_of_any_generation(cursor: LinkCursor, commit: LinkCursor) -> LinkCur
 class AnswersPushed(LinkDestination):
     """A duplicate is answered although the first copy is still on its way."""
 
-    def append(self, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+    def append(self, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
         topic = self._host.find(request.topic)
         if topic is not None and self.peers.known().get("a", ("",))[0] == request.uuid:
             positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
@@ -51,13 +51,13 @@ class AnswersPushed(LinkDestination):
                 response.persisted.ledger, response.persisted.entry = pushed
                 reply(response)
                 return
-        super().append(connection, request, payload, reply)
+        super().append(connection, request, payload, reply, ask)
 
 
 class RefusesPushed(LinkDestination):
     """A refusal tells what may yet fail."""
 
-    def append(self, connection: int, request: Any, payload: bytes, reply: Any) -> None:
+    def append(self, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
         topic = self._host.find(request.topic)
         pushed = topic.log.watermark_staged("a") if topic is not None else NONE
 
@@ -66,7 +66,7 @@ class RefusesPushed(LinkDestination):
                 response.persisted.ledger, response.persisted.entry = pushed
             reply(response)
 
-        super().append(connection, request, payload, told)
+        super().append(connection, request, payload, told, ask)
 
 
 class RewindsInMemory(LinkSource):

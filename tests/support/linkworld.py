@@ -653,7 +653,7 @@ class World:
             request_id=self.request, topic=TOPIC, source="a", uuid=task.uuid, incarnation=task.incarnation, gen=task.gen,
             p=geo(p), ledgers=[e.ledger for e in entries], entries=[e.entry for e in entries],
             first_indexes=[e.first_index for e in entries], counts=[e.count for e in entries],
-            sizes=[len(e.data) for e in entries],
+            sizes=[len(e.data) for e in entries], schemas=self.schemas_life(task),
         )  # fmt: skip
         last = entries[-1].position
         task.sent.append(last)
@@ -665,6 +665,9 @@ class World:
 
         self.destination.append(session, request, b"".join(e.data for e in entries), reply, self.tell_schemas)
         self.b.pump()
+
+    def schemas_life(self, task: Task) -> int:
+        return 0
 
     def tell_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
         raise Violation("nothing here carries a schema")

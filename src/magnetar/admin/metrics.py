@@ -212,6 +212,7 @@ class Figures(Collector):
                     blocked[key_of] = blocked.get(key_of, 0) + 1
         rows = [(list(labels), count) for labels, count in sorted(blocked.items())]
         yield self._gauge("magnetar_link_blocked_topics", "Blocked topics.", ["remote_cluster", "reason"], rows)
+        yield self._schema_conflicts()
         backlog = [
             ([_namespace(topic["topic"]), topic["topic"], link["target"]], topic["lag_messages"])
             for link in self._seen.links
@@ -220,6 +221,28 @@ class Figures(Collector):
         yield self._gauge(
             "pulsar_replication_backlog", "Not yet sent.", ["namespace", "topic", "remote_cluster"], backlog
         )
+
+    def _schema_conflicts(self) -> Metric:
+        """A row for each topic that a schema holds up: where, and both sides."""
+        labels = ["remote_cluster", "topic", "message_id", "schema", "remote_schema", "strategy"]
+        rows = [
+            (
+                [
+                    link["target"],
+                    topic["topic"],
+                    topic.get("blocked_at", ""),
+                    _side(told["source"]),
+                    _side(told["target"]),
+                    told["strategy"],
+                ],
+                topic["lag_messages"],
+            )
+            for link in self._seen.links
+            for topic in link["topics"]
+            if (told := topic.get("schema_conflict")) is not None
+        ]
+        text = "Messages held up by a schema that the target does not take."
+        return self._gauge("magnetar_link_schema_blocked_messages", text, labels, rows[:METRIC_TOPICS_MAX])
 
     def _replicated(self) -> Iterable[Metric]:
         labels = ["namespace", "topic", "subscription"]
@@ -262,6 +285,11 @@ class Figures(Collector):
         for labels, value in rows:
             family.add_metric([self._cluster, *labels], float(value))
         return family
+
+
+def _side(told: dict[str, Any]) -> str:
+    """One side of a schema conflict: `3 AVRO 1f00ba12`; "none" when nothing is in force there."""
+    return "none" if told["version"] is None else f"{told['version']} {told['type']} {told['digest']}"
 
 
 def _namespace(topic: str) -> str:

@@ -6,20 +6,20 @@ and gives the destination what it asks of a broker (`geo.destination.Destination
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from magnetar.broker.control import Done, LinkState, LinkTopicState, SkipPreview
+from magnetar.broker.control import Done, SkipPreview
+from magnetar.broker.linkreports import LinkReports
 from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.restores import Restores
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import Position
-from magnetar.core.names import NamespaceName, TopicName, link_cursor_name
+from magnetar.core.names import NamespaceName, TopicName
 from magnetar.geo.destination import LinkDestination
-from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.policy import targets, unlinked
+from magnetar.geo.policy import targets
 from magnetar.geo.records import targets_stored
 from magnetar.geo.source import LinkSource
 from magnetar.metadata.change import Change
@@ -33,10 +33,8 @@ from magnetar.wire.acksets import Mark
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
-LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
 
-
-class Links:
+class Links(LinkReports):
     """All links of one broker.
 
     Args:
@@ -324,7 +322,7 @@ class Links:
                 change = broker.resources.update_partitioned(topic, partitions)
             else:
                 change = Change()
-            broker.create_partitions(topic, partitions, change, told)
+            broker.create_partitions(topic, partitions, change, told, found=True)
         except MagnetarError as error:
             then(str(error))
 
@@ -373,132 +371,6 @@ class Links:
         """Give up what an orphan cursor holds."""
         with _refusals():
             self._known(target).delete_orphan(topic, self._told(done))
-
-    def states(self) -> list[LinkState]:
-        """Every outgoing link."""
-        return [self._state(source) for source in self.sources.values()]
-
-    def _state(self, source: LinkSource) -> LinkState:
-        now_ms = self._broker.outbox.now_ms
-        topics = [self._topic_state(state, now_ms) for _, state in sorted(source.topics.items())]
-        wanted = [topic for topic in topics if not topic["orphan"]]
-        state, detail = "up", ""
-        if not source.linked:
-            state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
-        elif source.record.paused:
-            state, detail = "paused", "paused by an operator"
-        elif not source.lease.holder:
-            state, detail = "idle", LEASE_SILENT
-        elif source.trouble:
-            state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
-        sent = self._sent[source.to]
-        return LinkState(
-            source=self._broker.cluster,
-            target=source.to,
-            state=state,
-            since_ms=source.trouble_since_ms,
-            detail=detail,
-            paused=source.record.paused,
-            throttle_bytes_per_s=source.record.throttle_bytes_per_s or None,
-            throttled=source.throttled,
-            messages_sent=sent[0],
-            bytes_sent=sent[1],
-            skipped_messages=sum(one.skipped for one in source.topics.values()),
-            gap_messages=sum(one.gap for one in source.topics.values()),
-            lag_messages=sum(topic["lag_messages"] for topic in wanted),
-            lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
-            lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),
-            topics=topics,
-        )
-
-    @staticmethod
-    def _topic_state(state: LinkTopic, now_ms: int) -> LinkTopicState:
-        entries, size, oldest_ms = state.pending()
-        told = LinkTopicState(
-            topic=state.name,
-            c=str(state.cursor.c),
-            s=str(state.cursor.s),
-            gen=state.cursor.gen,
-            lag_messages=state.lag_messages() if entries else 0,
-            lag_bytes=size if entries else 0,
-            lag_ms=max(0, now_ms - oldest_ms) if entries else 0,
-            paused=state.paused,
-            blocked=state.blocked.kind if state.blocked is not None else "",
-            orphan=not state.wanted,
-            gap_messages=state.gap,
-        )
-        if state.blocked is not None:
-            told["blocked_detail"] = state.blocked.reason
-            told["blocked_since_ms"] = state.blocked.since_ms
-        if not told["lag_messages"]:
-            # What is behind C is not for any link (it came from one): that is no lag.
-            told["lag_bytes"] = told["lag_ms"] = 0
-        return told
-
-    def why_not(self, source: LinkSource, state: LinkTopic) -> str:
-        """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
-        if source.record.paused or state.paused:
-            return "the link is paused" if source.record.paused else "the topic is paused on the link"
-        if state.blocked is not None:
-            return f"blocked ({state.blocked.kind}): {state.blocked.reason}"
-        if not source.lease.holder:
-            return LEASE_SILENT
-        return source.trouble_reason if source.trouble else ""
-
-    def status(self) -> dict[str, Any]:
-        """The destination's side, and what was lost."""
-        return {
-            "incoming": self.destination.status(),
-            "gaps": {
-                f"{source.to} {state.name}": state.gap
-                for source in self.sources.values()
-                for state in source.topics.values()
-                if state.gap
-            },
-            "unlinked": self.unlinked(),
-            "restored": self.restores.status(),
-        }
-
-    def unlinked(self) -> dict[str, list[str]]:
-        """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
-        resources, found = self._broker.resources, {}
-        for namespace in resources.all_namespaces():
-            if resources.serves(namespace):
-                named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
-                if named:
-                    found[str(namespace)] = sorted(named)
-        return found
-
-    def topic_stats(self, topic: Topic) -> dict[str, Any]:
-        """Pulsar's `replication` part of a topic's statistics."""
-        now_ms = self._broker.outbox.now_ms
-        found: dict[str, Any] = {}
-        for target, source in self.sources.items():
-            state = source.topics.get(topic.text)
-            if state is not None and state.wanted:
-                told = self._topic_state(state, now_ms)
-                found[target] = {
-                    "replicationBacklog": told["lag_messages"],
-                    "connected": bool(source.lease.holder) and not source.trouble,
-                    "replicationDelayInSeconds": told["lag_ms"] // 1000,
-                }
-        return found
-
-    def cursor_stats(self, topic: Topic) -> dict[str, Any]:
-        """The links' cursors, for internal statistics."""
-        found: dict[str, Any] = {}
-        for target, source in self.sources.items():
-            state = source.topics.get(topic.text)
-            if state is not None:
-                found[link_cursor_name(target)] = {
-                    "markDeletePosition": str(state.cursor.c),
-                    "sentPosition": str(state.cursor.s),
-                    "generation": state.cursor.gen,
-                    "durablePosition": str(state.low),
-                    "state": "Open" if state.wanted else "Orphan",
-                    "active": bool(source.lease.holder),
-                }
-        return found
 
     def validate(self) -> None:
         """Check what must hold after every event."""

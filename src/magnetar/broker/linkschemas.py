@@ -1,7 +1,7 @@
 """Schemas of links, between `geo.schemas` and a broker's registry: what is brought here, what is told of what is here."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.schemas import definition_of, schema_message
 from magnetar.core.errors import MagnetarError
@@ -102,9 +102,24 @@ class LinkSchemas:
         reason = (
             f"has schema version {side_text(there)} of {source}, which {cluster} does not take, where {in_force}: {error}. "
             f"Make it compatible in {cluster} (magnetar namespaces set-schema-strategy {topic.namespace_name} ..., or "
-            f"magnetar schemas delete {id_}), or give messages up: magnetar links skip {source} {cluster} --topic {topic}"
+            f"magnetar schemas delete {id_}), or give messages up: magnetar links skip {source}:{cluster} --topic {topic}"
         )
         return Refusal(reason, conflict)
+
+
+def described_conflict(conflict: pb.GeoSchemaConflict, source: str, target: str) -> dict[str, Any]:
+    """Both sides as REST shows them."""
+
+    def side(cluster: str, told: pb.GeoSchemaSide) -> dict[str, Any]:
+        version = told.version if told.HasField("version") else None
+        return {"cluster": cluster, "version": version, "type": told.type, "digest": told.digest}
+
+    return {
+        "source": side(source, conflict.source),
+        "target": side(target, conflict.target),
+        "strategy": conflict.strategy,
+        "cause": conflict.cause,
+    }
 
 
 def side_text(side: pb.GeoSchemaSide) -> str:

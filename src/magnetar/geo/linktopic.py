@@ -18,6 +18,7 @@ from magnetar.geo import chain
 from magnetar.geo.policy import MAY_GO, index_after, local_messages
 from magnetar.geo.records import LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import pulsar_pb2 as pb
 
 MARKS_MAX: Final = 64
 """A ceiling on remembered (position, index) pairs of a topic: one a ledger, the older half is thinned out beyond."""
@@ -38,6 +39,7 @@ class Blocked:
         position: of the entry that is in the way; NONE if it is not one entry.
         retry_at_ms: when the source tries again by itself (entries it cannot read); 0: the pipeline does.
         failures: in a row.
+        conflict: both schemas, where they are the cause.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Blocked:
     position: Position = NONE
     retry_at_ms: int = 0
     failures: int = 1
+    conflict: pb.GeoSchemaConflict | None = None
 
 
 @dataclass(slots=True)
@@ -317,11 +320,20 @@ class LinkTopic:
 
     # ------------------------------------------------------------------------------------------------------- it stops
 
-    def block(self, kind: str, reason: str, now_ms: int, position: Position = NONE, *, here: bool = False) -> bool:
+    def block(
+        self,
+        kind: str,
+        reason: str,
+        now_ms: int,
+        position: Position = NONE,
+        *,
+        here: bool = False,
+        conflict: pb.GeoSchemaConflict | None = None,
+    ) -> bool:
         """The topic cannot go on; whether that is news.
 
         Args:
-            kind, reason, position: see `Blocked`.
+            kind, reason, position, conflict: see `Blocked`.
             now_ms: the clock.
             here: the cause is at the source, which waits a bounded, doubling time before it looks again.
         """
@@ -332,7 +344,7 @@ class LinkTopic:
         since = before.since_ms if before is not None and same else now_ms
         if position == NONE and before is not None and same:
             position = before.position
-        self.blocked = Blocked(kind, reason, since, position, now_ms + pause if here else 0, failures)
+        self.blocked = Blocked(kind, reason, since, position, now_ms + pause if here else 0, failures, conflict)
         return not same or (before is not None and before.reason != reason)
 
     def unblock(self) -> bool:

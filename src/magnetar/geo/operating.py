@@ -196,6 +196,8 @@ class OperatedLink(KeptLink):
                 told.to = self.to
                 if stop.position != NONE:
                     told.position.ledger, told.position.entry = stop.position
+                if stop.conflict is not None:
+                    told.conflict.CopyFrom(stop.conflict)
         return response
 
 

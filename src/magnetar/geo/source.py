@@ -344,7 +344,8 @@ class LinkSource(OperatedLink):
         # What is said of a point before C, which a skip has left behind, is no news of the present.
         if present and commit.HasField("blocked") and cursor.c >= state.cursor.c:
             position = place(commit.position) if commit.HasField("position") else NONE
-            self._told_blocked(state, commit.blocked, commit.reason, position)
+            conflict = commit.conflict if commit.HasField("conflict") else None
+            self._told_blocked(state, commit.blocked, commit.reason, position, conflict)
         elif moved and state.blocked is not None and state.blocked.position <= cursor.c and not commit.blocked:
             state.unblock()
         if moved:
@@ -352,10 +353,17 @@ class LinkSource(OperatedLink):
             self._changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
 
-    def _told_blocked(self, state: LinkTopic, kind: str, reason: str, position: Position) -> None:
+    def _told_blocked(
+        self,
+        state: LinkTopic,
+        kind: str,
+        reason: str,
+        position: Position,
+        conflict: pb.GeoSchemaConflict | None = None,
+    ) -> None:
         if not kind:
             changed = state.unblock()
-        elif changed := state.block(kind, reason, self.outbox.now_ms, position):
+        elif changed := state.block(kind, reason, self.outbox.now_ms, position, conflict=conflict):
             self._note("warning", f"{state.name} is blocked ({kind}): {reason}")
         if changed:
             self._changed(state)

@@ -48,6 +48,9 @@ HANDSHAKE_TOPICS_MAX: Final = 1000
 BLOCKED_MS_MIN: Final = 1000
 """First pause of a blocked topic; the longest is `ReplicationLimits.blocked_retry_ms_max`."""
 
+BLOCKED_SCHEMA_MS_MAX: Final = 3_000
+"""The longest pause of a topic that is blocked by a schema: whoever makes it compatible watches it go on."""
+
 RETRY_MS_MIN: Final = 100
 RETRY_MS_MAX: Final = 5_000
 """Passing troubles (a failed write, no room, nothing read) are tried again after pauses between these."""
@@ -417,14 +420,17 @@ class Book:
                 owed.blocked, owed.reason = topic.blocked, topic.reason
                 if report.at is not None:
                     owed.position.ledger, owed.position.entry = report.at
+                if report.conflict:
+                    owed.conflict.MergeFromString(report.conflict)
             state.owed[topic.topic] = owed
 
     def _blocked(self, state: LinkState, topic: TopicState, kind: str, reason: str, now_ms: int) -> None:
         self._set_blocked(state, topic, kind, reason)
         topic.failures += 1
-        topic.retry_at_ms = now_ms + backoff_ms(
-            topic.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
-        )
+        most = self._limits.blocked_retry_ms_max
+        if kind == "schema":  # one read and one registration a try: it may go on within seconds of being mended
+            most = min(most, BLOCKED_SCHEMA_MS_MAX)
+        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, BLOCKED_MS_MIN, most)
 
     def _again(self, topic: TopicState, now_ms: int) -> None:
         topic.failures += 1

@@ -17,6 +17,10 @@ Pair = tuple[int, int]
 """A position on its way through MessagePack."""
 
 
+Packed = bytes
+"""Bytes, in structs that have a field of that name."""
+
+
 class Route(msgspec.Struct, frozen=True, array_like=True):
     """Where a link's entries come from and go to.
 
@@ -133,6 +137,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
         oldest_publish_ms: publish time of the oldest confirmed entry; 0: none.
         confirmed_ms: clock when the last confirmation came; 0: none.
         at: position of the entry that blocks, if it is one.
+        conflict: a GeoSchemaConflict's bytes, if it is one of schemas.
     """
 
     link: int
@@ -153,6 +158,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
     oldest_publish_ms: int = 0
     confirmed_ms: int = 0
     at: Pair | None = None
+    conflict: Packed = b""
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):

@@ -51,6 +51,7 @@ class Sending:
     kind: str = ""
     reason: str = ""
     at: m.Pair | None = None
+    conflict: m.Packed = b""
     throttle_ms: int = 0
     oldest_publish_ms: int = 0
     confirmed_ms: int = 0
@@ -76,6 +77,7 @@ class Sending:
             m.pair(self.confirmed) if self.confirmed is not None else part.s,
             self.entries, self.messages, self.bytes, self.duplicates, whole and not self.trouble,
             self.trouble, self.kind, self.reason, self.throttle_ms, self.oldest_publish_ms, self.confirmed_ms, self.at,
+            self.conflict,
         )  # fmt: skip
 
 
@@ -333,6 +335,8 @@ class Courier:
         """An entry in the middle blocks: what came before it is stored, and settled."""
         if answer.HasField("position"):
             piece.sending.at = (answer.position.ledger, answer.position.entry)
+        if answer.HasField("conflict"):
+            piece.sending.conflict = answer.conflict.SerializeToString()
         positions = list(zip(piece.ledgers, piece.entries, strict=True))
         if persisted in positions:
             stored = positions.index(persisted) + 1

@@ -196,9 +196,18 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     assert [text for text, *_ in stored(b)] == ["one"]
     stop = blocked(a)
     assert stop.kind == "schema"
-    for part in (str(stop.position), "version 1", "version 0", "AVRO", "magnetar links skip a b", "\n"):
+    for part in (str(stop.position), "version 1", "version 0", "AVRO", "magnetar links skip a:b", "\n"):
         assert (part in stop.reason) == (part != "\n"), stop.reason
-    assert a.broker.links.sources["b"].topics[TOPIC].lag_messages() == 2
+    (link,) = a.control.links()
+    (told,) = link["topics"]
+    assert (told["blocked"], told["blocked_at"], told["lag_messages"]) == ("schema", str(stop.position), 2)
+    conflict = told["schema_conflict"]
+    assert (conflict["source"]["cluster"], conflict["source"]["version"], conflict["source"]["type"]) == ("a", 1, "AVRO")
+    assert (conflict["target"]["cluster"], conflict["target"]["version"]) == ("b", 0)
+    assert conflict["strategy"] == "FULL"
+    assert "version 0" in conflict["cause"]
+    (preview,) = a.control.link_skip_preview("b", TOPIC, None)
+    assert preview["messages"] == 1, "the one in the way"
     b.apply(b.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
     world.settle()
     assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, CLASH.data, A.data]

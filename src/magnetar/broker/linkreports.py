@@ -1,0 +1,160 @@
+"""What a broker tells of its links: states, statistics, what is in the way."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.control import LinkState, LinkTopicState
+from magnetar.broker.linkschemas import described_conflict
+from magnetar.broker.restores import Restores
+from magnetar.broker.topic import Topic
+from magnetar.core.ids import NONE
+from magnetar.core.names import link_cursor_name
+from magnetar.geo.destination import LinkDestination
+from magnetar.geo.linktopic import LinkTopic
+from magnetar.geo.policy import unlinked
+from magnetar.geo.source import LinkSource
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
+
+
+class LinkReports:
+    """The part of `broker.links.Links` that changes nothing."""
+
+    _broker: "Broker"
+    _linked: frozenset[str]
+    _sent: dict[str, list[int]]
+    sources: dict[str, LinkSource]
+    destination: LinkDestination
+    restores: Restores
+
+    def states(self) -> list[LinkState]:
+        """Every outgoing link."""
+        return [self._state(source) for source in self.sources.values()]
+
+    def _state(self, source: LinkSource) -> LinkState:
+        now_ms = self._broker.outbox.now_ms
+        topics = [self._topic_state(state, now_ms, source.to) for _, state in sorted(source.topics.items())]
+        wanted = [topic for topic in topics if not topic["orphan"]]
+        state, detail = "up", ""
+        if not source.linked:
+            state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
+        elif source.record.paused:
+            state, detail = "paused", "paused by an operator"
+        elif not source.lease.holder:
+            state, detail = "idle", LEASE_SILENT
+        elif source.trouble:
+            state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
+        sent = self._sent[source.to]
+        return LinkState(
+            source=self._broker.cluster,
+            target=source.to,
+            state=state,
+            since_ms=source.trouble_since_ms,
+            detail=detail,
+            paused=source.record.paused,
+            throttle_bytes_per_s=source.record.throttle_bytes_per_s or None,
+            throttled=source.throttled,
+            messages_sent=sent[0],
+            bytes_sent=sent[1],
+            skipped_messages=sum(one.skipped for one in source.topics.values()),
+            gap_messages=sum(one.gap for one in source.topics.values()),
+            lag_messages=sum(topic["lag_messages"] for topic in wanted),
+            lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
+            lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),
+            topics=topics,
+        )
+
+    def _topic_state(self, state: LinkTopic, now_ms: int, target: str) -> LinkTopicState:
+        here = self._broker.cluster
+        entries, size, oldest_ms = state.pending()
+        told = LinkTopicState(
+            topic=state.name,
+            c=str(state.cursor.c),
+            s=str(state.cursor.s),
+            gen=state.cursor.gen,
+            lag_messages=state.lag_messages() if entries else 0,
+            lag_bytes=size if entries else 0,
+            lag_ms=max(0, now_ms - oldest_ms) if entries else 0,
+            paused=state.paused,
+            blocked=state.blocked.kind if state.blocked is not None else "",
+            orphan=not state.wanted,
+            gap_messages=state.gap,
+        )
+        if state.blocked is not None:
+            told["blocked_detail"] = state.blocked.reason
+            told["blocked_since_ms"] = state.blocked.since_ms
+            if state.blocked.position != NONE:
+                told["blocked_at"] = str(state.blocked.position)
+            if state.blocked.conflict is not None:
+                told["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
+        if not told["lag_messages"]:
+            # What is behind C is not for any link (it came from one): that is no lag.
+            told["lag_bytes"] = told["lag_ms"] = 0
+        return told
+
+    def why_not(self, source: LinkSource, state: LinkTopic) -> str:
+        """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
+        if source.record.paused or state.paused:
+            return "the link is paused" if source.record.paused else "the topic is paused on the link"
+        if state.blocked is not None:
+            return f"blocked ({state.blocked.kind}): {state.blocked.reason}"
+        if not source.lease.holder:
+            return LEASE_SILENT
+        return source.trouble_reason if source.trouble else ""
+
+    def status(self) -> dict[str, Any]:
+        """The destination's side, and what was lost."""
+        return {
+            "incoming": self.destination.status(),
+            "gaps": {
+                f"{source.to} {state.name}": state.gap
+                for source in self.sources.values()
+                for state in source.topics.values()
+                if state.gap
+            },
+            "unlinked": self.unlinked(),
+            "restored": self.restores.status(),
+        }
+
+    def unlinked(self) -> dict[str, list[str]]:
+        """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
+        resources, found = self._broker.resources, {}
+        for namespace in resources.all_namespaces():
+            if resources.serves(namespace):
+                named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
+                if named:
+                    found[str(namespace)] = sorted(named)
+        return found
+
+    def topic_stats(self, topic: Topic) -> dict[str, Any]:
+        """Pulsar's `replication` part of a topic's statistics."""
+        now_ms = self._broker.outbox.now_ms
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None and state.wanted:
+                told = self._topic_state(state, now_ms, target)
+                found[target] = {
+                    "replicationBacklog": told["lag_messages"],
+                    "connected": bool(source.lease.holder) and not source.trouble,
+                    "replicationDelayInSeconds": told["lag_ms"] // 1000,
+                }
+        return found
+
+    def cursor_stats(self, topic: Topic) -> dict[str, Any]:
+        """The links' cursors, for internal statistics."""
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None:
+                found[link_cursor_name(target)] = {
+                    "markDeletePosition": str(state.cursor.c),
+                    "sentPosition": str(state.cursor.s),
+                    "generation": state.cursor.gen,
+                    "durablePosition": str(state.low),
+                    "state": "Open" if state.wanted else "Orphan",
+                    "active": bool(source.lease.holder),
+                }
+        return found
