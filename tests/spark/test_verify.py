@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from magnetar.core.config import load
 from magnetar.core.errors import MagnetarError
-from magnetar.spark.verify import Findings, VerifyResult, verify
+from magnetar.spark.verify import Findings, Progress, VerifyResult, verify, verify_config
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from tests.clients.conftest import connect
 from tests.spark.fakes import TOKEN, Entry, FakeCluster, Position, entry_bytes
+from tests.support.brokers import BrokerProcess, World
+from tests.support.planting import KINDS, LyingLink
 
 pytestmark = pytest.mark.spark
 
@@ -99,8 +103,8 @@ def test_every_kind_of_fault_is_found_where_it_is(clusters: Start, compare: Call
     assert found.missing_before_first == 0
     assert found.duplicated == own["c"][0].count
     assert found.altered == next(entry for entry in own["a"] if entry.first_index == 10).count
-    assert [identity.index for _, identity in found.examples["reordered"] if identity.cluster == "a"] == [6]
-    assert found.examples["missing"] == [(T, ("a", lost.incarnation, 4))]
+    assert [one.identity.index for one in found.examples["reordered"]] == [6]
+    assert [(one.topic, one.identity) for one in found.examples["missing"]] == [(T, ("a", lost.incarnation, 4))]
 
 
 def test_what_was_not_meant_for_a_cluster_is_not_missed(clusters: Start, compare: Callable[..., VerifyResult]) -> None:
@@ -138,3 +142,53 @@ def test_a_cluster_that_is_down_is_one_line(clusters: Start, compare: Callable[.
     with pytest.raises(MagnetarError, match="refused") as caught:
         compare(mesh)
     assert "\n" not in str(caught.value)
+
+
+def test_faults_in_the_logs_of_real_brokers(spark: Any, tmp_path: Path) -> None:
+    """Partitions, several messages an entry, several parts a log; the faults are written over the links' protocol."""
+    world = World(tmp_path, ["west", "east"], "[broker]\nledger_entries_max = 100\n").start()
+    try:
+        name = "persistent://public/default/planted"
+        world["west"].rest("PUT", "/admin/v2/persistent/public/default/planted/partitions", 2)
+        (token,) = tmp_path.rglob("link.token")
+        link = LyingLink(world["west"], world["east"], token)
+        planted = []
+        for number in range(2):
+            publish_entries(world["west"], f"{name}-partition-{number}", 400)
+            planted.append(link.copy(f"{name}-partition-{number}", 400, each=3, seed=number, partitions=2))
+        link.close()
+        steps: list[Progress] = []
+        result = verify_config(spark, load(world.config), "planted", examples_max=5, tell=steps.append)
+        assert (result.partitions, result.messages) == (2, 2 * 400 * 5)
+        assert result.clusters["west"] == Findings(messages=2 * 400 * 5)
+        east = result.clusters["east"]
+        for kind in KINDS:
+            assert getattr(east, kind) == sum(one.messages[kind] for one in planted) == 2 * 3 * 5
+            first = [(0, index) for index in sorted(planted[0].indexes[kind])]
+            first += [(1, index) for index in sorted(planted[1].indexes[kind])]
+            shown = [(int(one.topic[-1]), one.identity.index) for one in east.examples[kind]]
+            assert shown == first[:5]
+        assert east.messages == result.messages  # as many doubled as missing
+        assert (east.missing_before_first, east.missing_after_last) == (0, 0)
+        reading = [(step.done, step.total) for step in steps if step.step == "reading"]
+        assert reading[0] == (0, 1600)
+        assert steps[-1].step == "comparing" and steps[-1].done == steps[-1].total == 2
+        assert steps[-1].messages == 2 * result.messages
+    finally:
+        world.close()
+
+
+def publish_entries(broker: BrokerProcess, topic: str, entries: int) -> None:
+    """Entries of five messages each."""
+    client = connect(broker)
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=5,
+        batching_max_publish_delay_ms=10_000,
+        block_if_queue_full=True,
+    )
+    for number in range(entries * 5):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    client.close()

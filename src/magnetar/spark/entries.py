@@ -1,23 +1,18 @@
 """The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
 
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
-conductor's, moving bytes is `reading`'s and `writing`'s. Batch read lists a topic's entries as they lie in one cluster, for
-`verify`.
+conductor's, moving bytes is `reading`'s and `writing`'s.
 
-Options of the streaming ends: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that
-filters name) and `filtered` (numbers of the links with a filter; entries of the others travel in blocks). Options of batch
-read: `token_file`, `topics` (JSON: a list of `[cluster, address, topic]`), `data` ("true": with the entries' bytes).
+Options: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
+(numbers of the links with a filter; entries of the others travel in blocks).
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
@@ -28,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from magnetar.spark import messages as m
 from magnetar.spark import offsets, rpc
-from magnetar.spark.listing import LISTED_SCHEMA, list_topic
 from magnetar.spark.reading import read_task
 from magnetar.spark.rows import spark_schema
 from magnetar.spark.states import ALL
@@ -81,9 +75,7 @@ class PulsarEntries(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Of the rows; `topics` makes it the listing of a batch read."""
-        if "topics" in self.options:
-            return LISTED_SCHEMA
+        """Of the rows."""
         return spark_schema(self._columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -93,10 +85,6 @@ class PulsarEntries(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The sink of the replication query."""
         return EntriesWriter(self._conductor(), self.options.get("lane", ALL))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """The listing of topics."""
-        return ListingReader(self.options)
 
     def _conductor(self) -> str:
         path = self.options.get("conductor")
@@ -161,21 +149,3 @@ class EntriesWriter(DataSourceStreamArrowWriter):
     def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
         packed = [message.packed for message in messages if isinstance(message, Committed)]
         rpc.request(self._conductor, "committed", self._lane, packed)
-
-
-class ListingReader(DataSourceReader):
-    """Lists topics of clusters, one task a topic, in the order of its log."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        self._topics = msgspec.json.decode(options["topics"], type=list[tuple[str, str, str]])
-        self._token = Path(options["token_file"]).read_text().strip()
-        self._data = options.get("data", "false").lower() == "true"
-
-    def partitions(self) -> list[InputPartition]:
-        """One for each topic."""
-        return [InputPartition(topic) for topic in self._topics]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The entries of one topic of one cluster."""
-        cluster, address, topic = partition.value
-        return list_topic(cluster, address, topic, self._token, with_data=self._data)
