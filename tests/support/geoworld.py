@@ -185,6 +185,7 @@ class Node:
         recovered = self.log.start()
         resources = Resources.load(self.meta)
         first = resources.first_start(self.world.config, self.name, f"uuid-{self.name}")
+        from_file = frozenset(first.puts) - self.meta.keys()
         self.meta.update(first.puts)
         resources.apply(first)
         self.broker = Broker(
@@ -193,7 +194,7 @@ class Node:
             ledger_ids=LedgerIds(max(recovered.last_ledger, int(self.meta.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(self.world.cache_bytes), link_targets=tuple(sorted(b for a, b in self.routes if a == self.name)),
             routes=self.routes, subscriptions=self.world.settings, boot=self.world.now_ms + self.boots,
-            machines=self.world.machines,
+            machines=self.world.machines, metadata=self.world.config.metadata, from_file=from_file,
         )  # fmt: skip
         self.control = Controller(self.broker, self.run)
         self.run(lambda: None)
@@ -332,6 +333,7 @@ class World:
         names: of the clusters.
         routes: links; None for a full mesh.
         settings: of `[subscriptions]`.
+        extra: more lines of clusters.toml.
         machines: see `Broker`.
     """
 
@@ -343,6 +345,7 @@ class World:
         machines: Any = None,
         cache_bytes: int = 1 << 22,
         limits: dict[str, Any] | None = None,
+        extra: str = "",
         **settings: Any,
     ) -> None:
         self.now_ms = 1_700_000_000_000
@@ -351,15 +354,15 @@ class World:
         self._timers: list[tuple[int, int, Node, int, Callable[[int], None]]] = []
         self._numbers = count()
         links = frozenset(routes if routes is not None else ((a, b) for a in names for b in names if a != b))
-        self.config = self._config(names, links)
+        self.config = self._config(names, links, extra)
         self.cut: set[tuple[str, str]] = set()
         self.nodes = {name: Node(self, name, links, limits or {}) for name in names}
         self.links = links
         self._requests = count(1)
 
     @staticmethod
-    def _config(names: str, links: frozenset[tuple[str, str]]) -> Config:
-        lines = ["[replication]"]
+    def _config(names: str, links: frozenset[tuple[str, str]], extra: str) -> Config:
+        lines = ["[replication]", extra]
         for number, name in enumerate(names):
             lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{6650 + number}"\nhttp = "127.0.0.1:{8080 + number}"')
         lines += [f'[[links]]\nfrom = "{a}"\nto = "{b}"' for a, b in sorted(links)]

@@ -22,6 +22,7 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.web.fake_failovers import FakeFailovers
+from tests.web.fake_metadata import FakeMetadata
 from tests.web.fake_schemas import FakeSchemas
 
 
@@ -49,7 +50,7 @@ def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
     return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
 
 
-class FakeControl(FakeFailovers, FakeSchemas):
+class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata):
     """`BrokerControl` in memory.
 
     Args:

@@ -9,6 +9,7 @@ from magnetar.admin.routing import Route
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
+from tests.web.fake_metadata import CASES as METADATA_CASES
 from tests.web.fake_schemas import CASES as SCHEMA_CASES
 from tests.web.policy_cases import CASES as POLICY_CASES
 from tests.web.policy_cases import prepare as prepare_policies
@@ -440,6 +441,7 @@ CASES += FAILOVER_CASES
 CASES += SCHEMA_CASES
 CASES += POLICY_CASES
 
+CASES += METADATA_CASES
 KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.
     ("GET /admin/v2/brokers/health", 503),

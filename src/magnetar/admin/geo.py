@@ -185,6 +185,7 @@ async def status(call: Call) -> Any:
         "links": links,
         "blocked": blocked,
         "replicated": await collect(call, call.control.replicated_topics(), STATUS_SUBSCRIPTIONS_MAX),
+        "metadata": call.control.metadata(),
         **call.control.geo_status(),
     }
 

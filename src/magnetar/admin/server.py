@@ -17,6 +17,7 @@ from magnetar.admin.gate import Gate
 from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
 from magnetar.admin.idempotency import idempotency
+from magnetar.admin.metadata import metadata
 from magnetar.admin.metrics import site
 from magnetar.admin.namespaces import namespaces
 from magnetar.admin.namespacewide import namespacewide
@@ -68,6 +69,7 @@ GROUPS: Final = (
     replicated,
     replicated_geo,
     geo,
+    metadata,
     failover,
     operations,
     site,

@@ -21,6 +21,7 @@ from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.limits import Limits
 from magnetar.broker.links import Links
 from magnetar.broker.machines import Machines
+from magnetar.broker.metasync import MetadataSync
 from magnetar.broker.producers import Producer
 from magnetar.broker.records import (
     CURSOR_PREFIX,
@@ -150,10 +151,12 @@ class Broker:
         self.fences = Fences(self, stored)
         self.schemas = Schemas(self, stored)
         self._load(stored, recovered)
+        self.metasync = MetadataSync(self, metadata, stored, from_file)
         self.idempotencies.started()
         self.fences.started()
         self.upkeep = Upkeep(self)
 
+        self.metasync.started()
     # ------------------------------------------------------------------------------------------------------ starting
 
     def _load(
@@ -251,6 +254,7 @@ class Broker:
         self.replication.removed(topic)
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
+        self.metasync.topic_removed(topic.name)
         """A subscription of a topic over a cursor."""
         made = Subscription(
             self.outbox,
@@ -334,6 +338,7 @@ class Broker:
             topic.dispatch()
 
     def append_failed(self, batch: list[Append], error: str) -> None:
+        self.metasync.confirmed(touched)
         """The log does not hold these and never will."""
         self.healthy = False
         topics: dict[str, Topic] = {}
@@ -463,28 +468,10 @@ class Broker:
         return self._pending_bytes
 
     def create_partitions(
-        self, name: TopicName, partitions: int, change: Change, done: Callable[[MagnetarError | None], None]
+        self, name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None = False
     ) -> None:
-        """Create what is missing of a partitioned topic, with its metadata, in one transaction.
-
-        Raises:
-            Refused: the metadata is being changed by somebody else.
-        """
-        self.resources.begin(change)
-
-        def stored(error: BrokerError | None) -> None:
-            if error is None:
-                self.resources.apply(change)
-                self.links.partitions_changed(name)
-            else:
-                self.resources.abort(change)
-            done(error)
-
-        try:
-            self.catalog.create_many(name, partitions, dict(change.puts), stored)
-        except MagnetarError:
-            self.resources.abort(change)
-            raise
+        """See `changes.create_partitions`."""
+        create_partitions(self, name, partitions, change, done, found=found)
 
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: links and retention follow it."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from magnetar.broker.failovers import FailoverControl
+from magnetar.broker.metacontrol import MetadataControl
 from magnetar.broker.schemacontrol import SchemaControl
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -122,7 +123,7 @@ class SkipPreview(TypedDict):
     bytes: int
 
 
-class BrokerControl(FailoverControl, SchemaControl, Protocol):
+class BrokerControl(FailoverControl, SchemaControl, MetadataControl, Protocol):
     """The broker, as administration sees it."""
 
     # ------------------------------------------------------------------------------------------------------- reads

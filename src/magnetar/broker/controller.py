@@ -14,6 +14,7 @@ from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, Ski
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Read, Store
 from magnetar.broker.failovers import FailoverController
+from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
 from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
@@ -44,7 +45,7 @@ class Run(Protocol):
         """Handle one event and carry out its effects."""
 
 
-class Controller(FailoverController, SchemaController):
+class Controller(FailoverController, SchemaController, MetadataController):
     """What admin may ask of a broker.
 
     Args:

@@ -16,6 +16,7 @@ from magnetar.cli import (
     drain,
     failover,
     links,
+    metadata,
     namespaces,
     replicate,
     restore,
@@ -47,6 +48,7 @@ ORDER: Final = (
     "topics",
     "subscriptions",
     "schemas",
+    "metadata",
 )
 
 
@@ -88,5 +90,5 @@ def magnetar(
 for module in (up, broker, replicate, status, failover, verify, restore, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
-for module in (links, tenants, namespaces, topics, subscriptions, schemas):
+for module in (links, tenants, namespaces, topics, subscriptions, schemas, metadata):
     app.add_typer(module.app.typer, name=module.__name__.rpartition(".")[2])

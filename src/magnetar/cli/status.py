@@ -10,6 +10,7 @@ import typer
 from magnetar.cli.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
 from magnetar.cli.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.links import rows_of
+from magnetar.cli.metadata import remarks, word
 from magnetar.cli.targets import Target, at_once, of_config
 from magnetar.core.errors import MagnetarError
 
@@ -88,7 +89,9 @@ def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
     from rich.text import Text
 
     links = [link for one in seen.values() for link in one.get("links", ())]
-    parts: list[Any] = [table(cluster_rows(seen, urls), CLUSTER_COLUMNS)]
+    synchronised = any(one.get("metadata", {}).get("enabled") for one in seen.values())
+    columns = (*CLUSTER_COLUMNS[:-1], "metadata", "detail") if synchronised else CLUSTER_COLUMNS
+    parts: list[Any] = [table(cluster_rows(seen, urls), columns)]
     if links:
         parts.append(table(rows_of(links), LINK_COLUMNS))
     replicated = subscription_rows(seen)
@@ -101,6 +104,7 @@ def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
 def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[dict[str, Any]]:
     """One row a cluster."""
     rows = []
+    differs = differing(seen)
     for name, one in seen.items():
         broker = one.get("broker", {})
         rows.append(
@@ -113,10 +117,21 @@ def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[
                 "consumers": broker.get("consumers"),
                 "messages_in": broker.get("msgInCounter"),
                 "up_for": duration(max(0, one.get("now_ms", 0) - one["started_ms"])) if "started_ms" in one else "",
+                "metadata": word(name, one.get("metadata", {}), differs),
                 "detail": one.get("error") or broker.get("state", ""),
             }
         )
     return rows
+
+
+def differing(seen: dict[str, dict[str, Any]]) -> set[str]:
+    """Clusters whose metadata is in another state than that of most others, as far as digests tell."""
+    states = {name: one["metadata"] for name, one in seen.items() if one.get("metadata", {}).get("enabled")}
+    # What stays local in one cluster is part of the others' digests: only `magnetar metadata diff` can tell then.
+    digests = {name: state["digest"] for name, state in states.items() if not state.get("exclude")}
+    values = list(digests.values())
+    common = max(values, key=values.count, default="")
+    return {name for name, digest in digests.items() if digest != common}
 
 
 def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -193,6 +208,12 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                 f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
             )
     lines += differing_modes(seen)
+    states = {name: one["metadata"] for name, one in seen.items() if "metadata" in one}
+    lines += remarks(states)
+    if differing(seen):
+        lines.append(
+            f"metadata of {', '.join(sorted(differing(seen)))} differs from that of others: magnetar metadata diff"
+        )
     return [cell(line) for line in lines]
 
 

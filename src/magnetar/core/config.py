@@ -27,6 +27,7 @@ from magnetar.core.settings import (
     ClusterConfig,
     DeduplicationConfig,
     LinkConfig,
+    MetadataConfig,
     NamespaceConfig,
     ReplicationConfig,
     ReplicationLimits,
@@ -46,6 +47,7 @@ __all__ = [
     "Config",
     "DeduplicationConfig",
     "LinkConfig",
+    "MetadataConfig",
     "NamespaceConfig",
     "ReplicationConfig",
     "SubscriptionsConfig",
@@ -511,6 +513,20 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
 
 def _spark_value(value: str | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metadata(value: dict[str, Any]) -> MetadataConfig:
+    table = _table(MetadataConfig, value, "metadata")
+    if table.metadata_sync_topic:
+        try:
+            name = TopicName.parse(table.metadata_sync_topic)
+        except NameNotValid as error:
+            raise ConfigError(f"metadata.metadata_sync_topic: {error}") from None
+        if not name.persistent or name.partition >= 0:
+            raise ConfigError(
+                'metadata.metadata_sync_topic: not a persistent topic: write "persistent://pulsar/system/metadata-sync"'
+            )
+    return table
 
 
 def _broker(value: dict[str, Any]) -> BrokerConfig:

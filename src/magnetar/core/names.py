@@ -27,7 +27,7 @@ _CLUSTER: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?", re.ASCII)
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", "pulsar.dedup", "__compaction")
+RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", "pulsar.dedup", "pulsar.metadata", "__compaction")
 
 
 def _shown(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from magnetar.core.config import Config
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound
 from magnetar.metadata.keys import (
@@ -50,6 +50,8 @@ def bootstrap(resources: "Resources", config: Config, uuid: str = "") -> Change:
         puts |= _admit(resources, set(config.clusters) - set(resources.clusters()))
     else:
         puts |= _first_start(resources.cluster, config)
+    if config.metadata.metadata_sync_topic:
+        puts |= _replicated(resources, config, puts)
     return Change(
         puts=puts,
         clusters=tuple(key.removeprefix(CLUSTER_PREFIX) for key in puts if key.startswith(CLUSTER_PREFIX)),
@@ -72,6 +74,24 @@ def _admit(resources: "Resources", fresh: set[str]) -> dict[str, bytes]:
             admitted = msgspec.structs.replace(info, allowed_clusters=sorted({*info.allowed_clusters, *fresh}))
             puts[tenant_key(tenant)] = msgspec.json.encode(admitted)
     return puts
+
+
+def _replicated(resources: "Resources", config: Config, puts: dict[str, bytes]) -> dict[str, bytes]:
+    """The namespace of the topic that keeps metadata the same goes everywhere, unless somebody chose its clusters."""
+    everywhere = sorted(config.clusters)
+    space = TopicName.parse(config.metadata.metadata_sync_topic).namespace_name
+    key, tenant = namespace_key(space), tenant_key(space.tenant)
+    stored = puts.get(key)
+    if stored is None and resources.has_namespace(space):
+        policies = resources.policies(space)
+    else:
+        policies = Policies() if stored is None else msgspec.json.decode(stored, type=Policies)
+    more = {}
+    if policies.replication_clusters in ([], [resources.cluster]) and everywhere != policies.replication_clusters:
+        more[key] = msgspec.json.encode(msgspec.structs.replace(policies, replication_clusters=everywhere))
+    if tenant not in puts and space.tenant not in resources.tenants():
+        more[tenant] = msgspec.json.encode(TenantInfo(allowed_clusters=everywhere))
+    return more
 
 
 def _first_start(local: str, config: Config) -> dict[str, bytes]:

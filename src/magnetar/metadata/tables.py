@@ -1,7 +1,7 @@
 """The state behind `Resources`: what is stored, what is on its way to the store, and the order between them."""
 
 from collections.abc import Mapping
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 
@@ -105,6 +105,7 @@ class Tables:
             self._partitions.put(key, value)
 
     def _delete(self, key: str) -> None:
+        self._documents.pop(key, None)
         if key.startswith(CLUSTER_PREFIX):
             self._clusters.pop(key.removeprefix(CLUSTER_PREFIX), None)
         elif key.startswith(TENANT_PREFIX):
