@@ -43,8 +43,9 @@ class Direct:
         node: Node,
         accident: Callable[[bool], None] = lambda _before: None,
         twice: Callable[[], bool] = lambda: False,
+        peer: Node | None = None,
     ) -> None:
-        self.node, self.accident, self.twice = node, accident, twice
+        self.node, self.accident, self.twice, self.peer = node, accident, twice, peer
 
     def read(self, topic: str, after: Position, *, origin: str, bytes_max: int) -> Entries:
         broker, answers = self.node.broker, []
@@ -55,16 +56,30 @@ class Direct:
         )  # fmt: skip
         self.node.run(reading.start)
         self.node.world.work()
+        answers[0][0].schemas = broker.links.schemas.life(topic)
         return Entries(*answers[0])
+
+    def _ask(self, connection: int) -> Callable[[pb.CommandGeoSchemasWanted], None]:
+        """The peer tells what schemas its versions mean."""
+
+        def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
+            assert self.peer is not None
+            told = self.peer.broker.links.schemas.told(
+                pb.CommandGeoSchemas(request_id=1, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions)
+            )
+            brought = pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
+            self.node.run(self.node.broker.links.restores.machine.schemas.brought, connection, brought)
+
+        return ask
 
     def restore(self, request: pb.CommandGeoRestore, buffers: Sequence[bytes]) -> pb.CommandGeoRestoreResponse:
         self.accident(True)
         answers: list[pb.CommandGeoRestoreResponse] = []
         request = pb.CommandGeoRestore.FromString(request.SerializeToString())
         restorer = self.node.broker.links.restores.machine
-        self.node.run(lambda: restorer.restore(1, request, b"".join(buffers), answers.append))
+        self.node.run(lambda: restorer.restore(1, request, b"".join(buffers), answers.append, self._ask(1)))
         if self.twice():  # a task that Spark took for dead
-            self.node.run(lambda: restorer.restore(2, request, b"".join(buffers), lambda _answer: None))
+            self.node.run(lambda: restorer.restore(2, request, b"".join(buffers), lambda _answer: None, self._ask(2)))
         self.accident(False)
         self.node.world.work()
         if not answers:
@@ -87,7 +102,7 @@ def restore(world: World, peer: str, *accidents: Any) -> None:
             work = job.Work(one.topic, one.partitions, one.ours())
             yield from job.read_topic(lambda: Direct(world[peer]), work, "a")  # type: ignore[arg-type, return-value]
 
-    for _ in job.send_rows(rows(), lambda: Direct(world["a"], *accidents), "a", peer):  # type: ignore[arg-type, return-value]
+    for _ in job.send_rows(rows(), lambda: Direct(world["a"], *accidents, peer=world[peer]), "a", peer):  # type: ignore[arg-type, return-value]
         pass
 
 

@@ -132,6 +132,7 @@ class GeoSession:
                 request,
                 frame.payload,
                 lambda told: self._answer(1013, geo_restore_response=told),
+                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_RESTORE for {request.topic[:100]!a}: {error}") from error
@@ -144,7 +145,8 @@ class GeoSession:
     def _brought(self, frame: Frame) -> None:
         """To a destination's machine, or a restoring one's: their tickets tell whose it is."""
         brought = frame.command.geo_schemas_brought
-        self._links.destination.schemas.brought(self._session.number, brought)
+        for desk in (self._links.destination.schemas, self._links.restores.machine.schemas):
+            desk.brought(self._session.number, brought)
 
     def _commit(self, frame: Frame) -> None:
         self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))

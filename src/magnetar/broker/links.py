@@ -92,6 +92,7 @@ class Links(LinkReports):
     def schemas_forgotten(self, id_: str) -> None:
         """A topic's schemas were forgotten here: their numbers begin again."""
         self.destination.schemas.forgotten(id_)
+        self.restores.machine.schemas.forgotten(id_)
 
     def _retained(self, topic: str) -> tuple[Mark, ...]:
         return self._broker.replication.retained(topic)

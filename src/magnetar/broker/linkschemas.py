@@ -36,10 +36,13 @@ class LinkSchemas:
 
     Args:
         broker: whose.
+        back: what is brought are schemas of messages that come back to their own cluster: none is refused, for these were
+            taken here once. Where one may not stand beside the others any more it is stored for reading alone.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: "Broker", *, back: bool = False) -> None:
         self._broker = broker
+        self._back = back
 
     def life(self, topic: str) -> int:
         """Which life the numbers of a topic's schemas belong to; 0: there are none."""
@@ -85,7 +88,7 @@ class LinkSchemas:
             else:
                 then(Brought(trouble=f"schema version {schema.version} of {source} cannot be stored here: {error}"))
 
-        self._broker.schemas.bring(topic, definition, registered)
+        self._broker.schemas.bring(topic, definition, registered, back=self._back)
 
     def _refusal(self, topic: TopicName, source: str, there: pb.GeoSchemaSide, error: MagnetarError) -> Refusal:
         id_, here = schema_id(topic), pb.GeoSchemaSide()

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.topic import Topic
 from magnetar.core.names import TopicName
 from magnetar.geo.destination import DestinationHost, DestinationTopic
@@ -30,6 +31,7 @@ class Restores:
             broker.outbox,
             cluster=broker.cluster,
             host=self,
+            schemas=LinkSchemas(broker, back=True),
             message_bytes_max=broker.config.message_bytes_max,
             pending_bytes_max=broker.config.pending_publish_bytes_max,
         )

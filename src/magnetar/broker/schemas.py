@@ -13,7 +13,7 @@ consumer without one        let in
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from magnetar.broker.effects import Store
 from magnetar.broker.topic import Topic
@@ -39,6 +39,19 @@ Registered = Callable[[int | None, MagnetarError | None], None]
 
 Answered = Callable[[bytes, BrokerError | None], None]
 """Called once: the version bytes that a client is told (b"": none), or why it is refused."""
+
+
+class SchemaTopic(Protocol):
+    """What is asked of a topic, persistent or not, before a client may join it."""
+
+    text: str
+
+    @property
+    def name(self) -> TopicName:
+        """Fully qualified."""
+
+    def in_use(self) -> bool:
+        """Whether it is too late for a first schema (pulsar-facts F.3)."""
 
 
 class _Job(NamedTuple):
@@ -123,7 +136,7 @@ class Schemas:
 
     # ------------------------------------------------------------------------------------------------------- clients
 
-    def for_producer(self, topic: Topic, schema: pb.Schema | None, then: Answered) -> None:
+    def for_producer(self, topic: SchemaTopic, schema: pb.Schema | None, then: Answered) -> None:
         """Check or register what a producer brings; the version that it stamps its messages with."""
         id_, rules = schema_id(topic.name), self.rules(topic.name)
         try:
@@ -141,7 +154,7 @@ class Schemas:
         else:
             then(b"", None)
 
-    def get_or_create(self, topic: Topic, schema: pb.Schema, then: Answered) -> None:
+    def get_or_create(self, topic: SchemaTopic, schema: pb.Schema, then: Answered) -> None:
         """GET_OR_CREATE_SCHEMA of a producer: as when it brings the schema at its opening."""
         try:
             definition = definition_of(schema)
@@ -153,7 +166,7 @@ class Schemas:
         else:
             self._brought(topic, definition, self.rules(topic.name), then)
 
-    def for_consumer(self, topic: Topic, command: pb.CommandSubscribe, then: Answered) -> None:
+    def for_consumer(self, topic: SchemaTopic, command: pb.CommandSubscribe, then: Answered) -> None:
         """Check what a consumer brings; on a topic that is not used yet, register it."""
         try:
             definition = definition_of(command.schema) if command.HasField("schema") else None
@@ -170,7 +183,7 @@ class Schemas:
             return
         self._brought(topic, definition, rules, then)
 
-    def _check_consumer(self, topic: Topic, definition: Definition, rules: Rules) -> None:
+    def _check_consumer(self, topic: SchemaTopic, definition: Definition, rules: Rules) -> None:
         id_ = schema_id(topic.name)
         self.registry.find(id_, definition)  # checks it
         if self.registry.has_schema(id_):
@@ -181,7 +194,7 @@ class Schemas:
                 "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"
             )
 
-    def _brought(self, topic: Topic, definition: Definition, rules: Rules, then: Answered) -> None:
+    def _brought(self, topic: SchemaTopic, definition: Definition, rules: Rules, then: Answered) -> None:
         id_ = schema_id(topic.name)
 
         def prepare() -> Addition | int | None:
@@ -227,11 +240,12 @@ class Schemas:
         id_, strategy = schema_id(topic), self.rules(topic).strategy
         self._submit(id_, _Job(lambda: self._prepare(id_, definition, strategy), then))
 
-    def bring(self, topic: TopicName, definition: Definition, then: Registered) -> None:
+    def bring(self, topic: TopicName, definition: Definition, then: Registered, *, back: bool = False) -> None:
         """Get or make a schema that messages from another cluster were written with.
 
         One that can only be read any more (it was deleted here) will do: it is not put in force again. Where the policy is
-        `foreign`, one that is new here can only be read either: no producer's schema is compared with it.
+        `foreign`, one that is new here can only be read either: no producer's schema is compared with it. `back`: so it is
+        where a schema would be refused, too.
         """
         id_ = schema_id(topic)
 
@@ -239,12 +253,15 @@ class Schemas:
             present, rules = self.registry.readable(id_, definition), self.rules(topic)
             if present is not None:
                 return present
-            if self._broker.resources.schema_replication(topic) == "foreign":
-                now_ms = self._outbox.now_ms
-                return self.registry.prepare(id_, definition, rules.strategy, now_ms=now_ms, foreign=True)
-            if not rules.auto_update:
-                raise SchemaIncompatible("automatic updates are off (is_allow_auto_update_schema)")
-            return self._prepare(id_, definition, rules.strategy)
+            foreign = self._broker.resources.schema_replication(topic) == "foreign"
+            try:
+                if not (foreign or rules.auto_update):
+                    raise SchemaIncompatible("automatic updates are off (is_allow_auto_update_schema)")
+                return self._prepare(id_, definition, rules.strategy, foreign=foreign)
+            except SchemaIncompatible:
+                if not back:
+                    raise
+                return self._prepare(id_, definition, rules.strategy, foreign=True)
 
         self._submit(id_, _Job(prepare, then))
 
@@ -280,8 +297,10 @@ class Schemas:
 
         self._outbox.put(Store({}, keys, stored))
 
-    def _prepare(self, id_: str, definition: Definition, strategy: Strategy) -> Addition | int:
-        return self.registry.prepare(id_, definition, strategy, now_ms=self._outbox.now_ms)
+    def _prepare(
+        self, id_: str, definition: Definition, strategy: Strategy, *, foreign: bool = False
+    ) -> Addition | int:
+        return self.registry.prepare(id_, definition, strategy, now_ms=self._outbox.now_ms, foreign=foreign)
 
     def _submit(self, id_: str, job: _Job) -> None:
         queue = self._queues.get(id_)

@@ -12,6 +12,8 @@ Exactly once, whoever asks how often: an entry is stored if its identity is
     of an earlier life                                                    what this life published was never lost
 
 Unlike a link there is no watermark: another peer may fill what the first did not hold, below what is here already.
+A schema version is translated as over a link: the number that it has at the peer becomes the one it gets here (`geo.schemas`).
+
 In order: each request names the entry that stands before its first one at the peer; that one has to be here, on its way, or
 deleted since. So a failed append cannot be followed by what comes behind it, and of two that restore at once, each brings
 only what continues what is here. An answer waits for the disk, a duplicate's for the first copy's (FINDINGS A4).
@@ -27,7 +29,8 @@ from magnetar.core.ids import Identity, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.geo.destination import PENDING_BYTES_MAX, THROTTLE_MS, DestinationHost, DestinationTopic
 from magnetar.geo.holdings import Run, Runs, covers, holdings, merged
-from magnetar.geo.incoming import REPLICATED_FROM, Obstacle
+from magnetar.geo.incoming import REPLICATED_FROM, Obstacle, Unknown, refused, translated, wanted
+from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import (
@@ -36,11 +39,15 @@ from magnetar.wire.metadata import (
     MessageTooLargeError,
     field_bytes,
     inspect,
+    with_appended,
     with_metadata_cut,
 )
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame, as for links."""
+
+FIRST_TICKET: Final = 1 << 40
+"""Tickets of links' questions stay below."""
 
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
 _MARKER: Final = int(EntryFlags.MARKER)
@@ -65,6 +72,20 @@ class _Waiting:
     number: int
     response: pb.CommandGeoRestoreResponse
     reply: Reply
+
+
+@dataclass(slots=True)
+class _Coming:
+    """One GEO_RESTORE with entries; `again` once it had to wait for schemas."""
+
+    connection: int
+    request: pb.CommandGeoRestore
+    payload: bytes
+    translation: Translation
+    response: pb.CommandGeoRestoreResponse
+    reply: Reply
+    ask: Ask
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -93,6 +114,7 @@ class Restorer:
         outbox: the broker's.
         cluster: this one.
         host: the broker.
+        schemas: the registry; None: there is none, and schema versions are left out of what comes.
         message_bytes_max, pending_bytes_max: limits, as for links.
     """
 
@@ -103,9 +125,11 @@ class Restorer:
         cluster: str,
         host: RestoreHost,
         message_bytes_max: int,
+        schemas: SchemaHost | None = None,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.cluster = cluster
+        self.schemas = SchemaDesk(outbox, cluster, schemas, first_ticket=FIRST_TICKET)
         self.pending_bytes = 0
         self.messages = self.bytes = 0
         self._outbox = outbox
@@ -117,8 +141,8 @@ class Restorer:
 
     # --------------------------------------------------------------------------------------------------------- requests
 
-    def restore(self, connection: int, request: pb.CommandGeoRestore, payload: bytes, reply: Reply) -> None:
-        """GEO_RESTORE. `reply` is called once, now or when the disk or the store has answered.
+    def restore(self, connection: int, request: pb.CommandGeoRestore, payload: bytes, reply: Reply, ask: Ask) -> None:
+        """GEO_RESTORE. `reply` is called once, now or when the disk or the store has answered; `ask`, for schemas, before that.
 
         Raises:
             ProtocolError: the peer is none of ours: lists that do not fit, forged entries, another cluster's messages.
@@ -132,7 +156,13 @@ class Restorer:
         elif not request.ledgers:
             self._open(request, name, response, reply)
         else:
-            self._entries(connection, request, payload, response, reply)
+            check_lists(request, len(payload))
+            translation = self.schemas.translation(request.topic, name, request.peer, "", request.schemas)
+            coming = _Coming(connection, request, payload, translation, response, reply, ask)
+            if self.schemas.waits(translation.key):
+                self.schemas.behind(connection, translation, len(payload), lambda: self._entries_late(coming))
+            else:
+                self._entries(coming)
 
     def _checked(self, request: pb.CommandGeoRestore) -> TopicName:
         try:
@@ -191,23 +221,25 @@ class Restorer:
                 response.held_firsts.append(first)
                 response.held_ends.append(end)
 
-    def _entries(
-        self,
-        connection: int,
-        request: pb.CommandGeoRestore,
-        payload: bytes,
-        response: pb.CommandGeoRestoreResponse,
-        reply: Reply,
-    ) -> None:
-        check_lists(request, len(payload))
+    def _entries_late(self, coming: _Coming) -> None:
+        """A request that had to wait: nobody is there to be told that it makes no sense."""
+        try:
+            self._entries(coming)
+        except ProtocolError as error:
+            coming.response.blocked, coming.response.reason = "corrupt", str(error)
+            coming.reply(coming.response)
+
+    def _entries(self, coming: _Coming) -> None:
+        request, response, reply = coming.request, coming.response, coming.reply
         topic = self._host.find(request.topic)
         if topic is None:
             response.refused, response.reason = True, f"topic {request.topic} is not here: ask for it first"
             reply(response)
             return
-        if self.pending_bytes >= self._pending_bytes_max:
+        pending = self.pending_bytes + self.schemas.parked_bytes
+        if pending >= self._pending_bytes_max:
             response.retry, response.throttle_ms = True, THROTTLE_MS
-            response.reason = f"{self.pending_bytes} bytes are on their way to the disk"
+            response.reason = f"{pending} bytes are on their way to the disk"
             reply(response)
             return
         state = self._topics.setdefault(request.topic, _Topic())
@@ -218,15 +250,27 @@ class Restorer:
             response.reason = f"{request.topic}: message {before[1]} of {before[0]} has to come first"
             reply(response)
             return
-        entries = self._new_entries(request, payload, response, lambda key, n: self._known(topic, state, gone, key, n))
+        self.schemas.look(coming.translation)
+        entries, unknown = self._new_entries(coming, lambda key, n: self._known(topic, state, gone, key, n))
+        self.schemas.note_dropped(coming.translation)
         if entries and not self._store(topic, state, request, entries, response):
             reply(response)
             return
+        if unknown is not None and not coming.translation.trouble:
+            coming.again = True
+            versions = wanted(request, coming.payload, unknown, coming.translation)
+            size = len(coming.payload)
+            self.schemas.park(
+                coming.connection, coming.translation, size, versions, coming.ask, lambda: self._entries_late(coming)
+            )
+            return
+        if unknown is not None:
+            response.retry, response.reason = True, coming.translation.trouble
         if not state.staged:
             self._drop_idle(request.topic, state)
             reply(response)
         else:  # also for duplicates alone: which of them are on their way is not worth finding out
-            state.waiting.append(_Waiting(connection, state.number, response, reply))
+            state.waiting.append(_Waiting(coming.connection, state.number, response, reply))
 
     def _known(self, topic: DestinationTopic, state: _Topic, gone: dict[int, Runs], key: Key, count: int) -> bool:
         """Whether an entry is here, on its way, was deleted since it came back, or is of this life."""
@@ -237,35 +281,32 @@ class Restorer:
             return True
         return topic.log.position_of(Identity(self.cluster, life, index)) is not None
 
-    def _new_entries(
-        self,
-        request: pb.CommandGeoRestore,
-        payload: bytes,
-        response: pb.CommandGeoRestoreResponse,
-        known: Callable[[Key, int], bool],
-    ) -> list[NewEntry]:
-        """The entries that are not here, up to one that cannot be stored."""
+    def _new_entries(self, coming: _Coming, known: Callable[[Key, int], bool]) -> tuple[list[NewEntry], Unknown | None]:
+        """The entries that are not here, up to one that cannot be stored, or not yet."""
+        request, response = coming.request, coming.response
         entries: list[NewEntry] = []
         life, at = request.incarnation, 0
-        for size, ledger, entry, count, index in zip(
-            request.sizes, request.ledgers, request.entries, request.counts, request.first_indexes, strict=True
-        ):
-            data = payload[at : at + size]
+        columns = (request.sizes, request.ledgers, request.entries, request.counts, request.first_indexes)
+        for row, (size, ledger, entry, count, index) in enumerate(zip(*columns, strict=True)):
+            data = coming.payload[at : at + size]
             at += size
             if known((life, index), count):
-                response.duplicates += count
+                response.duplicates += 0 if coming.again else count
                 continue
-            position = Position(ledger, entry)
-            made = self._made(request, data, position, count, index)
+            made = self._made(coming, data, Position(ledger, entry), count, index)
+            if isinstance(made, int):
+                return entries, Unknown(row, made, at - size)
             if isinstance(made, Obstacle):
                 response.blocked, response.reason = made.kind, made.reason
                 break
             entries.append(made)
-        return entries
+        return entries, None
 
     def _made(
-        self, request: pb.CommandGeoRestore, data: bytes, position: Position, count: int, index: int
-    ) -> NewEntry | Obstacle:
+        self, coming: _Coming, data: bytes, position: Position, count: int, index: int
+    ) -> NewEntry | Obstacle | int:
+        """An entry of our own; what is in its way; or the schema version that means nothing here yet."""
+        request = coming.request
         what = f"message {index} of {request.topic} ({request.incarnation}) from {request.peer}"
         try:
             seen = inspect(data, message_bytes_max=self._message_bytes_max)
@@ -279,9 +320,24 @@ class Restorer:
             raise ProtocolError(f"{what} does not say that it came from {self.cluster}")
         if count != seen.count or seen.flags & _MARKER:
             raise ProtocolError(f"{what} has {seen.count} messages, not {count}")
+        published: bytes | int = self._as_published(seen)
+        if seen.metadata.HasField("schema_version"):
+            published = self._translated(coming.translation, seen)
+        if isinstance(published, int):
+            if published in coming.translation.refused:
+                return refused(coming.translation, published, position)
+            return published
         return NewEntry(
-            self._as_published(seen), seen.flags, count, seen.publish_time, self.cluster, request.incarnation, index, position
-        )  # fmt: skip
+            published, seen.flags, count, seen.publish_time, self.cluster, request.incarnation, index, position
+        )
+
+    def _translated(self, translation: Translation, seen: Inspected) -> bytes | int:
+        """What its producer sent, with the number that the schema has here now; or the peer's number, if that is not known."""
+        suffix = translation.suffixes.get(seen.metadata.schema_version)
+        if suffix is not None:
+            return with_appended(self._as_published(seen), suffix)
+        seen.metadata.ClearField("replicated_from")
+        return translated(seen, translation, b"")
 
     def _as_published(self, seen: Inspected) -> bytes:
         """The producer's own bytes. If the peer appended more behind the origin, the entry stays as the peer has it."""
@@ -328,7 +384,7 @@ class Restorer:
         self.pending_bytes += size
         state.number = number
         state.staged.update((key, number) for key in keys)
-        response.stored = count
+        response.stored += count
         return True
 
     def _answer(self, name: str, state: _Topic) -> None:
@@ -353,7 +409,8 @@ class Restorer:
             del self._topics[name]
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: nobody waits for its answers. What it sent is stored all the same."""
+        """A connection is gone: nobody waits for its answers. What it sent is stored all the same, but for what waits."""
+        self.schemas.disconnected(connection)
         for state in self._topics.values():
             state.waiting = [one for one in state.waiting if one.connection != connection]
 
@@ -362,10 +419,12 @@ class Restorer:
         state = self._topics.pop(topic, None)
         if state is not None:
             self._failed(topic, state, f"topic {topic} was deleted")
+        self.schemas.removed(topic)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self.pending_bytes >= 0
+        self.schemas.validate()
         for name, state in self._topics.items():
             assert all(state.done < number <= state.number for number in state.staged.values()), f"{name}: staged"
             assert all(one.number > state.done for one in state.waiting), f"{name}: an answer that will never come"

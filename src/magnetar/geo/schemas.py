@@ -147,6 +147,7 @@ class SchemaDesk:
         cluster: this one.
         host: the registry; None: there is none, and versions are left out.
         stamp: what is appended behind a version (`replicated_from` of the source).
+        first_ticket: tickets are above, so that two desks behind one connection tell their own apart.
     """
 
     def __init__(
@@ -155,6 +156,8 @@ class SchemaDesk:
         cluster: str,
         host: SchemaHost | None,
         stamp: Callable[[str], bytes] = lambda _source: b"",
+        *,
+        first_ticket: int = 0,
     ) -> None:
         self.cluster = cluster
         self.parked_bytes = 0
@@ -169,7 +172,7 @@ class SchemaDesk:
         self._pairs = 0
         self._queues: dict[Key, deque[_Parked]] = {}
         self._tickets: dict[int, _Parked] = {}
-        self._next_ticket = 0
+        self._next_ticket = first_ticket
         self._told: set[Key] = set()
 
     # ------------------------------------------------------------------------------------------------------- looking

@@ -279,16 +279,16 @@ class LinkClient:
         ask.request_id = self._connection.next_request_id()
         return self._ask(command, ask.request_id).command.geo_schemas_response
 
-    def tells_schemas_of(self, source: Callable[[], Self]) -> None:
-        """From now on, when this broker wants schemas of what is brought to it, ask their source.
+    def tells_schemas(self, ask: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasResponse]) -> None:
+        """From now on, when this broker wants schemas of what is brought to it, ask somebody who knows.
 
         Args:
-            source: its connection; may be another one each time.
+            ask: asks the source (`schemas`); may raise LinkDown or LinkRefused.
         """
 
         def brought(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
             try:
-                told = source().schemas(wanted.topic, wanted.schemas, wanted.versions)
+                told = ask(wanted)
             except (LinkDown, LinkRefused) as error:
                 return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=str(error))
             return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)

@@ -12,6 +12,7 @@ from magnetar.schemas.types import Definition, SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from tests.property.test_restore_worlds import restore, wipe
 from tests.support.geoworld import TOPIC, Node, World
 
 DEFAULT = NamespaceName("public", "default")
@@ -325,3 +326,28 @@ def test_a_foreign_schema_that_a_producer_brings_later_is_in_force_under_a_numbe
 def foreign(node: Node) -> None:
     """Set the namespace's policy."""
     node.apply(node.broker.resources.change_policies(DEFAULT, schema_replication="foreign"))
+
+
+def test_what_is_restored_is_read_with_what_it_was_written_with(world: World) -> None:
+    a, b = world["a"], world["b"]
+    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    foreign(b)
+    register(b, AC)
+    for one in (A, CLASH, AB):
+        register(a, one)
+    for number in (1, 0, 2, 0):
+        publish(a, f"m{number}", version(number))
+    publish(a, "none", None)
+    world.settle()
+    wanted = [CLASH.data, A.data, AB.data, A.data, None]
+    assert [definition_at(b, carried) for *_, carried in stored(b)] == wanted
+    wipe(world, "a")
+    a.apply(a.broker.resources.set_replication(DEFAULT, ["a", "b"]))
+    world.settle()
+    restore(world, "b")
+    got = stored(a)
+    assert [(text, origin) for text, origin, _ in got] == [(f"m{n}", "") for n in (1, 0, 2, 0)] + [("none", "")]
+    assert [definition_at(a, carried) for *_, carried in got] == wanted, "also one that does not fit the others"
+    again = [one for one, *_ in stored(a)]
+    restore(world, "b")
+    assert [one for one, *_ in stored(a)] == again

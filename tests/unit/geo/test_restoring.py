@@ -36,13 +36,14 @@ class Here:
             self.rig.outbox, cluster="a", host=self.rig, **({"message_bytes_max": 5 << 20} | limits)
         )  # fmt: skip
         self.answers: list[pb.CommandGeoRestoreResponse] = []
+        self.wanted: list[pb.CommandGeoSchemasWanted] = []
         if opened:
             self.open()
 
     def open(self, topic: str = TOPIC, partitions: int = 0) -> pb.CommandGeoRestoreResponse:
         request = pb.CommandGeoRestore(request_id=1, topic=topic, cluster="a", peer="b", partitions=partitions)
         got: list[pb.CommandGeoRestoreResponse] = []
-        self.machine.restore(1, request, b"", got.append)
+        self.machine.restore(1, request, b"", got.append, self.wanted.append)
         self.rig.store()
         assert len(got) == 1
         return got[0]
@@ -63,7 +64,9 @@ class Here:
             "after_incarnation": after[0], "after_index": after[1],
         }  # fmt: skip
         payload = more.pop("payload", b"".join(entry.data for entry in brought))
-        self.machine.restore(1, pb.CommandGeoRestore(**(fields | more)), payload, self.answers.append)
+        self.machine.restore(
+            1, pb.CommandGeoRestore(**(fields | more)), payload, self.answers.append, self.wanted.append
+        )
         self.rig.pump()
         self.machine.validate()
 
