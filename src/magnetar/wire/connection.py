@@ -53,7 +53,7 @@ CLIENT_COMMANDS: Final = frozenset(
 )
 """What a client may send after CONNECT (A.2); which of these are served is the broker's matter."""
 
-GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012})
+GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
 
 NO_REQUEST: Final = 2**64 - 1
 """The request id (-1 as unsigned) of an error that answers no request."""
