@@ -11,6 +11,7 @@ from typing import Any
 import pulsar
 import pyarrow as pa
 import pytest
+from pulsar.schema import AvroSchema, Double, Integer, JsonSchema, Record, String, StringSchema
 
 from magnetar.spark import deduplicate, register
 from magnetar.spark.pulsar import topics as lookups
@@ -384,7 +385,7 @@ def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
         lines[name] = first_line(failed.value)
     assert lines["missing topic"].startswith(f"topic {topic} does not exist")
     assert lines["typo"] == "option 'startingofsets' is unknown when reading; did you mean 'startingOffsets'?"
-    assert lines["typed"].startswith("column id int: values are read as value binary")
+    assert lines["typed"].startswith("column id int: the topic has no schema with columns; there are: value binary")
     assert lines["column"].startswith("column id cannot be written: the columns are value, __key")
     assert lines["overwrite"] == "mode overwrite is not possible with topics: allowed is append"
 
@@ -412,3 +413,81 @@ def test_places_by_the_protocol_alone(broker: BrokerProcess, client: pulsar.Clie
     assert lookups.place_at(own, topic, 1 << 50, last[topic]) == last[topic]
     ends.close()
     own.close()
+
+
+# ------------------------------------------------------------------------------------------------------------- schemas
+
+
+class Delay(Record):
+    carrier = String()
+    number = Integer()
+
+
+class LaterDelay(Record):
+    carrier = String()
+    number = Integer()
+    minutes = Double(required_default=True)
+
+
+def test_typed_columns_follow_the_schema_through_versions(
+    session: Session, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    client.create_producer(topic, schema=AvroSchema(Delay)).send(Delay(carrier="UA", number=1), partition_key="k")
+    new = client.create_producer(topic, schema=AvroSchema(LaterDelay))
+    new.send(LaterDelay(carrier="AA", number=2, minutes=2.5))
+    client.create_producer(topic, schema=AvroSchema(Delay)).send(Delay(carrier="DL", number=3))
+    client.create_producer(topic, schema=AvroSchema(LaterDelay)).send(LaterDelay(carrier="B6", number=4, minutes=None))
+    frame = session.read(topic=topic)
+    assert frame.dtypes[:4] == [("carrier", "string"), ("number", "int"), ("minutes", "double"), ("__key", "binary")]
+    rows = [(row.carrier, row.number, row.minutes) for row in frame.orderBy("number").collect()]
+    assert rows == [("UA", 1, None), ("AA", 2, 2.5), ("DL", 3, None), ("B6", 4, None)]
+    some = session.spark.read.format("pulsar").options(**{"service.url": session.url, "topic": topic})
+    kept = some.schema("minutes double, value binary, __key binary").load().where("minutes is not null").collect()
+    assert [(row.minutes, len(row.value) > 0, row["__key"]) for row in kept] == [(2.5, True, None)]
+    raw = session.read(topic=topic, allowDifferentTopicSchemas="true")
+    assert raw.dtypes[0] == ("value", "binary") and raw.count() == 4
+    for wanted, reason in (
+        ("minuets double", "column minuets is no field of the newest schema"),
+        ("number string", "column number is string: the schema of"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            some.schema(wanted).load().collect()
+    # A stream has the columns too, and what no version of the schema fits ends it with one line that says where.
+    query = (
+        session.stream(topic=topic, startingOffsets="earliest")
+        .selectExpr("sum(number)")
+        .writeStream.outputMode("complete")
+        .format("memory")
+        .queryName("typed")
+        .option("checkpointLocation", str(tmp_path / "typed"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert session.spark.table("typed").collect()[0][0] == 10
+    client.create_producer(topic).send(b"\xff")
+    with pytest.raises(Exception, match="the message at .* is not as its Avro schema says"):
+        session.read(topic=topic).collect()
+    assert session.read(topic=topic, allowDifferentTopicSchemas="true").count() == 5
+
+
+def test_topics_of_different_schemas(session: Session, client: pulsar.Client, topic: str) -> None:
+    client.create_producer(f"{topic}-a", schema=AvroSchema(Delay)).send(Delay(carrier="UA", number=1))
+    client.create_producer(f"{topic}-b", schema=JsonSchema(LaterDelay)).send(
+        LaterDelay(carrier="AA", number=2, minutes=0.5)
+    )
+    both = {"topics": f"{topic}-a,{topic}-b"}
+    with pytest.raises(Exception, match="have different schemas"):
+        session.read(**both)
+    assert session.read(**both, allowDifferentTopicSchemas="true").dtypes[0] == ("value", "binary")
+    # Columns that are named are decoded with each topic's own schema.
+    options = {"service.url": session.url, **both, "allowDifferentTopicSchemas": "true"}
+    named = session.spark.read.format("pulsar").options(**options).schema("number int, minutes double, __topic string")
+    rows = {row["__topic"][-1]: (row.number, row.minutes) for row in named.load().collect()}
+    assert rows == {"a": (1, None), "b": (2, 0.5)}
+
+
+def test_plain_schemas(session: Session, client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=StringSchema()).send("ü")
+    frame = session.read(topic=topic)
+    assert frame.dtypes[0] == ("value", "string") and [row.value for row in frame.collect()] == ["ü"]

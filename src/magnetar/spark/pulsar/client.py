@@ -196,6 +196,25 @@ class Client:
         )
         return list(connection.request(command, ask.request_id).getTopicsOfNamespaceResponse.topics)
 
+    def schema(self, topic: str, version: bytes = b"") -> pb.Schema | None:
+        """A topic's schema by the version that messages carry, or (without one) the newest; None: there is none.
+
+        Raises:
+            Down, Refused: see there.
+        """
+        connection = self.connection()
+        command = pb.BaseCommand(type=34)
+        ask = command.getSchema
+        ask.request_id, ask.topic = connection.next_id(), topic
+        if version:
+            ask.schema_version = version
+        answer = connection.request(command, ask.request_id).getSchemaResponse
+        if not answer.HasField("error_code"):
+            return answer.schema
+        if answer.error_code == ErrorCode.TOPIC_NOT_FOUND:
+            return None
+        raise Refused(answer.error_code, answer.error_message, topic)
+
     def patient(self) -> "Patience":
         """How long it may still be tried."""
         return Patience(self.patience_s)

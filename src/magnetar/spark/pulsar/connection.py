@@ -47,6 +47,7 @@ ANSWERS: Final[dict[int, str]] = {
     24: "lookupTopicResponse",
     30: "getLastMessageIdResponse",
     33: "getTopicsOfNamespaceResponse",
+    35: "getSchemaResponse",
     38: "ackResponse",
 }
 """Commands that answer a request by its id, and their fields."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import MagnetarError
+from magnetar.spark.pulsar.typed import Misfit, Run, Typed
 from magnetar.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
 
@@ -23,6 +24,9 @@ SCHEMA: Final = (
     "__messageProperties map<string,string>"
 )
 """Columns and types as the JVM connector names them, for topics without a schema."""
+
+RAW: Final = dict(column.split(" ") for column in SCHEMA.split(", "))
+"""Types by name."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
@@ -94,8 +98,9 @@ class Rows:
     Args:
         topic: full name of the partition.
         partition: its number, -1 if it is none.
-        columns: of `TYPES`, in the order wanted.
+        columns: of `TYPES` or of the schema, in the order wanted.
         key_wanted: only messages with this key (another filter above this one decides in the end); None: all.
+        typed: decodes those of the schema; None: there are none.
     """
 
     def __init__(
@@ -104,12 +109,15 @@ class Rows:
         partition: int,
         columns: Sequence[str],
         key_wanted: Callable[[bytes | None], bool] | None = None,
+        typed: Typed | None = None,
     ) -> None:
-        self._topic, self._columns, self._wanted = topic, tuple(columns), key_wanted
+        self._topic, self._columns, self._wanted, self._typed = topic, tuple(columns), key_wanted, typed
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         self._suffixes: dict[int, list[bytes]] = {}
         self._with_ids = "__messageId" in columns
         self._plain = not set(columns) & {"__key", "__eventTime", "__messageProperties"} and key_wanted is None
+        if typed is not None and "key" in typed.columns:  # it may travel as the message's key
+            self._plain = False
         self._clear()
 
     def _clear(self) -> None:
@@ -121,6 +129,7 @@ class Rows:
         self._events: list[int] = []
         self._properties: list[list[tuple[str, str]] | None] = []
         self._any_properties = False
+        self._runs: list[Run] = []
 
     @property
     def full(self) -> bool:
@@ -138,7 +147,7 @@ class Rows:
         self._set_properties(seen.properties)
         if self._with_ids:
             self._ids.append(self._prefix(ledger, entry))
-        self._count(1, len(body), seen.publish_time)
+        self._count(ledger, entry, seen, 1, len(body))
 
     def add_batch(
         self,
@@ -193,7 +202,7 @@ class Rows:
                     ids.append(prefix + suffixes[index])
         except (DecodeError, ValueError, struct.error, IndexError) as error:
             raise Undecodable(f"is no batch of {count} messages ({type(error).__name__})") from None
-        self._count(len(values) - before, total, seen.publish_time)
+        self._count(ledger, entry, seen, len(values) - before, total)
 
     def _set_properties(self, properties: Any) -> None:
         if properties:
@@ -202,10 +211,12 @@ class Rows:
         else:
             self._properties.append(None)
 
-    def _count(self, rows: int, size: int, publish_ms: int) -> None:
+    def _count(self, ledger: int, entry: int, seen: MessageMetadata, rows: int, size: int) -> None:
         self.rows += rows
         self.bytes += size
-        self._times.append((publish_ms, rows))
+        self._times.append((seen.publish_time, rows))
+        if self._typed is not None and rows:
+            self._runs.append(Run(ledger, entry, seen.schema_version, rows))
 
     def _prefix(self, ledger: int, entry: int) -> bytes:
         return b"\x08" + varint(ledger) + b"\x10" + varint(entry) + self._partition
@@ -221,10 +232,32 @@ class Rows:
             "__eventTime": self._event_times,
             "__messageProperties": self._maps,
         }
-        arrays = [makers[name]() for name in self._columns]
+        decoded = self._decoded()
+        arrays = [decoded[name] if name in decoded else makers[name]() for name in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
         self._clear()
         return batch
+
+    def _decoded(self) -> dict[str, pa.Array]:
+        """The columns of the schema.
+
+        Raises:
+            Undecodable: names the message.
+        """
+        if self._typed is None:
+            return {}
+        try:
+            return self._typed.arrays(self._values, self._keys, self._runs)
+        except Misfit as misfit:
+            at = misfit.index
+            for run in self._runs:
+                if at < run.rows:
+                    raise Undecodable(
+                        f"{self._topic}: the message at {run.ledger}:{run.entry} {misfit}; to have values as they are read "
+                        "them as binary: allowDifferentTopicSchemas=true"
+                    ) from None
+                at -= run.rows
+            raise
 
     def _publish_times(self) -> pa.Array:
         times = np.array(self._times, np.int64).reshape(-1, 2)

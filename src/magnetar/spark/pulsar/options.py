@@ -60,6 +60,7 @@ class ReadOptions:
         starting_ms, ending_ms: publish times instead; None: not given.
         messages_max, bytes_max: of one trigger; 0: no limit.
         tasks_min: into how many tasks a batch read is cut at least, if there is enough; 0: by cores.
+        raw: topics may have different schemas, and values are binary (`allowDifferentTopicSchemas`).
     """
 
     access: Access
@@ -78,6 +79,7 @@ class ReadOptions:
     wait_for_topics: bool
     discovery_ms: int
     tasks_min: int
+    raw: bool
 
 
 @dataclass(frozen=True)
@@ -208,14 +210,18 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
     return decode(value, f"option {name}")
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """Check the options of a query that reads.
+
+    Args:
+        options: by name, in any case.
+        streaming: whether it is a stream; None: not known yet, what depends on it is not checked.
 
     Raises:
         ConfigError: one line that names the option.
     """
     given = _Given(options, READ_OPTIONS, "reading")
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+    for name in () if streaming is None else _BATCH_ONLY if streaming else _STREAM_ONLY:
         if given.has(name):
             raise ConfigError(f"option {name} is for {'batch' if streaming else 'streaming'} queries; remove it")
     for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
@@ -224,11 +230,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     access, admin = _access(given)
     topics, pattern, namespace = _topics(given)
     start = _offsets(given, "startingOffsets", ("earliest", "latest"), "latest" if streaming else "earliest")
-    if start == "latest" and not streaming:
+    if start == "latest" and streaming is False:
         raise ConfigError(
             "option startingOffsets is 'latest': a batch query would read nothing; allowed is earliest or JSON"
         )
-    given.flag("allowDifferentTopicSchemas", True)
     return ReadOptions(
         access, admin, topics, pattern, namespace,
         start,
@@ -241,6 +246,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         given.flag("waitingForNonExistedTopic", False),
         given.number("topicsDiscoveryIntervalMs", DISCOVERY_MS, 0),
         given.number("minPartitions", 0),
+        given.flag("allowDifferentTopicSchemas", False),
     )  # fmt: skip
 
 

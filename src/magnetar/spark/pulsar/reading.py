@@ -15,9 +15,13 @@ import pyarrow as pa
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
+from magnetar.schemas.types import Definition
 from magnetar.spark.pulsar.client import Client, Entry, Reader, TopicGone
+from magnetar.spark.pulsar.columns import Columns
 from magnetar.spark.pulsar.decoding import Rows, Undecodable, uncompress
 from magnetar.spark.pulsar.offsets import EARLIEST, Place
+from magnetar.spark.pulsar.schemas import definition_of
+from magnetar.spark.pulsar.typed import Typed
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 
 logger: Final = logging.getLogger("magnetar.spark.pulsar")
@@ -111,21 +115,34 @@ class Task:
     Args:
         client: to read by.
         stretch: what.
-        columns: of `decoding.TYPES`.
+        columns: of `decoding.TYPES`, or of the schema.
+        typed: those of the schema, with their types; None: there are none.
         fail_on_data_loss: raise when something is missing; otherwise it is logged.
         timeout_s: how long nothing may come although something should.
     """
 
     def __init__(
-        self, client: Client, stretch: Stretch, columns: Sequence[str], *, fail_on_data_loss: bool, timeout_s: float
+        self,
+        client: Client,
+        stretch: Stretch,
+        columns: Sequence[str],
+        typed: Columns | None = None,
+        *,
+        fail_on_data_loss: bool,
+        timeout_s: float,
     ) -> None:
         self._client, self._stretch = client, stretch
         self._fail, self._timeout_s = fail_on_data_loss, timeout_s
         keys = stretch.keys
         wanted: Callable[[bytes | None], bool] | None = None if keys is None else keys.__contains__
-        self._rows = Rows(stretch.topic, TopicName.parse(stretch.topic).partition, columns, wanted)
+        decoder = Typed(typed, self._schema) if typed else None
+        self._rows = Rows(stretch.topic, TopicName.parse(stretch.topic).partition, columns, wanted, decoder)
         self._chunks = Chunks(stretch.topic)
         self._first: Entry | None = None
+
+    def _schema(self, version: bytes) -> Definition | None:
+        """The schema with a version, from the topic's registry."""
+        return definition_of(self._client, self._stretch.topic, version)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows.

@@ -33,6 +33,7 @@ from magnetar.core.errors import ConfigError
 from magnetar.spark.pulsar import offsets
 from magnetar.spark.pulsar import topics as t
 from magnetar.spark.pulsar.client import Client, Reader, take
+from magnetar.spark.pulsar.columns import Columns
 from magnetar.spark.pulsar.offsets import EARLIEST, Place, Places
 from magnetar.spark.pulsar.options import ReadOptions
 from magnetar.spark.pulsar.planning import ENTRIES_PER_TASK_MIN, Pending, admit, behind, cut
@@ -55,20 +56,20 @@ class StretchPartition(InputPartition):
 
 
 def read_stretch(
-    options: ReadOptions, columns: Sequence[str], partition: InputPartition, fail: bool
+    options: ReadOptions, columns: Sequence[str], typed: Columns | None, partition: InputPartition, fail: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     settle()
     client = take(options.access)
     timeout_s = options.poll_timeout_ms / 1000
-    return Task(client, partition.value, columns, fail_on_data_loss=fail, timeout_s=timeout_s).batches()
+    return Task(client, partition.value, columns, typed, fail_on_data_loss=fail, timeout_s=timeout_s).batches()
 
 
 class BatchReader(DataSourceReader):
     """Reads from the beginning (or where the options say) to what is the end when the query is planned."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+    def __init__(self, options: ReadOptions, columns: Sequence[str], typed: Columns | None = None) -> None:
+        self._options, self._columns, self._typed = options, tuple(columns), typed
         self._topics: frozenset[str] | None = None
         self._keys: frozenset[bytes | None] | None = None
         self._from_ms: int | None = None
@@ -128,7 +129,7 @@ class BatchReader(DataSourceReader):
         """The rows of one task."""
         if not partition.value.topic:
             return iter(())
-        return read_stretch(self._options, self._columns, partition, True)
+        return read_stretch(self._options, self._columns, self._typed, partition, True)
 
 
 class Peek:
@@ -177,8 +178,8 @@ class Peek:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver's machine, in one process for the life of the query; reads in tasks."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+    def __init__(self, options: ReadOptions, columns: Sequence[str], typed: Columns | None = None) -> None:
+        self._options, self._columns, self._typed = options, tuple(columns), typed
         self._client: Client | None = None
         self._ends: t.Ends | None = None
         self._peeks: dict[str, Peek] = {}
@@ -190,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """To a task go the options alone."""
-        return {"_options": self._options, "_columns": self._columns}
+        return {"_options": self._options, "_columns": self._columns, "_typed": self._typed}
 
     # ---------------------------------------------------------------------------------------------------------- driver
 
@@ -329,4 +330,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        return read_stretch(self._options, self._columns, partition, self._options.fail_on_data_loss)
+        return read_stretch(self._options, self._columns, self._typed, partition, self._options.fail_on_data_loss)

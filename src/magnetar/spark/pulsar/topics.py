@@ -38,8 +38,13 @@ def retried(client: Client, what: Callable[[], T]) -> T:
             patience.after(error)
 
 
-def found(client: Client, options: ReadOptions) -> list[str]:
+def found(client: Client, options: ReadOptions, *, patient: bool = False) -> list[str]:
     """The topics to read now, partitions one by one.
+
+    Args:
+        client: to ask.
+        options: which.
+        patient: those that do not exist are left out.
 
     Raises:
         ConfigError: a topic that is named does not exist (unless it is to be waited for).
@@ -58,7 +63,7 @@ def found(client: Client, options: ReadOptions) -> list[str]:
             continue
         partitions = retried(client, lambda: client.partitions(name))  # noqa: B023 - called at once
         if partitions is None:
-            if not options.wait_for_topics and not options.pattern and options.fail_on_data_loss:
+            if not (patient or options.wait_for_topics or options.pattern) and options.fail_on_data_loss:
                 raise ConfigError(
                     f"topic {name} does not exist; create it, or set waitingForNonExistedTopic=true to wait for it"
                 )
