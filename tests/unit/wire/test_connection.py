@@ -54,8 +54,8 @@ SERVERS_OWN = {
 }
 CLIENTS_OWN = {4, 5, 6, 10, 11, 12, 20, 21, 23, 25, 28, 29, 32, 34, 37, 39, 50, 52, 54, 56, 58, 60, 62, 64, 67}
 BOTH = {15, 16, 18, 19}
-LINKS_OWN = {1000, 1002, 1004, 1006, 1008, 1010, 1012}
-EVERY = [*range(90), *range(1000, 1014), 5000, -1]
+LINKS_OWN = {1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017}
+EVERY = [*range(90), *range(1000, 1020), 5000, -1]
 
 
 def verdict(handshake: ServerHandshake, kind: int) -> str:
