@@ -327,8 +327,10 @@ class Catalog:
 
         def stored(error: str) -> None:
             if error:
-                if topic.subscriptions.pop(name, None) is subscription:
+                if topic.subscriptions.get(name) is subscription:
+                    del topic.subscriptions[name]
                     self._broker.replication.creation_failed(topic, subscription)
+                    subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
             else:
                 self._broker.fences.made(subscription)
             done(_problem(error))
