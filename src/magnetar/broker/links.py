@@ -83,7 +83,7 @@ class Links(LinkReports):
             source.schemas = self.schemas.life
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
-        self._applies: dict[int, list[Callable[[], None]]] = {}
+        self._applies: dict[int, list[tuple[Topic, Callable[[], None]]]] = {}
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
 
     def _heard(self, topic: str, source: str, anew: bool) -> None:
@@ -150,13 +150,13 @@ class Links(LinkReports):
     def policy_puts(self, change: Change) -> dict[str, bytes]:
         """What the transaction of a change of policies has to hold for the links that it starts or ends."""
         puts: dict[str, bytes] = {}
-        applies: list[Callable[[], None]] = []
+        applies: list[tuple[Topic, Callable[[], None]]] = []
         for topic, clusters, latest in self._rewanted(change):
             wanted = targets(self._broker.cluster, clusters, self._linked)
             for target, source in self.sources.items():
                 more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
                 puts |= more
-                applies.append(apply)
+                applies.append((topic, apply))
         self._applies[id(change)] = applies
         return puts
 
@@ -185,8 +185,14 @@ class Links(LinkReports):
 
     def policies_changed(self, change: Change) -> None:
         """A change of policies is durable and in force."""
-        for apply in self._applies.pop(id(change), ()):
-            apply()
+        for topic, apply in self._applies.pop(id(change), ()):
+            if self._broker.topics.get(topic.text) is topic:
+                apply()
+        # What was made, or made anew, while the change was on its way began by the policy before it.
+        for topic, clusters, latest in self._rewanted(change):
+            wanted = targets(self._broker.cluster, clusters, self._linked)
+            for target, source in self.sources.items():
+                source.late(topic.text, topic.log, wanted=target in wanted, latest=latest)
         for text in change.namespaces:
             for topic in self._topics_of(NamespaceName.parse(text)):
                 topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)

@@ -154,6 +154,20 @@ class LinkSource(OperatedLink):
 
         return {link_cursor_key(topic, self.to): record.encode()}, apply
 
+    def late(self, topic: str, log: TopicLog, *, wanted: bool, latest: bool) -> None:
+        """A change of policies is in force: it holds too for a topic that was made while it was on its way."""
+        state = self.topics.get(topic)
+        if state is None:
+            self.added(topic, log, wanted=wanted, latest=latest)
+        elif state.wanted != wanted:
+            state.wanted, state.orphan_since_ms = wanted, 0 if wanted else max(1, self.outbox.now_ms)
+            self._touch_record(state)
+            self._changed(state)
+        else:
+            return
+        if wanted:
+            self.on_rebased(topic)
+
     def copies(self, log: TopicLog, *, latest: bool) -> int:
         """How many messages a link that begins now would copy (for the one who changes the policy); an upper bound."""
         state = LinkTopic.create(log.name, log, latest=latest)
