@@ -164,7 +164,10 @@ async def create_partitioned(call: Call) -> None:
     "/{tenant}/{namespace}/{topic}/partitions",
     "How many partitions a topic has; 0 when it is not partitioned.",
     errors=(404, 412),
-    query={"checkAllowAutoCreation": "accepted; asking never creates a topic."},
+    query={
+        "checkAllowAutoCreation": "true: a topic that its first client would create counts as one without partitions; asking "
+        "creates none."
+    },
     reply='{"partitions": 4, "deleted": false}',
 )
 async def get_partitions(call: Call) -> Any:
@@ -172,7 +175,11 @@ async def get_partitions(call: Call) -> Any:
     topic = call.topic()
     count = call.control.partitions(str(topic))
     if count is None:
-        raise NotFound(f"topic {topic} does not exist")
+        # Clients that look topics up by HTTP ask so before they open a topic.
+        if not (call.flag("checkAllowAutoCreation") and call.info.topic_auto_creation):
+            raise NotFound(f"topic {topic} does not exist")
+        call.existing_namespace()
+        count = 0
     properties = call.resources.partitioned_properties(topic) if count else {}
     return {"partitions": count, "deleted": False, "properties": properties}
 

@@ -22,6 +22,7 @@ from magnetar.broker.limits import Limits
 from magnetar.broker.links import Links
 from magnetar.broker.machines import Machines
 from magnetar.broker.metasync import MetadataSync
+from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.producers import Producer
 from magnetar.broker.records import (
     CURSOR_PREFIX,
@@ -150,13 +151,14 @@ class Broker:
         self.idempotencies = Idempotencies(self, stored)
         self.fences = Fences(self, stored)
         self.schemas = Schemas(self, stored)
-        self._load(stored, recovered)
+        self.nonpersistent = NonPersistentTopics(self)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
+        self._load(stored, recovered)
         self.idempotencies.started()
         self.fences.started()
+        self.metasync.started()
         self.upkeep = Upkeep(self)
 
-        self.metasync.started()
     # ------------------------------------------------------------------------------------------------------ starting
 
     def _load(
@@ -252,9 +254,9 @@ class Broker:
         self.links.removed(topic)
         self.idempotencies.removed(topic)
         self.replication.removed(topic)
+        self.metasync.topic_removed(topic.name)
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
-        self.metasync.topic_removed(topic.name)
         """A subscription of a topic over a cursor."""
         made = Subscription(
             self.outbox,
@@ -268,6 +270,8 @@ class Broker:
             on_dirty=self._cursor_dirty if durable else _ignore,
             on_detached=self._consumer_detached,
         )
+        made.withdrawals = topic.withdrawals
+        topic.withdrawals.cover(cursor)
         self.limits.made(topic, made)
         return made
 
@@ -291,8 +295,6 @@ class Broker:
         session = self.sessions.get(connection)
         if session is None or session.closed:
             return
-        made.withdrawals = topic.withdrawals
-        topic.withdrawals.cover(cursor)
         try:
             session.frames(frames)
         except ProtocolError as error:
@@ -336,9 +338,9 @@ class Broker:
                 touched[append.topic].answer_behind(append)
         for topic in touched.values():
             topic.dispatch()
+        self.metasync.confirmed(touched)
 
     def append_failed(self, batch: list[Append], error: str) -> None:
-        self.metasync.confirmed(touched)
         """The log does not hold these and never will."""
         self.healthy = False
         topics: dict[str, Topic] = {}
@@ -490,6 +492,7 @@ class Broker:
         self.replication.validate()
         self.fences.validate()
         self.schemas.validate()
+        self.nonpersistent.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 

@@ -60,16 +60,11 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------------- looking
 
     def check_namespace(self, name: TopicName) -> None:
-        """Refuse a topic whose namespace does not exist, or that is not persistent.
+        """Refuse a topic whose namespace does not exist.
 
         Raises:
             BrokerError: with the command that would help.
         """
-        if not name.persistent:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"{name}: this broker serves persistent:// topics only, for the time being",
-            )
         namespace = name.namespace_name
         if not self._broker.resources.has_namespace(namespace):
             raise BrokerError(
@@ -80,7 +75,8 @@ class Catalog:
     def known(self, name: TopicName) -> bool:
         """Whether a topic of that name exists in either form, or is just being created."""
         text = str(name)
-        exists = text in self._broker.topics or self._broker.resources.partitions(name) is not None
+        exists = text in self._broker.topics or text in self._broker.nonpersistent.topics
+        exists = exists or self._broker.resources.partitions(name) is not None
         return exists or text in self._creating or text in self._partitioning
 
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
@@ -93,7 +89,8 @@ class Catalog:
         count = self._broker.resources.partitions(name)
         if count is not None:
             return count
-        if str(name) in self._broker.topics or (create and self._broker.config.auto_create_topics):
+        exists = str(name) in self._broker.topics or str(name) in self._broker.nonpersistent.topics
+        if exists or (create and self._broker.config.auto_create_topics):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
@@ -112,14 +109,19 @@ class Catalog:
             return
         try:
             self.check_namespace(name)
-            self._check_creatable(name, create and self._broker.config.auto_create_topics)
+            self.check_creatable(name, create and self._broker.config.auto_create_topics)
             self.check_room(name.namespace_name, 1)
         except BrokerError as error:
             then(None, error)
             return
         self.create(name, then=then)
 
-    def _check_creatable(self, name: TopicName, create: bool) -> None:
+    def check_creatable(self, name: TopicName, create: bool) -> None:
+        """Refuse a name that is not to come into being by being opened.
+
+        Raises:
+            BrokerError: it is a partitioned topic, a partition that it does not have, or `create` is false.
+        """
         base = name.base
         count = self._broker.resources.partitions(base)
         if base != name and count is not None:
@@ -203,7 +205,8 @@ class Catalog:
         text = str(base)
         if text in self._broker.topics or text in self._creating:
             raise Conflict(f"topic {text} exists and is not partitioned")
-        topics = [base.with_partition(number) for number in range(partitions)]
+        # Non-persistent partitions have nothing that is stored: they come into being when they are opened.
+        topics = [base.with_partition(number) for number in range(partitions)] if base.persistent else []
         self._partitioning.add(text)
         missing = [name for name in topics if str(name) not in self._broker.topics and str(name) not in self._creating]
         if len(self._broker.topics) + len(missing) > self._broker.config.topics_max:

@@ -89,18 +89,20 @@ class Controller(FailoverController, SchemaController, MetadataController):
     def topics(self, namespace: str) -> list[str]:
         """Full names of all topics of `tenant/namespace`."""
         prefix = f"persistent://{namespace}/"
-        return sorted(text for text in self._broker.topics if text.startswith(prefix))
+        stored = sorted(text for text in self._broker.topics if text.startswith(prefix))
+        return self._broker.nonpersistent.of(NamespaceName.parse(namespace)) + stored
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions: None if there is no such topic, 0 if it is not partitioned."""
         count = self._broker.resources.partitions(TopicName.parse(topic))
         if count is not None:
             return count
-        return 0 if topic in self._broker.topics else None
+        return 0 if topic in self._broker.topics or topic in self._broker.nonpersistent.topics else None
 
     def topic_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's topic stats."""
-        return topic_stats(self._broker, self._topic(topic))
+        passing = self._broker.nonpersistent.topics.get(topic)
+        return passing.stats() if passing is not None else topic_stats(self._broker, self._topic(topic))
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's internal stats."""
@@ -108,7 +110,8 @@ class Controller(FailoverController, SchemaController, MetadataController):
 
     def subscriptions(self, topic: str) -> list[str]:
         """Subscription names."""
-        return sorted(self._topic(topic).subscriptions)
+        passing = self._broker.nonpersistent.topics.get(topic)
+        return sorted(passing.subscriptions if passing is not None else self._topic(topic).subscriptions)
 
     def last_message_id(self, topic: str) -> Position:
         """Position of the last message, or NONE."""
@@ -192,6 +195,10 @@ class Controller(FailoverController, SchemaController, MetadataController):
             if broker.catalog.known(name):
                 raise Conflict(f"topic {topic} exists already")
             self._check_room(name, partitions or 1)
+            if partitions is None and not name.persistent:
+                broker.nonpersistent.keep(name)
+                done(None)
+                return
             if partitions is None:
                 broker.catalog.create(
                     name,
@@ -233,11 +240,15 @@ class Controller(FailoverController, SchemaController, MetadataController):
         def delete() -> None:
             count = self._broker.resources.partitions(name)
             if count is None:
+                if self._broker.nonpersistent.delete([topic], force=force):
+                    done(None)
+                    return
                 found = [self._topic(topic)] if topic in self._broker.topics else []
                 if not found:
                     raise NotFound(f"topic {topic} does not exist")
             else:
                 texts = [str(name.with_partition(n)) for n in range(count)]
+                self._broker.nonpersistent.delete(texts, force=force)
                 found = [self._broker.topics[text] for text in texts if text in self._broker.topics]
             for one in found:
                 self._check_deletable(one, force)

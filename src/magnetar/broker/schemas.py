@@ -34,6 +34,17 @@ if TYPE_CHECKING:
 PENDING_MAX: Final = 10_000
 """A ceiling on changes of one topic's schemas that wait for the store: as many as producers may be on a topic at once."""
 
+EVENTS: Final = (
+    "registered",
+    "deleted",
+    "refused_incompatible",
+    "refused_invalid",
+    "refused_full",
+    "refused_without_schema",
+    "refused_by_store",
+)
+"""What is counted: of producers, consumers, links and administrators together."""
+
 Registered = Callable[[int | None, MagnetarError | None], None]
 """Called once: the version (None after a deletion of nothing), or why there is none."""
 
@@ -123,6 +134,8 @@ class Schemas:
         self._queues: dict[str, deque[_Job]] = {}
         self._storing: dict[str, Addition] = {}
         self._going: Counter[str] = Counter()
+        self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
+        """What happened since the start, for metrics."""
 
     # --------------------------------------------------------------------------------------------------------- rules
 
@@ -144,11 +157,12 @@ class Schemas:
             if schema is not None and schema.type == SchemaType.AUTO_CONSUME:
                 raise SchemaInvalid("a producer cannot have schema type AUTO_CONSUME")
         except SchemaInvalid as error:
-            then(b"", refusal(topic.text, error))
+            then(b"", refusal(topic.text, self._counted(error)))
             return
         if definition is not None:
             self._brought(topic, definition, rules, then)
         elif rules.enforced and self.registry.has_schema(id_):
+            self.events["refused_without_schema"] += 1
             reason = "the topic has a schema and its namespace enforces it (schema_validation_enforced): bring one"
             then(b"", BrokerError(ErrorCode.INCOMPATIBLE_SCHEMA, f"{topic.text}: {reason}"))
         else:
@@ -159,7 +173,7 @@ class Schemas:
         try:
             definition = definition_of(schema)
         except SchemaInvalid as error:
-            then(b"", refusal(topic.text, error))
+            then(b"", refusal(topic.text, self._counted(error)))
             return
         if definition is None:
             then(b"", None)
@@ -179,7 +193,7 @@ class Schemas:
                 then(b"", None)
                 return
         except (SchemaInvalid, SchemaIncompatible) as error:
-            then(b"", refusal(topic.text, error))
+            then(b"", refusal(topic.text, self._counted(error)))
             return
         self._brought(topic, definition, rules, then)
 
@@ -189,7 +203,7 @@ class Schemas:
         if self.registry.has_schema(id_):
             self.registry.check_consumer(id_, definition, rules.strategy)
         elif not self._broker.links.replicated(topic.name):
-            # Where messages come over links their schemas do not come with them yet: nothing can be said about them.
+            # Where messages come over links the first schema may still be on its way: nothing can be said about it.
             raise SchemaIncompatible(
                 "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"
             )
@@ -324,7 +338,7 @@ class Schemas:
                     raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"the schemas of {id_} are being deleted")
                 result = job.prepare()
             except MagnetarError as error:
-                job.then(None, error)
+                job.then(None, self._counted(error))
                 continue
             if isinstance(result, Addition):
                 self._store(result, job.then)
@@ -339,8 +353,10 @@ class Schemas:
             del self._storing[addition.id]
             if not problem:
                 self.registry.apply(addition)
+                self.events["deleted" if addition.record.deleted else "registered"] += 1
                 then(addition.version, None)
             else:
+                self.events["refused_by_store"] += 1
                 then(None, _store_error(problem))
             self._next(addition.id)
 
@@ -415,6 +431,18 @@ class Schemas:
         """Names of topics of a namespace that have schemas, or had; sorted."""
         prefix = f"persistent://{namespace}/"
         return sorted(id_ for id_ in {*self.registry, *self._storing} if id_.startswith(prefix))
+
+    def _counted(self, error: MagnetarError) -> MagnetarError:
+        """The same error, counted."""
+        for kind, name in ((SchemaIncompatible, "incompatible"), (SchemaInvalid, "invalid"), (SchemasFull, "full")):
+            if isinstance(error, kind):
+                self.events[f"refused_{name}"] += 1
+        return error
+
+    def stats(self) -> dict[str, int]:
+        """Figures of all topics: what is there, and what happened since the start."""
+        topics, versions, size = self.registry.figures()
+        return {"topics": topics, "versions": versions, "bytes": size, **self.events}
 
     def validate(self) -> None:
         """Check what must hold after every event."""

@@ -20,6 +20,7 @@ from magnetar.broker.authorizing import Operation, Where
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Close, FrameLimit, Hold, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
+from magnetar.broker.nonpersistent.session import SessionNonPersistent
 from magnetar.broker.producers import Producer
 from magnetar.broker.session_consumers import SessionConsumers
 from magnetar.broker.session_login import SessionLogin
@@ -63,6 +64,7 @@ class Session:
         self.login = SessionLogin(self)
         self.producers = SessionProducers(self)
         self.consumers = SessionConsumers(self)
+        self.nonpersistent = SessionNonPersistent(self)
         self.geo: GeoSession | None = None
         self.closed = False
         self.heard = 0
@@ -70,7 +72,7 @@ class Session:
         self.pending_bytes = 0
         self.held = False
         self._holds: set[str] = set()
-        self._handlers: dict[int, Callable[[Any], None]] = {
+        handlers: dict[int, Callable[[Any], None]] = {
             18: lambda c: self.send(commands.pong()),
             19: lambda c: None,
             37: lambda c: self.login.response(c.authResponse),
@@ -78,6 +80,7 @@ class Session:
             **self.producers.handlers(),
             **self.consumers.handlers(),
         }
+        self._handlers = self.nonpersistent.before(handlers)
 
     # ------------------------------------------------------------------------------------------------------ incoming
 
@@ -111,7 +114,10 @@ class Session:
                     and (frames[run].command.send.producer_id == producer_id)
                 ):
                     run += 1
-                self.producers.publish(producer_id, frames[at:run])
+                if producer_id in self.nonpersistent.producers:
+                    self.nonpersistent.publish(producer_id, frames[at:run])
+                else:
+                    self.producers.publish(producer_id, frames[at:run])
                 at = run
                 continue
             at += 1
@@ -184,6 +190,7 @@ class Session:
         if self.handshake.connected and not self.closed:
             self.producers.permissions_changed()
             self.consumers.permissions_changed()
+            self.nonpersistent.permissions_changed()
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
@@ -193,11 +200,13 @@ class Session:
             self.geo.disconnected()
         self.producers.disconnected()
         self.consumers.disconnected()
+        self.nonpersistent.disconnected()
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
         self.writable = writable
         self.consumers.set_writable(writable)
+        self.nonpersistent.set_writable(writable)
 
     def refuse(self, request_id: int, error: BrokerError) -> None:
         """Answer a request with an error."""
@@ -206,10 +215,12 @@ class Session:
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""
         self.producers.successor_ready(producer)
+        self.nonpersistent.successor_ready(producer)
 
     def evict_producer(self, producer: Producer) -> None:
         """The broker closes a producer: the client looks the topic up again."""
         self.producers.evict(producer)
+        self.nonpersistent.evict(producer)
 
     def consumer_attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""

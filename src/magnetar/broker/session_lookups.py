@@ -68,8 +68,10 @@ class SessionLookups:
             )
             return
         access, identity = self._broker.access, self._session.identity
-        # Mode: 0 persistent, 1 non-persistent (of which there are none), 2 all.
+        # Mode: 0 persistent, 1 non-persistent, 2 all.
         found = [] if command.mode == 1 else self._broker.catalog.topics_of(namespace)
+        if command.mode != 0:
+            found += self._broker.nonpersistent.of(namespace)
         if access.enabled and not access.authorizer.allowed(identity, Operation.LOOK, namespace):
             # A role with permissions of single topics sees these; one without any is refused.
             found = access.authorizer.visible(identity, found)

@@ -147,7 +147,7 @@ class Subscription(AckedSubscription):
         """
         if self.closed:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self._around} is being closed")
-        policy = _policy_of(key_shared)
+        policy = policy_of(key_shared)
         dispatcher = self._dispatcher
         if consumer.sub_type is not dispatcher.sub_type:
             if dispatcher.consumers:
@@ -455,7 +455,8 @@ class Subscription(AckedSubscription):
         assert all(consumer.sub_type is self._dispatcher.sub_type for consumer in self.consumers), "mixed types"
 
 
-def _policy_of(meta: KeySharedMeta | None) -> KeySharedPolicy:
+def policy_of(meta: KeySharedMeta | None) -> KeySharedPolicy:
+    """What a consumer asks for, from its SUBSCRIBE; the default without."""
     if meta is None:
         return KeySharedPolicy()
     return KeySharedPolicy(

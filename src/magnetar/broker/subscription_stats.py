@@ -81,6 +81,11 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
 
 def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str, Any]:
     """The fields of CommandConsumerStatsResponse, without the request's."""
+    return consumer_fields(consumer, backlog=subscription.cursor.backlog_entries())
+
+
+def consumer_fields(consumer: Consumer, *, backlog: int) -> dict[str, Any]:
+    """The same of a consumer whose subscription has so many entries before it."""
     rates = consumer.rates
     return {
         "msgRateOut": rates.messages_out,
@@ -94,6 +99,6 @@ def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str
         "connectedSince": str(consumer.connected_ms),
         "type": SubType(consumer.sub_type).shown,
         "msgRateExpired": 0.0,
-        "msgBacklog": subscription.cursor.backlog_entries(),
+        "msgBacklog": backlog,
         "messageAckRate": rates.acked,
     }

@@ -1,0 +1,361 @@
+"""The commands of one connection about non-persistent topics."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.authorizing import Operation
+from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.deduplication import NOTHING
+from magnetar.broker.effects import Note, Send
+from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.session_names import topic_name
+from magnetar.broker.subscription import policy_of
+from magnetar.broker.subscription_stats import consumer_fields
+from magnetar.core import names
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.schemas.types import SchemaType
+from magnetar.storage.entries import NewEntry
+from magnetar.wire import commands, metadata
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+Handler = Callable[[Any], None]
+
+DOMAIN = "non-persistent://"
+
+
+class SessionNonPersistent:
+    """Producers and consumers of non-persistent topics on one connection.
+
+    Args:
+        session: the connection.
+
+    Attributes:
+        producers, consumers: by the client's id, with where they are.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._broker = session.broker
+        self.producers: dict[int, tuple[Producer, NonPersistentTopic]] = {}
+        self.consumers: dict[int, tuple[Consumer, NonPersistentSubscription]] = {}
+
+    def before(self, others: dict[int, Handler]) -> dict[int, Handler]:
+        """Take from a session's handlers what concerns non-persistent topics; the rest goes where it went.
+
+        Args:
+            others: command type -> what answers it.
+        """
+
+        def by_topic(name: str, mine: Handler, other: Handler) -> Handler:
+            def handle(command: Any) -> None:
+                (mine if getattr(command, name).topic.startswith(DOMAIN) else other)(command)
+
+            return handle
+
+        def by_consumer(name: str, mine: Handler, other: Handler) -> Handler:
+            def handle(command: Any) -> None:
+                (mine if getattr(command, name).consumer_id in self.consumers else other)(command)
+
+            return handle
+
+        def close_producer(command: Any) -> None:
+            mine = command.close_producer.producer_id in self.producers
+            (self._close_producer if mine else others[15])(command)
+
+        return others | {
+            4: by_topic("subscribe", self._subscribe, others[4]),
+            5: by_topic("producer", self._producer, others[5]),
+            10: by_consumer("ack", self._ack, others[10]),
+            11: by_consumer("flow", self._flow, others[11]),
+            12: by_consumer("unsubscribe", self._unsubscribe, others[12]),
+            15: close_producer,
+            16: by_consumer("close_consumer", self._close_consumer, others[16]),
+            20: by_consumer("redeliverUnacknowledgedMessages", lambda _command: None, others[20]),
+            25: by_consumer("consumerStats", self._consumer_stats, others[25]),
+            28: by_consumer("seek", lambda c: self._stores_nothing(c.seek.request_id, "a seek"), others[28]),
+            29: by_consumer(
+                "getLastMessageId",
+                lambda c: self._stores_nothing(c.getLastMessageId.request_id, "the last message id"),
+                others[29],
+            ),
+        }
+
+    def disconnected(self) -> None:
+        """The socket is gone: so are its producers and consumers."""
+        for producer_id in list(self.producers):
+            self._drop_producer(producer_id)
+        for consumer_id in list(self.consumers):
+            self._drop_consumer(consumer_id)
+
+    def permissions_changed(self) -> None:
+        """Close what its client may no longer have."""
+        access, identity = self._broker.access, self._session.identity
+        for producer, topic in list(self.producers.values()):
+            if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
+                self.evict(producer)
+        for consumer_id, (_, subscription) in list(self.consumers.items()):
+            if not access.authorizer.allowed(identity, Operation.CONSUME, subscription.topic.name):
+                self._drop_consumer(consumer_id)
+                self._session.send(commands.close_consumer(consumer_id))
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes no more, or takes more again: what comes meanwhile is dropped."""
+        for consumer, _ in self.consumers.values():
+            consumer.paused = not writable
+
+    # ---------------------------------------------------------------------------------------------------- producers
+
+    def _producer(self, base: pb.BaseCommand) -> None:
+        command = base.producer
+        existing = self.producers.get(command.producer_id)
+        if existing is not None and command.epoch <= existing[0].epoch:
+            self._ready(*existing)
+            return
+        try:
+            name = topic_name(command.topic)
+            self._session.check(Operation.PRODUCE, name)
+            mode = self._mode(command.producer_access_mode)
+            if command.producer_name:
+                names.check_producer(command.producer_name)
+            self._check_room(len(self.producers) + len(self._session.producers.open), ErrorCode.PRODUCER_BUSY)
+            topic = self._broker.nonpersistent.open(name)
+        except (BrokerError, NameNotValid) as error:
+            self._refuse(command.request_id, error)
+            return
+        schema = command.schema if command.HasField("schema") else None
+
+        def checked(version: bytes, error: BrokerError | None) -> None:
+            if self._session.closed or error is not None:
+                self._broker.nonpersistent.left(topic)
+                if error is not None and not self._session.closed:
+                    self._session.refuse(command.request_id, error)
+                return
+            self._attach(self._broker.nonpersistent.open(name), command, mode, version)
+
+        self._broker.schemas.for_producer(topic, schema, checked)
+
+    @staticmethod
+    def _mode(value: int) -> AccessMode:
+        try:
+            return AccessMode(value)
+        except ValueError as error:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
+
+    def _check_room(self, present: int, code: ErrorCode) -> None:
+        most = self._broker.config.handles_per_connection_max
+        if present >= most:
+            raise BrokerError(code, f"{most} producers, and as many consumers, are the most on one connection")
+
+    def _attach(self, topic: NonPersistentTopic, command: pb.CommandProducer, mode: AccessMode, version: bytes) -> None:
+        producer = Producer(
+            connection=self._session.number,
+            producer_id=command.producer_id,
+            request_id=command.request_id,
+            name=command.producer_name or self._broker.producer_name(),
+            mode=mode,
+            epoch=command.epoch,
+            user_named=bool(command.producer_name) and command.user_provided_producer_name,
+            address=self._session.address,
+            connected_ms=self._broker.outbox.now_ms,
+            properties={pair.key: pair.value for pair in command.metadata},
+            schema_version=version,
+        )
+        try:
+            evicted = topic.producers.add(producer)
+        except BrokerError as error:
+            self._broker.nonpersistent.left(topic)
+            self._session.refuse(command.request_id, error)
+            return
+        for loser in evicted:
+            self._broker.close_producer(loser)
+        self.producers[command.producer_id] = (producer, topic)
+        self._ready(producer, topic)
+
+    def _ready(self, producer: Producer, topic: NonPersistentTopic) -> None:
+        self._session.send(
+            commands.producer_success(
+                producer.request_id,
+                producer.name,
+                last_sequence_id=NOTHING,
+                schema_version=producer.schema_version,
+                ready=producer.ready,
+                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
+            )
+        )
+
+    def successor_ready(self, producer: Producer) -> None:
+        """A producer that waited for exclusive access has it now."""
+        found = self.producers.get(producer.producer_id)
+        if found is not None and found[0] is producer:
+            self._ready(*found)
+
+    def publish(self, producer_id: int, frames: list[Frame]) -> None:
+        """A run of SENDs for one producer."""
+        producer, topic = self.producers[producer_id]
+        entries: list[NewEntry] = []
+        receipts: list[tuple[int, int]] = []
+        for frame in frames:
+            send = frame.command.send
+            try:
+                if not producer.ready:
+                    raise BrokerError(ErrorCode.PRODUCER_FENCED, "the producer still waits for exclusive access")
+                seen = metadata.inspect(frame.payload, message_bytes_max=self._broker.config.message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker, link=False)
+            except BrokerError as error:
+                text = f"refused a message of {self._session.address} on {topic.text}: {error.message}"
+                self._broker.outbox.put(Note("warning", text))
+                self._session.send(commands.send_error(producer_id, send.sequence_id, error.code, error.message))
+                continue
+            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            receipts.append((send.sequence_id, send.highest_sequence_id))
+        if entries:
+            topic.publish(producer, entries, receipts)
+
+    def evict(self, producer: Producer) -> None:
+        """The broker closes a producer: the client looks the topic up again."""
+        found = self.producers.get(producer.producer_id)
+        if found is not None and found[0] is producer:
+            self._drop_producer(producer.producer_id)
+            self._session.send(commands.close_producer(producer.producer_id))
+
+    def _drop_producer(self, producer_id: int) -> None:
+        producer, topic = self.producers.pop(producer_id)
+        successor = topic.producers.remove(producer)
+        if successor is not None:
+            self._broker.producer_succeeds(successor)
+        self._broker.nonpersistent.left(topic)
+
+    def _close_producer(self, base: pb.BaseCommand) -> None:
+        self._drop_producer(base.close_producer.producer_id)
+        self._session.send(commands.success(base.close_producer.request_id))
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def _subscribe(self, base: pb.BaseCommand) -> None:
+        command = base.subscribe
+        if command.consumer_id in self.consumers:
+            self._session.send(commands.success(command.request_id))
+            return
+        try:
+            name = topic_name(command.topic)
+            self._session.check(Operation.CONSUME, name)
+            try:
+                names.check_subscription(command.subscription)
+            except NameNotValid as error:
+                raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
+            if command.subType not in set(SubType):
+                raise BrokerError(ErrorCode.NOT_ALLOWED, f"subscription type {command.subType} is not known")
+            self._check_room(len(self.consumers) + len(self._session.consumers.open), ErrorCode.CONSUMER_BUSY)
+            topic = self._broker.nonpersistent.open(name)
+        except (BrokerError, NameNotValid) as error:
+            self._refuse(command.request_id, error)
+            return
+
+        def checked(_version: bytes, error: BrokerError | None) -> None:
+            if self._session.closed or error is not None:
+                self._broker.nonpersistent.left(topic)
+                if error is not None and not self._session.closed:
+                    self._session.refuse(command.request_id, error)
+                return
+            self._join(self._broker.nonpersistent.open(name), command)
+
+        self._broker.schemas.for_consumer(topic, command, checked)
+
+    def _join(self, topic: NonPersistentTopic, command: pb.CommandSubscribe) -> None:
+        consumer = Consumer(
+            connection=self._session.number,
+            consumer_id=command.consumer_id,
+            name=command.consumer_name or self._broker.consumer_name(),
+            sub_type=SubType(command.subType),
+            priority=command.priority_level,
+            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
+            protocol_version=self._session.handshake.protocol_version,
+            auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
+            address=self._session.address,
+            connected_ms=self._broker.outbox.now_ms,
+            properties={pair.key: pair.value for pair in command.metadata},
+            paused=not self._session.writable,
+        )
+        subscription = topic.subscriptions.get(command.subscription)
+        if subscription is None:
+            subscription = NonPersistentSubscription(
+                self._broker.outbox, topic, command.subscription, topic.name.partition
+            )
+        at = len(self._broker.outbox.effects)
+        try:
+            limits = self._broker.limits.of(topic.name)
+            if topic.consumer_count() >= limits.consumers:
+                raise BrokerError(
+                    ErrorCode.CONSUMER_BUSY,
+                    f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed",
+                )
+            subscription.add(consumer, policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None))
+        except BrokerError as error:
+            self._broker.nonpersistent.left(topic)
+            self._session.refuse(command.request_id, error)
+            return
+        topic.subscriptions[command.subscription] = subscription
+        self.consumers[command.consumer_id] = (consumer, subscription)
+        # SUCCESS goes out before whatever taking the consumer caused (ACTIVE_CONSUMER_CHANGE).
+        answer = Send(self._session.number, (commands.success(command.request_id),))
+        self._broker.outbox.effects.insert(at, answer)
+
+    def evict_consumer(self, consumer: Consumer) -> None:
+        """The broker closes a consumer: the client looks the topic up again."""
+        self._drop_consumer(consumer.consumer_id)
+        self._session.send(commands.close_consumer(consumer.consumer_id))
+
+    def _drop_consumer(self, consumer_id: int) -> None:
+        consumer, subscription = self.consumers.pop(consumer_id)
+        subscription.remove(consumer)
+        topic = subscription.topic
+        if not subscription.consumers and topic.subscriptions.get(subscription.name) is subscription:
+            topic.drop_subscription(subscription.name)
+        self._broker.nonpersistent.left(topic)
+
+    def _flow(self, base: pb.BaseCommand) -> None:
+        self.consumers[base.flow.consumer_id][0].grant(base.flow.messagePermits)
+
+    def _ack(self, base: pb.BaseCommand) -> None:
+        command = base.ack
+        consumer, _ = self.consumers[command.consumer_id]
+        consumer.messages_acked += len(command.message_id)
+        if command.HasField("request_id"):
+            self._session.send(commands.ack_response(command.consumer_id, command.request_id, None, ""))
+
+    def _unsubscribe(self, base: pb.BaseCommand) -> None:
+        command = base.unsubscribe
+        _, subscription = self.consumers[command.consumer_id]
+        if len(subscription.consumers) > 1 and not command.force:
+            text = f"subscription {subscription.name} has other consumers"
+            self._session.refuse(command.request_id, BrokerError(ErrorCode.METADATA, text))
+            return
+        self._drop_consumer(command.consumer_id)
+        self._session.send(commands.success(command.request_id))
+
+    def _close_consumer(self, base: pb.BaseCommand) -> None:
+        self._drop_consumer(base.close_consumer.consumer_id)
+        self._session.send(commands.success(base.close_consumer.request_id))
+
+    def _consumer_stats(self, base: pb.BaseCommand) -> None:
+        command = base.consumerStats
+        consumer, _ = self.consumers[command.consumer_id]
+        stats = consumer_fields(consumer, backlog=0)
+        self._session.send(commands.consumer_stats(command.request_id, stats))
+
+    # ------------------------------------------------------------------------------------------------------ refusals
+
+    def _stores_nothing(self, request_id: int, what: str) -> None:
+        error = BrokerError(ErrorCode.NOT_ALLOWED, f"{what} needs stored messages; a non-persistent topic stores none")
+        self._session.refuse(request_id, error)
+
+    def _refuse(self, request_id: int, error: BrokerError | NameNotValid) -> None:
+        if not isinstance(error, BrokerError):
+            error = BrokerError(ErrorCode.PRODUCER_BUSY, str(error))
+        self._session.refuse(request_id, error)

@@ -1,0 +1,187 @@
+"""A subscription of a non-persistent topic: which of its consumers gets a message, if any can take it now."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.consumer import Consumer, Counters, Rates, SubType
+from magnetar.broker.dispatch.base import ACTIVE_CHANGE_VERSION, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, slot_of
+from magnetar.broker.effects import Outbox, Send
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire import commands
+from magnetar.wire.metadata import sticky_key
+
+if TYPE_CHECKING:
+    from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+
+_KEYED: Final = int(EntryFlags.KEYED)
+
+
+class NonPersistentSubscription:
+    """Consumers of one subscription name. It lives while it has any.
+
+    Args:
+        outbox: the broker's.
+        topic: whose.
+        name: of the subscription.
+        partition: of the topic, or -1.
+
+    Attributes:
+        consumers: in the order of their coming.
+        dropped: messages that nobody could take when they came.
+    """
+
+    def __init__(self, outbox: Outbox, topic: "NonPersistentTopic", name: str, partition: int) -> None:
+        self.topic = topic
+        self.name = name
+        self.consumers: list[Consumer] = []
+        self.dropped = 0
+        self.rates = Rates()
+        self._outbox = outbox
+        self._partition = partition
+        self._policy = KeySharedPolicy()
+        self._ring: Ring | StickyRanges = Ring()
+        self._turn = 0
+        self._active: Consumer | None = None
+        self._gone = Counters()
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    @property
+    def sub_type(self) -> SubType:
+        """Its type is that of its consumers."""
+        return self.consumers[0].sub_type if self.consumers else SubType.EXCLUSIVE
+
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Take a consumer in.
+
+        Raises:
+            BrokerError: CONSUMER_BUSY: the subscription has consumers of another type or policy, or one that is exclusive.
+        """
+        if self.consumers:
+            if consumer.sub_type is not self.sub_type or consumer.sub_type is SubType.EXCLUSIVE:
+                raise BrokerError(
+                    ErrorCode.CONSUMER_BUSY,
+                    f"subscription {self.name} of {self.topic.text} has a consumer of type {self.sub_type.shown}",
+                )
+            if (policy.sticky, policy.out_of_order) != (self._policy.sticky, self._policy.out_of_order):
+                raise BrokerError(
+                    ErrorCode.CONSUMER_BUSY,
+                    f"subscription {self.name} of {self.topic.text} has consumers with another Key_Shared policy",
+                )
+        if consumer.sub_type is SubType.KEY_SHARED and policy.sticky:
+            ranges = self._ring if self.consumers and isinstance(self._ring, StickyRanges) else StickyRanges()
+            problem = ranges.overlap(policy.ranges)
+            if problem:
+                raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"consumer {consumer.name}: {problem}")
+            ranges.add(consumer, policy.ranges)
+            self._ring = ranges
+        self._policy = policy
+        self.consumers.append(consumer)
+        self._changed(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Let a consumer go; what it was sent is not sent again."""
+        self.consumers.remove(consumer)
+        self._gone += Counters.of(consumer)
+        if isinstance(self._ring, StickyRanges):
+            self._ring.remove(consumer)
+        self._changed(None)
+
+    def _changed(self, newcomer: Consumer | None) -> None:
+        if isinstance(self._ring, Ring):
+            self._ring.rebuild(self.consumers if self.sub_type is SubType.KEY_SHARED else [])
+        if not self.consumers:
+            self._active = None
+            return
+        if self.sub_type is SubType.FAILOVER:
+            # As with stored messages: the first by priority and name; partitions go round.
+            ordered = sorted(self.consumers, key=lambda one: (one.priority, one.name))
+            best = [one for one in ordered if one.priority == ordered[0].priority]
+            active = best[max(self._partition, 0) % len(best)]
+            if active is not self._active:
+                if self._active in self.consumers:
+                    self._tell(self._active, active=False)
+                self._tell(active, active=True)
+            elif newcomer is not None:
+                self._tell(newcomer, active=False)
+            self._active = active
+        else:
+            self._active = self.consumers[0]
+
+    def _tell(self, consumer: Consumer | None, *, active: bool) -> None:
+        if consumer is not None and consumer.protocol_version >= ACTIVE_CHANGE_VERSION:
+            command = commands.active_consumer_change(consumer.consumer_id, active)
+            self._outbox.put(Send(consumer.connection, (command,)))
+
+    # ----------------------------------------------------------------------------------------------------- messages
+
+    def deliver(self, entries: list[StoredEntry]) -> None:
+        """Send each entry to the consumer whose turn it is; drop those that it cannot take now."""
+        choose = self._chooser()
+        buffers: dict[Consumer, list[bytes]] = {}
+        for entry in entries:
+            consumer = choose(entry)
+            if consumer is None or not consumer.can_receive:
+                self.dropped += entry.count
+                continue
+            append_message(buffers.setdefault(consumer, []), consumer, self._partition, entry, 0, 0)
+            count_sent(consumer, 1, entry.count, len(entry.data), self._outbox.now_ms)
+        for consumer, messages in buffers.items():
+            self._outbox.put(Send(consumer.connection, messages))
+
+    def _chooser(self) -> Callable[[StoredEntry], Consumer | None]:
+        if self.sub_type is SubType.SHARED:
+            return self._next
+        if self.sub_type is SubType.KEY_SHARED:
+            return self._owner
+        return lambda _entry: self._active
+
+    def _next(self, _entry: StoredEntry) -> Consumer | None:
+        """In turns, those of the best priority that have permits first."""
+        able = [consumer for consumer in self.consumers if consumer.can_receive]
+        if not able:
+            return None
+        best = min(consumer.priority for consumer in able)
+        among = [consumer for consumer in able if consumer.priority == best]
+        self._turn += 1
+        return among[self._turn % len(among)]
+
+    def _owner(self, entry: StoredEntry) -> Consumer | None:
+        key = sticky_key(entry.data) if entry.flags & _KEYED else None
+        if key is None:
+            self._turn += 1
+            return self._ring.owner(slot_of(self._turn.to_bytes(8, "big")))
+        return self._ring.owner(slot_of(key))
+
+    # --------------------------------------------------------------------------------------------------- statistics
+
+    def counters(self) -> Counters:
+        """Sums since the subscription began, of consumers that left too."""
+        total = self._gone
+        for consumer in self.consumers:
+            total += Counters.of(consumer)
+        return total
+
+    def update_rates(self, now_ms: int) -> None:
+        """Work out what happened per second since the last call."""
+        self.rates.update(now_ms, self.counters())
+        for consumer in self.consumers:
+            consumer.rates.update(now_ms, Counters.of(consumer))
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (NonPersistentSubscriptionStats)."""
+        counters = self.counters()
+        return {
+            "type": self.sub_type.shown,
+            "msgRateOut": self.rates.messages_out,
+            "msgThroughputOut": self.rates.bytes_out,
+            "msgOutCounter": counters.messages_out,
+            "bytesOutCounter": counters.bytes_out,
+            "msgBacklog": 0,
+            "msgDropCount": self.dropped,
+            "activeConsumerName": self._active.name if self._active is not None else "",
+            "isDurable": False,
+            "consumers": [consumer.stats() for consumer in self.consumers],
+        }

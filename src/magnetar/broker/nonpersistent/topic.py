@@ -1,0 +1,132 @@
+"""A topic that stores nothing: its producers and its subscriptions."""
+
+from typing import Any
+
+from magnetar.broker.effects import Outbox, Send
+from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
+from magnetar.broker.producers import Producer, Producers
+from magnetar.core.ids import NONE
+from magnetar.core.names import TopicName
+from magnetar.storage.entries import NewEntry, StoredEntry
+from magnetar.wire import commands
+
+
+class NonPersistentTopic:
+    """A non-persistent topic (or one partition) of this broker. It lives while anybody is there.
+
+    Args:
+        name: fully qualified.
+        outbox: the broker's.
+        ledger: of the message ids that it gives; no other topic has it.
+        producers_max: a ceiling.
+    """
+
+    def __init__(self, name: TopicName, outbox: Outbox, ledger: int, producers_max: int) -> None:
+        self.name = name
+        self.text = str(name)
+        self.producers = Producers(producers_max)
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.kept = False
+        """Made by an administrator: it stays when nobody is there."""
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._outbox = outbox
+        self._ledger = ledger
+        self._next = 0
+        self._gone_out = [0, 0]
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody is there."""
+        return bool(self.producers.live or self.producers.waiting or self.subscriptions)
+
+    def in_use(self) -> bool:
+        """Whether anybody publishes or reads with an idea of the bytes: a schema comes too late then (pulsar-facts F.3)."""
+        readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
+        return bool(self.producers.live) or any(not one.auto_schema for one in readers)
+
+    def publish(self, producer: Producer, entries: list[NewEntry], receipts: list[tuple[int, int]]) -> None:
+        """Hand entries to whoever can take them now, and tell the producer that this was done.
+
+        Args:
+            producer: who sent them.
+            entries: in order.
+            receipts: (sequence id, highest sequence id) of each.
+        """
+        now_ms = self._outbox.now_ms
+        stored = []
+        for entry in entries:
+            stored.append(
+                StoredEntry(
+                    self._ledger,
+                    self._next,
+                    entry.flags,
+                    entry.count,
+                    entry.publish_time,
+                    now_ms,
+                    "",
+                    self._ledger,
+                    -1,
+                    NONE,
+                    entry.data,
+                )
+            )
+            self._next += 1
+            self.messages_in += entry.count
+            self.bytes_in += len(entry.data)
+            producer.messages += entry.count
+            producer.bytes += len(entry.data)
+        producer.entries += len(entries)
+        for subscription in self.subscriptions.values():
+            subscription.deliver(stored)
+        answer = commands.receipts(
+            producer.producer_id,
+            [(*receipt, entry.ledger, entry.entry) for receipt, entry in zip(receipts, stored, strict=True)],
+        )
+        self._outbox.put(Send(producer.connection, [answer]))
+
+    def drop_subscription(self, name: str) -> None:
+        """Forget a subscription; what it gave out stays counted."""
+        counters = self.subscriptions.pop(name).counters()
+        self._gone_out[0] += counters.messages_out
+        self._gone_out[1] += counters.bytes_out
+
+    def consumer_count(self) -> int:
+        """Consumers of all subscriptions."""
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (NonPersistentTopicStats)."""
+        subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
+        return {
+            "msgInCounter": self.messages_in,
+            "bytesInCounter": self.bytes_in,
+            "msgOutCounter": self._gone_out[0] + sum(one["msgOutCounter"] for one in subscriptions.values()),
+            "bytesOutCounter": self._gone_out[1] + sum(one["bytesOutCounter"] for one in subscriptions.values()),
+            "averageMsgSize": self.bytes_in / self.messages_in if self.messages_in else 0.0,
+            "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
+            "storageSize": 0,
+            "backlogSize": 0,
+            "publishers": [
+                {
+                    "producerName": producer.name,
+                    "producerId": producer.producer_id,
+                    "address": producer.address,
+                    "accessMode": producer.mode.name.title().replace("_", ""),
+                    "msgInCounter": producer.messages,
+                    "bytesInCounter": producer.bytes,
+                    "connectedSince": producer.connected_ms,
+                    "metadata": producer.properties,
+                }
+                for producer in self.producers.live.values()
+            ],
+            "waitingPublishers": len(self.producers.waiting),
+            "subscriptions": subscriptions,
+            "replication": {},
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.producers.validate()
+        for subscription in self.subscriptions.values():
+            assert subscription.consumers, f"subscription {subscription.name} of {self.text} outlived its consumers"

@@ -1,0 +1,89 @@
+"""The non-persistent topics of one broker: they come when somebody opens them and go when nobody is there."""
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+class NonPersistentTopics:
+    """By name.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.topics: dict[str, NonPersistentTopic] = {}
+
+    def open(self, name: TopicName) -> NonPersistentTopic:
+        """The topic; it comes into being.
+
+        Raises:
+            BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, or there are too many topics.
+        """
+        topic = self.topics.get(str(name))
+        if topic is not None:
+            return topic
+        broker = self._broker
+        broker.catalog.check_namespace(name)
+        broker.catalog.check_creatable(name, broker.config.auto_create_topics)
+        broker.catalog.check_room(name.namespace_name, 1)
+        if len(broker.topics) + len(self.topics) >= broker.config.topics_max:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"{broker.config.topics_max} topics exist, the most allowed (topics_max)"
+            )
+        ledger = broker.ledger_ids.allocate(broker.outbox.now_ms)
+        limits = broker.limits.of(name)
+        topic = NonPersistentTopic(name, broker.outbox, ledger, limits.producers)
+        self.topics[topic.text] = topic
+        return topic
+
+    def keep(self, name: TopicName) -> None:
+        """Have a topic, whoever is there, until it is deleted or the broker ends.
+
+        Raises:
+            BrokerError: as `open`.
+        """
+        self.open(name).kept = True
+
+    def delete(self, texts: list[str], *, force: bool) -> bool:
+        """End topics, with `force` also those where somebody is; whether there was any of them.
+
+        Raises:
+            PreconditionFailed: somebody is there.
+        """
+        found = [self.topics[text] for text in texts if text in self.topics]
+        for topic in found:
+            if topic.used and not force:
+                raise PreconditionFailed(f"topic {topic.text} has producers or consumers; close them or use force")
+        for topic in found:
+            topic.kept = False
+            for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+                self._broker.close_producer(producer)
+            consumers = [one for subscription in topic.subscriptions.values() for one in subscription.consumers]
+            for consumer in consumers:
+                self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
+            self.left(topic)
+        return bool(found)
+
+    def left(self, topic: NonPersistentTopic) -> None:
+        """Somebody left a topic: without anybody it ends."""
+        if not topic.used and not topic.kept and self.topics.get(topic.text) is topic:
+            del self.topics[topic.text]
+
+    def of(self, namespace: NamespaceName) -> list[str]:
+        """Names of those of a namespace, sorted."""
+        prefix = f"non-persistent://{namespace}/"
+        return sorted(text for text in self.topics if text.startswith(prefix))
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for topic in self.topics.values():
+            topic.validate()
