@@ -11,6 +11,8 @@ from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
 from tests.web.fake_metadata import CASES as METADATA_CASES
 from tests.web.fake_schemas import CASES as SCHEMA_CASES
+from tests.web.permission_cases import CASES as PERMISSION_CASES
+from tests.web.permission_cases import prepare as prepare_permissions
 from tests.web.policy_cases import CASES as POLICY_CASES
 from tests.web.policy_cases import prepare as prepare_policies
 
@@ -439,9 +441,10 @@ CASES += [
 
 CASES += FAILOVER_CASES
 CASES += SCHEMA_CASES
-CASES += POLICY_CASES
-
 CASES += METADATA_CASES
+CASES += POLICY_CASES
+CASES += PERMISSION_CASES
+
 KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.
     ("GET /admin/v2/brokers/health", 503),
@@ -495,6 +498,7 @@ def test_case(tell: Tell, case: Case) -> None:
 
     async def story(world: World) -> None:
         await prepare(world)
+        await prepare_permissions(world, method, path)
         if "acme/peers" in path:
             await world.have(("POST", f"{A}/clusters/us-west/peers", '["us-east"]'))
         answer = await world.ask(method, path, body)

@@ -27,6 +27,7 @@ NAMES = {
     "seconds": "1",
     "number": "1",
     "version": "1",
+    "role": "app",
 }
 
 
@@ -116,7 +117,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
     async def story(world: World) -> None:
         for path in (
             f"{A}/functions/public/default",
-            f"{A}/namespaces/public/default/permissions",
+            f"{A}/namespaces/public/default/bundles",
             "/admin/v3/sinks/x",
             "/admin",
             "/lookup/v2/namespace/public/default",

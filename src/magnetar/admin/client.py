@@ -7,8 +7,9 @@ connection. No proxies from the environment and no redirects: the URL that the u
 import http.client
 import json
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from magnetar.core.errors import MagnetarError
@@ -22,6 +23,28 @@ REPLY_BYTES_MAX: Final = 64 << 20
 
 REASON_MAX: Final = 500
 """Characters of a reason that are shown; a peer that is no broker may answer with a page of HTML."""
+
+
+class Presented(NamedTuple):
+    """How requests of this process present themselves.
+
+    Attributes:
+        token: what makes the token, "" for none; asked when the first request is made.
+        tls: makes what https connections speak; None: the system's certificates are trusted.
+    """
+
+    token: Callable[[], str] | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+
+
+_presented = Presented()
+
+
+def present(presented: Presented) -> None:
+    """Say once, at the start of a command, how all its requests present themselves."""
+    global _presented  # noqa: PLW0603 - one command, one user
+    _presented = presented
+
 
 Query = Mapping[str, str | int | bool | None]
 
@@ -62,12 +85,13 @@ class AdminClient:
     Args:
         base_url: such as `http://127.0.0.1:8080`.
         timeout_s: for connecting and for each read of the answer.
+        presented: who asks; None: as the process does (`present`).
 
     Raises:
         MagnetarError: `base_url` is not an http or https URL with a host.
     """
 
-    def __init__(self, base_url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, base_url: str, *, timeout_s: float = TIMEOUT_S, presented: Presented | None = None) -> None:
         try:
             parts = urlsplit(base_url)
             host, port = parts.hostname, parts.port
@@ -81,6 +105,7 @@ class AdminClient:
         self._port = port
         self._prefix = parts.path.rstrip("/")
         self._timeout_s = timeout_s
+        self._presented = _presented if presented is None else presented
 
     def get(self, path: str, query: Query | None = None) -> Any:
         """The JSON answer to a GET.
@@ -129,9 +154,10 @@ class AdminClient:
         Raises:
             MagnetarError: as `get`.
         """
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        connection = self._connection()
         headers = {"Accept": "application/json"}
+        if self._presented.token is not None and (token := self._presented.token()):
+            headers["Authorization"] = f"Bearer {token}"
         data: bytes | None = None
         if body is not None:
             data = json.dumps(body).encode()
@@ -153,6 +179,11 @@ class AdminClient:
             raise MagnetarError(f"{self.base_url} gave no answer within {self._timeout_s:g} s") from None
         except socket.gaierror:
             raise MagnetarError(f"cannot reach {self.base_url}: no such host") from None
+        except ssl.SSLCertVerificationError as error:
+            raise MagnetarError(
+                f"the certificate of {self.base_url} is not trusted: {error.verify_message}; "
+                "ca_file of [client] says whom to trust"
+            ) from None
         except OSError as error:
             why = error.strerror.lower() if error.strerror else "connection failed"
             raise MagnetarError(f"cannot reach {self.base_url}: {why}") from None
@@ -161,6 +192,12 @@ class AdminClient:
             raise MagnetarError(f"{self.base_url} does not speak HTTP as a Magnetar broker does") from None
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        context = self._presented.tls() if self._presented.tls is not None else None
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
 
 
 def _encoded(query: Query | None) -> str:

@@ -29,7 +29,7 @@ async def of_namespace(call: Call) -> Any:
     "/namespaces/{tenant}/{namespace}/permissions/{role}",
     "Say what a role may do in a namespace, instead of what it might before.",
     ok=204,
-    errors=(404, 409, 412),
+    errors=(404, 412),
     body=list[Action],
 )
 async def grant_in_namespace(call: Call) -> None:
@@ -43,7 +43,7 @@ async def grant_in_namespace(call: Call) -> None:
     "/namespaces/{tenant}/{namespace}/permissions/{role}",
     "Take back what a role may do in a namespace.",
     ok=204,
-    errors=(404, 409, 412),
+    errors=(404, 412),
 )
 async def revoke_in_namespace(call: Call) -> None:
     """Its producers and consumers are closed, unless the topic's own permissions still allow them."""
@@ -70,7 +70,7 @@ for _domain in ("persistent", "non-persistent"):
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
         "Say what a role may do with a topic, besides what its namespace allows.",
         ok=204,
-        errors=(404, 409, 412),
+        errors=(404, 412),
         body=list[Action],
     )
     async def grant_on_topic(call: Call) -> None:
@@ -83,7 +83,7 @@ for _domain in ("persistent", "non-persistent"):
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
         "Take back what a role may do with a topic; what its namespace allows stays.",
         ok=204,
-        errors=(404, 409, 412),
+        errors=(404, 412),
     )
     async def revoke_on_topic(call: Call) -> None:
         """412, as Pulsar, when it has nothing of its own there."""

@@ -4,6 +4,7 @@ The modules here import nothing heavy at their top: `--help` and `magnetar broke
 client that they do not use.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,16 +19,19 @@ from magnetar.cli import (
     links,
     metadata,
     namespaces,
+    permissions,
     replicate,
     restore,
     schemas,
     status,
     subscriptions,
     tenants,
+    tokens,
     topics,
     up,
     verify,
 )
+from magnetar.cli.credentials import Chosen
 from magnetar.cli.demo import command as demo
 from magnetar.cli.group import SETTINGS
 
@@ -49,6 +53,8 @@ ORDER: Final = (
     "subscriptions",
     "schemas",
     "metadata",
+    "permissions",
+    "tokens",
 )
 
 
@@ -83,12 +89,21 @@ def magnetar(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the token to present to brokers; default: $MAGNETAR_TOKEN, $MAGNETAR_TOKEN_FILE, [client].",
+        ),
+    ] = None,
 ) -> None:
     """What all commands share."""
+    Chosen.token_file = token_file
 
 
 for module in (up, broker, replicate, status, failover, verify, restore, drain, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
-for module in (links, tenants, namespaces, topics, subscriptions, schemas, metadata):
+for module in (links, tenants, namespaces, topics, subscriptions, schemas, metadata, permissions, tokens):
     app.add_typer(module.app.typer, name=module.__name__.rpartition(".")[2])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from magnetar.cli.credentials import present_as
 from magnetar.core import config as configuration
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
@@ -36,7 +37,9 @@ def read_config(path: Path | None) -> Config:
     Raises:
         ConfigError: the file is wrong.
     """
-    return configuration.load(path or found_file())
+    config = configuration.load(path or found_file())
+    present_as(config)
+    return config
 
 
 def found_file() -> Path | None:

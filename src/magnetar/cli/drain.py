@@ -139,8 +139,8 @@ def unconfirmed(config: Config, token: str, cluster: str, targets: list[str]) ->
     for target in targets:
         try:
             with (
-                LinkClient.connect(config.cluster(cluster).advertised, token) as here,
-                LinkClient.connect(config.cluster(target).advertised, token) as there,
+                LinkClient.connect(config.link_address(cluster), token) as here,
+                LinkClient.connect(config.link_address(target), token) as there,
             ):
                 lines += _compare(here, there, cluster, target)
         except MagnetarError as error:
@@ -181,7 +181,7 @@ def _listen(config: Config, token: str, cluster: str, target: str, news: threadi
 
         while True:
             try:
-                with LinkClient.connect(config.cluster(cluster).advertised, token) as client:
+                with LinkClient.connect(config.link_address(cluster), token) as client:
                     told = client.topics(target)
                     while True:
                         told = client.topics(target, told.counter, boot=told.boot, wait_ms=POLL_MS)

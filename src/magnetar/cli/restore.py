@@ -129,7 +129,7 @@ class Sides:
         if waiting:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
-            with LinkClient.connect(self.config.cluster(self.peer).advertised, self.token) as client:
+            with LinkClient.connect(self.config.link_address(self.peer), self.token) as client:
                 told = client.topics(self.cluster)
                 while waiting and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # What a link steps over without its pipeline is no news to a poll: look all the same, now and then.
@@ -202,9 +202,9 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
                 spark,
                 [one for one in plan if one.missing],
                 cluster=sides.cluster,
-                address=config.cluster(sides.cluster).advertised,
+                address=config.link_address(sides.cluster),
                 peer=sides.peer,
-                peer_address=config.cluster(sides.peer).advertised,
+                peer_address=config.link_address(sides.peer),
                 token_file=config.replication.token_file,
             )
         finally:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.common import print_line, print_rows, read_config
+from magnetar.cli.common import found_file, print_line, print_rows, read_config
+from magnetar.cli.credentials import present_as
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError, MagnetarError
 
@@ -52,6 +53,7 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
         return of_config(read_config(config))
     admin_url = admin_url or (None if config else os.environ.get(URL_VARIABLE))
     if admin_url:
+        present_as(read_config(config) if config or found_file() else None)
         return [Target("", AdminClient(admin_url))]
     chosen = read_config(config)
     first = (chosen.local_clusters() or list(chosen.clusters.values()))[0]

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -24,57 +23,14 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, PublicKey, parse_passwords, public_algorithms
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.security import AuthenticationConfig
+from magnetar.runtime.secretfile import read_file
 
 logger = logging.getLogger("magnetar.broker")
-
-FILE_BYTES_MAX: Final = 1 << 20
-"""A ceiling on a file of keys, certificates or passwords: a larger one is a wrong path."""
 
 LOOK_S: Final = 1.0
 """How often files are looked at for changes: a few `stat` calls a second cost nothing, and work on every file system."""
 
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
-
-
-def read_file(path: str | Path, what: str, *, private: bool, group: bool = False) -> bytes:
-    """The bytes of a file of keys.
-
-    Args:
-        path: of the file.
-        what: it is, for errors.
-        private: it is a secret: refused when others can read it.
-        group: its group may, as is usual for private keys of certificates.
-
-    Raises:
-        ConfigError: it cannot be read, is too large, or can be read by others.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            # Of the opened file: the one that is read is the one that was looked at.
-            mode = os.fstat(file.fileno()).st_mode
-            if private and mode & (0o007 if group else 0o077):
-                raise ConfigError(f"{what} {path} can be read by others: chmod 600 {path}")
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes: a wrong file?")
-    return data
-
-
-def read_token(path: str | Path, what: str = "token file") -> str:
-    """A token from its file, without blanks around it.
-
-    Raises:
-        ConfigError: as `read_file`; or it is empty, or no text.
-    """
-    try:
-        token = read_file(path, what, private=True).decode("ascii").strip()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path} is no text: it should hold a token") from None
-    if not token:
-        raise ConfigError(f"{what} {path} is empty: it should hold a token")
-    return token
 
 
 def parse_secret(data: bytes, where: str) -> bytes:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from magnetar.core.errors import ConfigError
 from magnetar.core.security import TlsConfig
-from magnetar.runtime.secrets import read_file
+from magnetar.runtime.secretfile import read_file
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 

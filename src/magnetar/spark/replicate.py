@@ -105,7 +105,7 @@ def pipeline_of(options: ReplicateOptions) -> Pipeline:
         raise ConfigError(f"{config.source}: there is no link to replicate; name two clusters or add [[links]]")
     links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(chosen))
     names = sorted({name for link in links for name in (link.source, link.target)})
-    addresses = {name: config.cluster(name).advertised for name in names}
+    addresses = {name: config.link_address(name) for name in names}
     master = options.master or config.replication.master
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"
     token = read_token(config.replication.token_file)

@@ -258,7 +258,7 @@ def verify_config(
     return verify(
         spark,
         topic,
-        addresses={name: cluster.advertised for name, cluster in config.clusters.items()},
+        addresses={name: config.link_address(name) for name in config.clusters},
         links=[(link.source, link.target) for link in config.links],
         token_file=config.replication.token_file,
         ledgers=ledgers_by_rest(config),

@@ -1,0 +1,51 @@
+"""Reading a file that holds a secret or belongs to one. No error shows what is in it."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import ConfigError
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""A ceiling on a file of keys, certificates or passwords: a larger one is a wrong path."""
+
+
+def read_file(path: str | Path, what: str, *, private: bool, group: bool = False) -> bytes:
+    """The bytes of a file of keys.
+
+    Args:
+        path: of the file.
+        what: it is, for errors.
+        private: it is a secret: refused when others can read it.
+        group: its group may, as is usual for private keys of certificates.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or can be read by others.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            # Of the opened file: the one that is read is the one that was looked at.
+            mode = os.fstat(file.fileno()).st_mode
+            if private and mode & (0o007 if group else 0o077):
+                raise ConfigError(f"{what} {path} can be read by others: chmod 600 {path}")
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes: a wrong file?")
+    return data
+
+
+def read_token(path: str | Path, what: str = "token file") -> str:
+    """A token from its file, without blanks around it.
+
+    Raises:
+        ConfigError: as `read_file`; or it is empty, or no text.
+    """
+    try:
+        token = read_file(path, what, private=True).decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path} is no text: it should hold a token") from None
+    if not token:
+        raise ConfigError(f"{what} {path} is empty: it should hold a token")
+    return token
