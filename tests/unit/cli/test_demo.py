@@ -1,15 +1,18 @@
 """The demo's bookkeeping: it must see every loss, every second copy, every change of order; and its real data."""
 
+import io
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.cli.demo import command, flights, report, world
+from magnetar.cli.demo import command, flights, report, schema, world
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.players import Consumer, Publisher
 from magnetar.cli.demo.screen import Plain, Quiet, screen
@@ -58,12 +61,38 @@ def verified(**more: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ flights
 
 
+def decoded(payload: bytes, age: Any) -> dict[str, Any]:
+    found = fastavro.schemaless_reader(io.BytesIO(payload), schema.parsed(age), None)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_was_decoded_is_judged_by_its_bytes() -> None:
+    known = flights.flight(3, dict(zip(HEAD, row("EWR", 1, 2), strict=True)) | {"arr_delay": "-10"})
+    assert known["made_up"] == 6
+    old, new = schema.encode(known, "old"), schema.encode(known, "new")
+    # The reader of the old one sees the default, and it is the old one all the same.
+    assert schema.age_of(known | {"made_up": None}, old) == "old"
+    assert schema.age_of(known, new) == "new"
+    assert schema.age_of(known | {"row": 4}, new) is None
+    assert schema.age_of(None, new) is None
+    for age, payload in (("old", old), ("new", new)):
+        official = schema.official("new")
+        official.attach_client(None)
+        writer = json.loads(json.dumps(schema.definition(age)))  # type: ignore[arg-type]
+        assert schema.age_of(official._decode_bytes(payload, writer), payload) == age
+
+
 def test_departures_are_by_airport_in_scheduled_order() -> None:
     data = [HEAD, row("EWR", 2, 500), row("JFK", 1, 30), row("EWR", 1, 600), row("EWR", 2, 45), row("LGA", 1, 1, "NA")]
     found = flights.departures(data)
-    assert [one[:9] for one in found["ewr"].payloads] == [b'{"row":2,', b'{"row":3,', b'{"row":0,']
+    ages = ["old", "old", "new"]
+    told = [decoded(one, age) for one, age in zip(found["ewr"].payloads, ages, strict=True)]
+    assert [one["row"] for one in told] == [2, 3, 0]
+    assert (found["ewr"].evolves_at, found["jfk"].evolves_at) == (2, None)
     assert found["lga"].keys == ["UA15"]
-    assert b'"dep_time":null,"sched_dep_time":1,"dep_delay":-4' in found["lga"].payloads[0]
+    (departure,) = (decoded(one, "old") for one in found["lga"].payloads)
+    assert (departure["dep_time"], departure["sched_dep_time"], departure["dep_delay"]) == (None, 1, -4)
     assert {name: len(one) for name, one in flights.departures(data, 1).items()} == {"ewr": 1, "jfk": 1, "lga": 1}
 
 
@@ -122,6 +151,24 @@ def spoil_order(found: Outcome) -> None:
     link.arrive(0, 2, 0, 1, True)
 
 
+def spoil_decoding(found: Outcome) -> None:
+    found.watchers["ewr"].decode(0, None)
+
+
+def spoil_version(found: Outcome) -> None:
+    found.watchers["ewr"].decode(-1, "old")
+
+
+def spoil_evolution(found: Outcome) -> None:
+    found.evolved = 1
+    for tally in (*found.watchers.values(), found.consumer):
+        tally.decode(1, "new" if tally is not found.watchers["jfk"] else "old")
+
+
+def spoil_registry(found: Outcome) -> None:
+    found.versions = {"ewr": [0, 1], "jfk": [0]}
+
+
 def spoil_bytes(found: Outcome) -> None:
     found.consumer.arrive(b"altered", 1)
 
@@ -132,6 +179,10 @@ def spoil_bytes(found: Outcome) -> None:
         (spoil_missing, "the reader in jfk never got 2 flights"),
         (spoil_twice, "the reader in jfk got 1 flights twice without a reason"),
         (spoil_order, "the reader in jfk got 2 flights out of their origin's order"),
+        (spoil_decoding, "the reader in ewr could not decode 1 flights with the schema they were written with"),
+        (spoil_version, "the reader in ewr could not decode 1 flights with the schema they were written with"),
+        (spoil_evolution, "the reader in jfk saw the new field in 0 of 1 flights"),
+        (spoil_registry, "jfk has 1 schemas of the topic, two were published"),
         (spoil_bytes, "the consumer got 1 messages that are no flights as published"),
     ],
 )
@@ -314,16 +365,20 @@ class FakeProducer:
 class FakeClient:
     def __init__(self, producer: FakeProducer) -> None:
         self.producer = producer
+        self.ages: list[tuple[int, int]] = []
 
-    def create_producer(self, topic: str, **_options: object) -> FakeProducer:
+    def create_producer(self, topic: str, **options: Any) -> FakeProducer:
+        info = json.loads(options["schema"].schema_info().schema())
+        self.ages.append((len(self.producer.sent), len(info["fields"])))
         return self.producer
 
 
 def test_a_publisher_goes_as_far_as_it_may_and_in_order() -> None:
-    departures = Departures("jfk", [b"%d" % n for n in range(100)], [f"N{n}" for n in range(100)])
+    departures = Departures("jfk", [b"%d" % n for n in range(100)], [f"N{n}" for n in range(100)], 50)
     board, producer = Board(), FakeProducer()
+    client = FakeClient(producer)
     publisher = Publisher(departures, 100_000, "pulsar://x", "t", board)
-    thread = threading.Thread(target=publisher.play, args=(FakeClient(producer),))
+    thread = threading.Thread(target=publisher.play, args=(client,))
     thread.start()
     publisher.allow(0.4)
     assert board.wait(lambda: publisher.confirmed >= 40 and producer.flushed > 0, patience_s=20) is None
@@ -332,6 +387,8 @@ def test_a_publisher_goes_as_far_as_it_may_and_in_order() -> None:
     thread.join(20)
     assert [payload for payload, _ in producer.sent] == departures.payloads
     assert [key for _, key in producer.sent] == departures.keys
+    # Half way the producer is closed, and another one goes on with a field more.
+    assert client.ages == [(0, 20), (50, 21)]
 
 
 def test_a_flight_that_is_not_stored_ends_the_demo() -> None:

@@ -14,15 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from magnetar.cli.demo.schema import EVOLVED_AT, EVOLVES, NEW_FIELD, TEXTS, Age, encode
 from magnetar.core.errors import MagnetarError
 
 AIRPORTS: Final = ("ewr", "jfk", "lga")
 """Newark, John F. Kennedy, LaGuardia; the demo's clusters are called after them."""
-
-TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""Columns that are no numbers."""
 
 FLIGHTS: Final = 336_776
 """What is known of the data set: another count means another file."""
@@ -34,13 +30,15 @@ class Departures:
 
     Attributes:
         airport: cluster name.
-        payloads: each flight as JSON; all different, for each holds its row number.
+        payloads: each flight in Avro; all different, for each holds its row number.
         keys: tail numbers, or carrier and flight number where the tail number is not known.
+        evolves_at: the first flight that is written with the new schema; None: all have the old one.
     """
 
     airport: str
     payloads: list[bytes]
     keys: list[str]
+    evolves_at: int | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -94,16 +92,30 @@ def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dic
     for number, row in enumerate(lines):
         scheduled[row[origin]].append(([int(row[column]) for column in when], number, row))
     found = {}
-    encode = msgspec.json.Encoder().encode
     for airport, several in scheduled.items():
         several.sort()
+        evolves_at = round(EVOLVED_AT * len(several[:each_max])) if airport.lower() == EVOLVES else None
         chosen = [(number, dict(zip(columns, row, strict=True))) for _, number, row in several[:each_max]]
         found[airport.lower()] = Departures(
             airport.lower(),
-            [encode({"row": number} | values(row)) for number, row in chosen],
+            [encode(flight(number, row), age_at(place, evolves_at)) for place, (number, row) in enumerate(chosen)],
             [key(row) for _, row in chosen],
+            evolves_at,
         )
     return found
+
+
+def age_at(place: int, evolves_at: int | None) -> Age:
+    """With which schema the flight at a place is written."""
+    return "old" if evolves_at is None or place < evolves_at else "new"
+
+
+def flight(number: int, row: dict[str, str]) -> dict[str, str | int | None]:
+    """A row as a flight, with all fields of the new schema."""
+    known = values(row)
+    left, came = known.get("dep_delay"), known.get("arr_delay")
+    made_up = left - came if isinstance(left, int) and isinstance(came, int) else None
+    return {"row": number, **known, NEW_FIELD: made_up}
 
 
 def values(row: dict[str, str]) -> dict[str, str | int | None]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.cli.demo.flights import Departures
+from magnetar.cli.demo import schema
+from magnetar.cli.demo.flights import Departures, age_at
 from magnetar.cli.demo.tally import Board, Tally
 from magnetar.core.errors import MagnetarError
 
@@ -114,6 +115,7 @@ class Publisher(Player):
     def __init__(self, departures: Departures, per_second: int, url: str, topic: str, board: Board) -> None:
         super().__init__(f"publisher in {departures.airport}", url, topic, board)
         self.departures, self.per_second = departures, per_second
+        self.opened = threading.Event()
         self.sent = 0
         self.confirmed = 0
         self._allowed = 0
@@ -132,8 +134,37 @@ class Publisher(Player):
 
     def play(self, connected: "pulsar.Client") -> None:
         """Publish what is due, tick by tick."""
-        producer = connected.create_producer(
+        producer = self._producer(connected)
+        self.opened.set()
+        self.board.moved()
+        burst = max(1, round(self.per_second * TICK_S))
+        evolves_at = self.departures.evolves_at
+        while self.sent < len(self.departures) and not self.over.is_set():
+            with self._gate:
+                self._gate.wait_for(lambda: self.sent < self._allowed or self.over.is_set(), timeout=LISTEN_MS / 1000)
+                upto = min(self._allowed, self.sent + burst)
+            if evolves_at is not None and self.sent < evolves_at:
+                upto = min(upto, evolves_at)
+            for number in range(self.sent, upto):
+                producer.send_async(
+                    self.departures.payloads[number], self._confirm, partition_key=self.departures.keys[number]
+                )
+            self.sent = max(self.sent, upto)
+            if self.sent == self._allowed:
+                producer.flush()
+            if self.sent == evolves_at:
+                producer.flush()
+                producer.close()
+                producer, evolves_at = self._producer(connected), None
+            # The pace, not a way to wait for anything: real departures do not come all at once either.
+            self.over.wait(TICK_S)
+        producer.close()
+
+    def _producer(self, connected: "pulsar.Client") -> "pulsar.Producer":
+        """A producer with the schema of what is published next."""
+        return connected.create_producer(
             self.topic,
+            schema=schema.official(age_at(self.sent, self.departures.evolves_at)),
             producer_name=f"departures-{self.departures.airport}",
             batching_enabled=True,
             batching_max_publish_delay_ms=5,
@@ -142,21 +173,6 @@ class Publisher(Player):
             max_pending_messages=PENDING_MAX,
             send_timeout_millis=SEND_TIMEOUT_MS,
         )
-        burst = max(1, round(self.per_second * TICK_S))
-        while self.sent < len(self.departures) and not self.over.is_set():
-            with self._gate:
-                self._gate.wait_for(lambda: self.sent < self._allowed or self.over.is_set(), timeout=LISTEN_MS / 1000)
-                upto = min(self._allowed, self.sent + burst)
-            for number in range(self.sent, upto):
-                producer.send_async(
-                    self.departures.payloads[number], self._confirm, partition_key=self.departures.keys[number]
-                )
-            self.sent = max(self.sent, upto)
-            if self.sent == self._allowed:
-                producer.flush()
-            # The pace, not a way to wait for anything: real departures do not come all at once either.
-            self.over.wait(TICK_S)
-        producer.close()
 
     def _confirm(self, result: object, _message_id: object) -> None:
         """Called by the client for each message, in order."""
@@ -165,6 +181,15 @@ class Publisher(Player):
             return
         self.confirmed += 1
         self.board.moved()
+
+
+def look_inside(message: "pulsar.Message", tally: Tally) -> None:
+    """Decode a flight as the official client does, with the schema that it was written with."""
+    try:
+        flight = message.value()
+    except Exception:  # noqa: BLE001 - the client passes on whatever its library for Avro raises
+        flight = None
+    tally.decode(schema.version_of(message), schema.age_of(flight, message.data()))
 
 
 class Watcher(Player):
@@ -178,13 +203,16 @@ class Watcher(Player):
         """Read until over."""
         import pulsar
 
-        reader = connected.create_reader(self.topic, pulsar.MessageId.earliest, receiver_queue_size=2_000)
+        reader = connected.create_reader(
+            self.topic, pulsar.MessageId.earliest, schema=schema.official("new"), receiver_queue_size=2_000
+        )
         while not self.over.is_set():
             try:
                 message = reader.read_next(LISTEN_MS)
             except pulsar.Timeout:
                 continue
             self.tally.arrive(message.data(), message.publish_timestamp())
+            look_inside(message, self.tally)
         reader.close()
 
 
@@ -233,6 +261,7 @@ class Consumer(Player):
         consumer = connected.subscribe(
             self.topic,
             self.subscription,
+            schema=schema.official("new"),
             initial_position=pulsar.InitialPosition.Earliest,
             receiver_queue_size=1_000,
             replicate_subscription_state_enabled=True,
@@ -246,6 +275,7 @@ class Consumer(Player):
                 continue
             payload = message.data()
             self.tally.arrive(payload, message.publish_timestamp(), explained=self.may_come_again(payload))
+            look_inside(message, self.tally)
             consumer.acknowledge(message)
             found = self.tally.number_of.get(payload)
             if found is not None:

@@ -7,6 +7,7 @@ from magnetar.cli.common import size
 from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
+SCHEMA_COLUMNS = ("observer", "versions", "decoded_by_version", "with_new_field", "not_decoded")
 VERIFY_COLUMNS = ("cluster", "messages", "missing", "duplicated", "reordered", "altered")
 
 
@@ -52,6 +53,26 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def schemas(outcome: Outcome) -> list[dict[str, Any]]:
+    """One row an observer: the versions of its cluster's registry, and what it decoded with each."""
+    return [
+        {
+            "observer": tally.name,
+            "versions": outcome.versions.get(tally.name, []),
+            "decoded": {str(version): count for version, count in sorted(tally.decoded.items())},
+            "with_new_field": tally.evolved,
+            "not_decoded": tally.undecoded,
+        }
+        for tally in (*outcome.watchers.values(), outcome.consumer)
+    ]
+
+
+def shown_schema(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `schemas` for people."""
+    decoded = ", ".join(f"{version}: {count:,}" for version, count in row["decoded"].items())
+    return row | {"decoded_by_version": decoded}
+
+
 def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
     """Everything, as JSON."""
     tallies = [*outcome.watchers.values(), outcome.consumer]
@@ -70,6 +91,7 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
             "staleness_p99_ms": percentile(outcome.staleness, 0.99),
             "moved": outcome.moved,
         },
+        "schemas": schemas(outcome),
         "lost": sum(tally.missing for tally in tallies),
         "verify": verified,
         "times_s": outcome.times,

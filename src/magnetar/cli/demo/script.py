@@ -67,6 +67,8 @@ class Outcome:
         staleness: of the subscription in the other clusters, ms, while nothing was broken.
         moved: what `magnetar failover` reported of the way back.
         followed: whether the consumer came back with its subscription.
+        evolved: how many flights were published with the new schema.
+        versions: by cluster, the versions that its registry has of the topic's schema.
     """
 
     published: dict[str, int]
@@ -76,6 +78,8 @@ class Outcome:
     staleness: Sequence[int] = ()
     moved: dict[str, Any] = field(default_factory=dict)
     followed: bool = True
+    evolved: int = 0
+    versions: dict[str, list[int]] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Everything that must not be, a line each; empty when all is well."""
@@ -90,6 +94,15 @@ class Outcome:
                 lines.append(f"{where} got {tally.disorder:,} flights out of their origin's order")
             if tally.again > tally.explained:
                 lines.append(f"{where} got {tally.again - tally.explained:,} flights twice without a reason")
+            if tally.undecoded:
+                lines.append(
+                    f"{where} could not decode {tally.undecoded:,} flights with the schema they were written with"
+                )
+            if tally.evolved < self.evolved:
+                lines.append(f"{where} saw the new field in {tally.evolved:,} of {self.evolved:,} flights")
+        for cluster, versions in self.versions.items():
+            if len(versions) != 2:
+                lines.append(f"{cluster} has {len(versions)} schemas of the topic, two were published")
         if self.moved.get("skipped"):
             lines.append(f"the planned move skipped {self.moved['skipped']:,} messages")
         if not self.followed:
@@ -134,6 +147,7 @@ class Story:
             world.urls[ELSEWHERE],
         )
         self.staleness = Staleness(world.admin_urls, TOPIC, SUBSCRIPTION, self.board)
+        self._evolves = {airport: len(one) - one.evolves_at for airport, one in departures.items() if one.evolves_at}
         self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
         self._total = sum(flights.values())
         self._allowed = dict.fromkeys(flights, 0)
@@ -167,8 +181,12 @@ class Story:
         """
         self.world.pipeline.await_ready(self.screen.look)
         self._mark("pipeline ready")
-        players: list[Player] = [*self.publishers.values(), *self.watchers.values(), self.consumer]
-        for player in players:
+        for publisher in self.publishers.values():
+            publisher.start()
+        # The topic's first schema is the publishers'. Who reads brings the next one already.
+        self._wait(lambda: all(one.opened.is_set() for one in self.publishers.values()), "the publishers to connect")
+        readers: list[Player] = [*self.watchers.values(), self.consumer]
+        for player in readers:
             player.start()
         self.staleness.start()
         self.screen.bars(self._counts())
@@ -283,6 +301,14 @@ class Story:
         self.staleness.over.set()
         self.outcome.staleness = self.staleness.calm
         self.outcome.published = {name: publisher.confirmed for name, publisher in self.publishers.items()}
+        self.outcome.evolved = sum(self._evolves.values())
+        self.outcome.versions = {cluster: self._versions(url) for cluster, url in self.world.admin_urls.items()}
+
+    @staticmethod
+    def _versions(admin_url: str) -> list[int]:
+        """The versions of the topic's schema in a cluster."""
+        path = f"/admin/v2/schemas/{TOPIC.partition('://')[2]}/schemas"
+        return [one["version"] for one in AdminClient(admin_url).get(path)["getSchemaResponses"]]
 
     def dismiss(self) -> None:
         """Let the players go, then the pipeline."""

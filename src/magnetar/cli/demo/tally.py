@@ -3,6 +3,7 @@
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -97,6 +98,12 @@ class Tally:
         """Messages that are no flight as published: altered or foreign."""
         self.explained = 0
         """Second deliveries with a reason; the observer says which."""
+        self.decoded: Counter[int] = Counter()
+        """Schema version in the observer's cluster -> messages that were decoded with it."""
+        self.evolved = 0
+        """Those of them that have the field that was added."""
+        self.undecoded = 0
+        """Messages that could not be decoded to what was published."""
         self.number_of = number_of
         self._board = board
 
@@ -120,6 +127,19 @@ class Tally:
             if not first and explained:
                 self.explained += 1
         self._board.moved()
+
+    def decode(self, version: int, age: str | None) -> None:
+        """Note what became of a message's bytes.
+
+        Args:
+            version: of its schema; -1: it has none.
+            age: of the schema that its content shows; None: it was not decoded rightly.
+        """
+        if age is None or version < 0:
+            self.undecoded += 1
+            return
+        self.decoded[version] += 1
+        self.evolved += age == "new"
 
     @property
     def arrived(self) -> int:
