@@ -16,7 +16,7 @@ from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
 from magnetar.broker.idempotency_judging import Keyed
 from magnetar.broker.producers import Producer
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import MessageNotAllowed, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
@@ -171,6 +171,9 @@ class Publishing:
         session.outbox.put(
             Note("warning", f"refused a message of {session.address} on {self._topic.text}: {error.message}")
         )
+        if isinstance(error, MessageNotAllowed) and session.client_version.startswith("Pulsar-CPP"):
+            self._topic.refuse_alone(producer, send.sequence_id, error)
+            return True
         session.send(commands.send_error(producer.producer_id, send.sequence_id, error.code, error.message))
         if self._deduplication is None:
             return True

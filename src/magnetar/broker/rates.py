@@ -32,21 +32,21 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def room(self, now_ms: int) -> int:
-        """Tokens there now; 0 or below: wait."""
+        """Whole tokens there now; 0 or below: wait."""
         if now_ms > self._at_ms:
             self._level = min(self._capacity, self._level + (now_ms - self._at_ms) * self._tokens)
             self._at_ms = now_ms
-        return -(-self._level // self._period_ms)
+        return self._level // self._period_ms
 
     def take(self, tokens: int) -> None:
         """Take so many, also more than there are."""
         self._level -= tokens * self._period_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """Until there is something; 0: now."""
+        """Until there is a whole token; 0: now."""
         if self.room(now_ms) > 0:
             return 0
-        return -self._level // self._tokens + 1
+        return -((self._level - self._period_ms) // self._tokens)
 
     def validate(self) -> None:
         """Check what must hold after every step."""

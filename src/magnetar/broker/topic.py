@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from magnetar.broker.replicated import ReplicatedTopic
 
 
+class MessageNotAllowed(BrokerError):
+    """A policy does not allow one message: it is too large, or wants to wait for too long. NOT_ALLOWED, as Pulsar's.
+
+    Clients over the C++ client answer that (and every other error of a SEND) by closing the connection, connecting anew and
+    sending the same message again, for ever: reconnecting starts their send timeout anew. There is one error of which they
+    fail the message alone, that of a checksum. They are given that one (decision 0013).
+    """
+
+
 class AppendToken(Protocol):
     """Who asked for an append: called once with the outcome, "" when it is durable."""
 
@@ -169,11 +178,11 @@ class Topic:
             size: its bytes.
 
         Raises:
-            BrokerError: NOT_ALLOWED: it is too large, or wants to wait for too long.
+            MessageNotAllowed: NOT_ALLOWED: it is too large, or wants to wait for too long.
         """
         limits = self.limits
         if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
-            raise BrokerError(
+            raise MessageNotAllowed(
                 ErrorCode.NOT_ALLOWED,
                 f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on "
                 f"{self.text}",
@@ -181,7 +190,7 @@ class Topic:
         if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
             wait_ms = seen.metadata.deliver_at_time - self.outbox.now_ms
             if wait_ms > limits.delayed.delay_ms_max:
-                raise BrokerError(
+                raise MessageNotAllowed(
                     ErrorCode.NOT_ALLOWED,
                     f"a delay of {wait_ms} ms is over the {limits.delayed.delay_ms_max} that policy delayed-delivery allows on "
                     f"{self.text}",
@@ -249,7 +258,8 @@ class Topic:
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
         """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
-        if self.idempotency is not None:
+        behind = self._newest is not None and "behind" in self._newest.extra
+        if self.idempotency is not None or behind:
             self.answer(producer, receipt, NONE)
         elif producer.last_publish is not None:
             producer.last_publish.repeated.append(receipt)
@@ -274,9 +284,24 @@ class Topic:
     def answer_behind(self, append: Append) -> None:
         """An append is in the log and answered: answer what waited for it (see `answer`)."""
         for producer, receipt, stored in append.extra.pop("behind", ()):
-            if not producer.closed:
+            if producer.closed:
+                continue
+            if isinstance(stored, MessageNotAllowed):
+                self._tell_refusal(producer, receipt[0], stored)
+            else:
                 buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
                 self.outbox.put(Send(producer.connection, [buffer]))
+
+    def refuse_alone(self, producer: Producer, sequence_id: int, error: MessageNotAllowed) -> None:
+        """Tell a client that takes it so (see `MessageNotAllowed`) that one message is refused, behind what it sent before."""
+        if self._newest is not None:
+            self._newest.extra.setdefault("behind", []).append((producer, (sequence_id, sequence_id), error))
+        else:
+            self._tell_refusal(producer, sequence_id, error)
+
+    def _tell_refusal(self, producer: Producer, sequence_id: int, error: MessageNotAllowed) -> None:
+        buffer = commands.send_error(producer.producer_id, sequence_id, ErrorCode.CHECKSUM, error.message)
+        self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:
         """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
