@@ -120,7 +120,8 @@ class Figures(Collector):
         kinds = (("keys", keys.get("keyBytes", 0)), ("index", keys.get("indexBytes", 0)))
         sizes = [([kind], count) for kind, count in kinds]
         yield self._gauge("magnetar_idempotency_bytes", "Memory of idempotency keys.", ["kind"], sizes)
-        events = [([name], keys.get(name, 0)) for name in ("duplicates", "twice", "unreadable", "evicted", "expired")]
+        names = ("duplicates", "withdrawn", "twice", "unreadable", "evicted", "expired")
+        events = [([name], keys.get(name, 0)) for name in names]
         yield self._counter(
             "magnetar_idempotency_events", "Since the start; see docs/deduplication.md.", ["event"], events
         )
