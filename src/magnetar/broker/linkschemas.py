@@ -104,8 +104,9 @@ class LinkSchemas:
         in_force = f"version {side_text(here)} is in force" if here.HasField("version") else "none is in force"
         reason = (
             f"has schema version {side_text(there)} of {source}, which {cluster} does not take, where {in_force}: {error}. "
-            f"Make it compatible in {cluster} (magnetar namespaces set-schema-strategy {topic.namespace_name} ..., or "
-            f"magnetar schemas delete {id_}), or give messages up: magnetar links skip {source}:{cluster} --topic {topic}"
+            f"Make it compatible in {cluster} (magnetar namespaces set {topic.namespace_name} schema-strategy ..., or "
+            f"magnetar schemas delete {id_}), or store it for reading alone (schema-replication foreign), or give messages up: "
+            f"magnetar links skip {source}:{cluster} --topic {topic}"
         )
         return Refusal(reason, conflict)
 
