@@ -3,14 +3,19 @@
 import io
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import fastavro
 import pytest
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
+from magnetar.schemas.avro import Avro
 from magnetar.schemas.compatibility import Strategy, check, identity, why_not_read
 from magnetar.schemas.errors import SchemaIncompatible
+from magnetar.schemas.keyvalue import put_together
 from magnetar.schemas.registry import SCHEMA_PREFIX, Registry
+from magnetar.schemas.shapes import surely_reads
 from magnetar.schemas.types import Definition, SchemaType
 
 SEEDS = range(150)
@@ -148,3 +153,72 @@ def test_registry_against_a_dumb_twin(seed: int) -> None:
         found = registry.at("t", number)
         assert (found is None) is (expected is None)
         assert found is None or identity(found.definition()) == expected
+
+
+def renamed(rng: random.Random, schema: dict[str, Any]) -> dict[str, Any]:
+    """Sometimes with aliases, a named type used twice, or itself inside: what has rules of its own."""
+    fields = list(schema["fields"])
+    roll = rng.random()
+    if roll < 0.1 and fields:
+        fields[0] = fields[0] | {"aliases": [rng.choice("abcd")]}
+    elif roll < 0.3:
+        inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": rng.choice(SIMPLE)}]}
+        fields += [{"name": "i", "type": inner}, {"name": "j", "type": ["null", "I"], "default": None}]
+    elif roll < 0.4:
+        fields.append({"name": "next", "type": ["null", "R"], "default": None})
+    elif roll < 0.5:
+        symbols = rng.sample(["X", "Y", "Z"], rng.randint(1, 3))
+        fields.append({"name": "e", "type": {"type": "enum", "name": "E", "symbols": symbols}, "default": symbols[0]})
+    return schema | {"fields": fields}
+
+
+def a_definition(rng: random.Random) -> Definition:
+    roll = rng.random()
+    if roll < 0.1:
+        return Definition(rng.choice([SchemaType.STRING, SchemaType.INT32]))
+    made = json.dumps(renamed(rng, a_record(rng))).encode()
+    if roll < 0.8:
+        return Definition(SchemaType.AVRO if roll < 0.7 else SchemaType.JSON, made)
+    properties = {"key.schema.type": rng.choice(["STRING", "AVRO"]), "value.schema.type": "AVRO"}
+    key = made if properties["key.schema.type"] == "AVRO" else b""
+    return Definition(SchemaType.KEY_VALUE, put_together(key, made), properties)
+
+
+def verdict(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except SchemaIncompatible as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_folded_history_judges_as_one_by_one(seed: int) -> None:
+    """The dumb twin asks the library about every version; both say the same, of the same version, in the same words."""
+    rng = random.Random(seed)
+    registry = Registry()
+    for _ in range(12):
+        made = registry.prepare("t", a_definition(rng), Strategy.ALWAYS_COMPATIBLE, now_ms=1)
+        if not isinstance(made, int):
+            registry.apply(made)
+    live = registry.live("t")
+    for _ in range(12):
+        new = a_definition(rng)
+        if registry.find("t", new) is not None:
+            continue
+        for strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE):
+            folded = verdict(lambda: registry.check("t", new, strategy))  # noqa: B023 - called at once
+            assert folded == verdict(lambda: check(new, live, strategy))  # noqa: B023
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_needs_no_library_is_what_the_library_says(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(10):
+        one, other = (
+            Avro(json.dumps(renamed(rng, a_record(rng))).encode()),
+            Avro(json.dumps(renamed(rng, a_record(rng))).encode()),
+        )
+        if one.shape is not None and other.shape is not None and surely_reads(one.shape, other.shape):
+            result = ReaderWriterCompatibilityChecker().get_compatibility(one.parsed(), other.parsed())
+            assert result.compatibility is SchemaCompatibilityType.compatible

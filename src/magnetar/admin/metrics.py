@@ -95,6 +95,7 @@ class Figures(Collector):
         """Every family."""
         yield InfoMetricFamily("magnetar_build", "Version.", {"version": self._version, "cluster": self._cluster})
         yield from self._broker()
+        yield from self._schemas()
         yield from self._topics()
         yield from self._subscriptions()
         yield from self._links()
@@ -124,6 +125,27 @@ class Figures(Collector):
         events = [([name], keys.get(name, 0)) for name in names]
         yield self._counter(
             "magnetar_idempotency_events", "Since the start; see docs/deduplication.md.", ["event"], events
+        )
+
+    def _schemas(self) -> Iterable[Metric]:
+        seen = self._seen.broker.get("schemas", {})
+        for name, key, text in (
+            ("magnetar_schema_topics", "topics", "Topics that have schemas, or had."),
+            ("magnetar_schema_versions", "versions", "Schema versions of all topics."),
+            ("magnetar_schema_bytes", "bytes", "Bytes of all definitions, which are in memory."),
+        ):
+            yield self._gauge(name, text, [], [([], seen.get(key, 0))])
+        for name, key, text in (
+            ("magnetar_schemas_registered", "registered", "Schemas registered since the start."),
+            ("magnetar_schemas_deleted", "deleted", "Deletions of a topic's schemas since the start."),
+        ):
+            yield self._counter(name, text, [], [([], seen.get(key, 0))])
+        refused = [([key.removeprefix("refused_")], value) for key, value in seen.items() if key.startswith("refused_")]
+        yield self._counter(
+            "magnetar_schemas_refused",
+            "Producers, consumers, links and uploads refused since the start, by reason.",
+            ["reason"],
+            refused,
         )
 
     def _topics(self) -> Iterable[Metric]:

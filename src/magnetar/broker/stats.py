@@ -93,6 +93,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
         "deduplication": broker.deduplications.stats(),
         "idempotency": broker.idempotencies.stats(),
+        "schemas": broker.schemas.stats(),
         "ready": broker.healthy,
         "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
     }

@@ -21,8 +21,8 @@ from magnetar.schemas.avro import Avro
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.keyvalue import KeyValue, is_plain, take_apart
 from magnetar.schemas.native import root_message
-from magnetar.schemas.shapes import Shape
-from magnetar.schemas.types import PRIMITIVES, SCHEMALESS, STRUCTS, Definition, SchemaType
+from magnetar.schemas.shapes import Shape, marked
+from magnetar.schemas.types import ALIKE, PRIMITIVES, SCHEMALESS, STRUCTS, Definition, SchemaType
 
 PARSED_MAX: Final = 1024
 """Parsed schemas kept: a transitive check of the longest usual history parses nothing twice; some 10 kB each."""
@@ -74,8 +74,24 @@ def _avro(data: bytes) -> Avro:
 
 
 def shape_of(definition: Definition) -> Shape | None:
-    """The fields of a definition, if it is a plain record."""
-    return _avro(definition.data).shape if definition.type in STRUCTS else None
+    """What a definition is made of, if that is all there is to say about what stands beside it.
+
+    Of a key-value schema: the fields of both parts, or a mark where a part has none; of Protobuf-native: its message.
+    """
+    if definition.type in STRUCTS:
+        return _avro(definition.data).shape
+    if definition.type is SchemaType.PROTOBUF_NATIVE:
+        return {"": marked(root_message(definition.data))}
+    if definition.type is not SchemaType.KEY_VALUE:
+        return None
+    both = take_apart(definition)
+    made = {"": marked(f"{both.encoding} {both.key.type} {both.value.type}")}
+    for what, part in (("key", both.key), ("value", both.value)):
+        inner = {} if part.type in ALIKE or is_plain(part) else shape_of(part)
+        if inner is None:
+            return None
+        made |= {f"{what} {name}": slot for name, slot in inner.items()}
+    return made
 
 
 def identity(definition: Definition, *, stored: bool = False) -> Identity:

@@ -8,15 +8,11 @@ none.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from pyroaring import BitMap
 
 from magnetar.schemas.shapes import Shape, Slot, reads
-from magnetar.schemas.types import PRIMITIVES, Definition, SchemaType
-
-ALIKE: Final = PRIMITIVES | {SchemaType.STRING, SchemaType.EXTERNAL}
-"""Types any two schemas of which stand beside each other."""
+from magnetar.schemas.types import ALIKE, Definition, SchemaType
 
 
 class History:

@@ -378,6 +378,11 @@ class Registry:
         """What was stored for a topic is gone; should it have schemas again, they are numbered from 0."""
         self._topics.pop(id_, None)
 
+    def figures(self) -> tuple[int, int, int]:
+        """Topics that have schemas, or had; their numbers, deletions included; bytes of their definitions."""
+        every = self._topics.values()
+        return len(self._topics), sum(len(one.records) for one in every), sum(one.bytes for one in every)
+
     def validate(self) -> None:
         """Check what must hold after every step."""
         for found in self._topics.values():

@@ -44,6 +44,11 @@ Shape = dict[str, Slot]
 """The fields of a record by name."""
 
 
+def marked(text: str) -> Slot:
+    """A slot that is read by its equal alone."""
+    return Slot(json.dumps([f"#{text}", {}]), default=False)
+
+
 class Shapeless(Exception):
     """A schema that is no plain record."""
 

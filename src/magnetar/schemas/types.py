@@ -65,6 +65,9 @@ PRIMITIVES: Final = frozenset(
 SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
 """Types that say "bytes" and "whatever the topic has": nothing to register, nothing to check."""
 
+ALIKE: Final = PRIMITIVES | {SchemaType.STRING, SchemaType.EXTERNAL}
+"""Types any two schemas of which stand beside each other."""
+
 NAMES: Final = {kind.name: kind for kind in SchemaType} | {"BYTES": SchemaType.NONE}
 
 PROPERTIES_MAX: Final = 128

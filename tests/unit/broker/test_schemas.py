@@ -309,3 +309,30 @@ def test_a_number_that_its_source_cannot_explain_is_left_out() -> None:
     assert subscribe(Person(b), OLD, "other") == "" and not stored(b)
     # Where links read from, a topic without a schema is the same.
     assert subscribe(Person(a), OLD, "other") == "" and not stored(a)
+
+
+def test_what_is_counted(world: World) -> None:
+    node = world["a"]
+    person = Person(node)
+    machine = node.broker.schemas
+    missing = schema({"name": "c", "type": "int"})
+    for brought in (OLD, OLD, NEW, missing, pb.Schema(name="x", schema_data=b"{", type=4)):
+        person.produce(brought)
+        world.work()
+    person.get_or_create(pb.Schema(name="x", type=99))
+    world.work()
+    node.run(lambda: machine.delete(node.topic.name, force=False, then=lambda _version, _error: None))
+    world.work()
+    told = machine.stats()
+    assert told == {
+        "topics": 1,
+        "versions": 3,
+        "bytes": len(OLD.schema_data) + len(NEW.schema_data),
+        "registered": 2,
+        "deleted": 1,
+        "refused_incompatible": 1,
+        "refused_invalid": 2,
+        "refused_full": 0,
+        "refused_without_schema": 0,
+        "refused_by_store": 0,
+    }
