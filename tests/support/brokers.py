@@ -59,6 +59,9 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = config.parent / f"{cluster}.log"
         self.environment: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
+        self.pulsar_tls_port = 0
+        self.https_port = 0
 
     @property
     def url(self) -> str:
@@ -69,6 +72,16 @@ class BrokerProcess:
     def web(self) -> str:
         """For administration."""
         return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def url_tls(self) -> str:
+        """For clients by TLS."""
+        return f"pulsar+ssl://127.0.0.1:{self.pulsar_tls_port}"
+
+    @property
+    def web_tls(self) -> str:
+        """For administration by TLS."""
+        return f"https://127.0.0.1:{self.https_port}"
 
     def start(self) -> "BrokerProcess":
         """Start and wait for the ready line."""
@@ -120,7 +133,7 @@ class BrokerProcess:
             self.web + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json"} | self.headers,
         )
         with urllib.request.urlopen(request, timeout=20) as response:
             data = response.read()
@@ -134,10 +147,10 @@ class World:
         folder: for the file, the data and the logs.
         clusters: their names.
         extra: more lines of clusters.toml (tables).
-        head: lines of the `[magnetar]` table's place (top of the file).
+        tls: whether they listen by TLS as well; `extra` has `[tls]` then.
     """
 
-    def __init__(self, folder: Path, clusters: list[str], extra: str = "") -> None:
+    def __init__(self, folder: Path, clusters: list[str], extra: str = "", *, tls: bool = False) -> None:
         self.folder = folder
         self.config = folder / "clusters.toml"
         self.brokers: dict[str, BrokerProcess] = {}
@@ -145,7 +158,11 @@ class World:
         for name in clusters:
             pulsar, http = free_port(), free_port()
             lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
-            self.brokers[name] = BrokerProcess(self.config, name, pulsar, http)
+            self.brokers[name] = made = BrokerProcess(self.config, name, pulsar, http)
+            if tls:
+                made.pulsar_tls_port, made.https_port = free_port(), free_port()
+                lines.append(f'pulsar_tls = "127.0.0.1:{made.pulsar_tls_port}"')
+                lines.append(f'https = "127.0.0.1:{made.https_port}"\n')
         self.config.write_text("\n".join(lines) + "\n" + extra)
 
     def __getitem__(self, name: str) -> BrokerProcess:

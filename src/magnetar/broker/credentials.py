@@ -48,7 +48,7 @@ PASSWORD_BYTES_MAX: Final = 72
 ANONYMOUS_METHODS: Final = frozenset({"", "none"})
 """How clients without credentials announce themselves."""
 
-# Checked when the name is unknown, so that this takes as long as a wrong password does.
+# Checked when the name is unknown and nobody else's hash is there to take as long as a wrong password does.
 _NOBODY: Final = b"$2b$10$CwTycUXWue0Thq9StjUM0uJ8mW5F8h5QYQ9ZK1Zr7C3rJ2s5g8h5K"
 
 
@@ -167,6 +167,7 @@ class Verifier:
         self._config = config
         self._methods = frozenset(config.methods)
         self._passwords = dict(keys.passwords)
+        self._nobody = next(iter(self._passwords.values()), _NOBODY)
         # PyJWT's own time and audience checks read the clock and know one name of the claim: they are made here.
         self._jwt = jwt.PyJWS(options={"verify_signature": True})
         self._keys: list[tuple[Any, tuple[str, ...]]] = []
@@ -279,7 +280,7 @@ class Verifier:
             name = ""
         hashed = self._passwords.get(name)
         usable = bool(colon) and 0 < len(password) <= PASSWORD_BYTES_MAX and b"\0" not in password
-        right = bcrypt.checkpw(password if usable else b"-", hashed or _NOBODY)
+        right = bcrypt.checkpw(password if usable else b"-", hashed or self._nobody)
         if not (usable and right and hashed):
             raise guessed("the name or the password is wrong")
         return Identity(name, "basic")

@@ -1,0 +1,594 @@
+"""Who is let in and what they may do, with the official client, certificates made here, and clients made of bytes."""
+
+import base64
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import jwt
+import pulsar
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from magnetar.core.errors import ErrorCode
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import encode
+from tests.clients.test_hostile import Raw
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.certificates import Authority
+
+SECRET = os.urandom(64)
+OTHER_SECRET = os.urandom(64)
+RSA = rsa.generate_private_key(65537, 2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+NAMESPACE = "/admin/v2/namespaces/public/default"
+FAILED_LOGINS_MAX = 10
+
+CONFIG = f"""
+[authentication]
+methods = ["token", "basic", "tls"]
+secret_key_files = ["secret.key"]
+public_key_files = ["rsa.pem", "ec.pem"]
+basic_file = "users.htpasswd"
+audience = "shop"
+proxy_roles = ["proxy"]
+refresh_ms = 60_000
+failed_logins_max = {FAILED_LOGINS_MAX}
+
+[authorization]
+superusers = ["root"]
+replicate_roles = ["linker"]
+monitor_roles = ["monitor"]
+
+[tls]
+certificate_file = "server.cert.pem"
+key_file = "server.key.pem"
+ca_file = "ca.pem"
+"""
+
+
+def _pem(key: Any) -> bytes:
+    return bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+
+
+def _private(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+
+def prepare(folder: Path) -> Authority:
+    """Keys, passwords and certificates for `CONFIG`."""
+    authority = Authority(folder)
+    authority.sign("server")
+    _private(folder / "secret.key", base64.b64encode(SECRET))
+    _private(folder / "users.htpasswd", b"reader:" + bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)) + b"\n")
+    (folder / "rsa.pem").write_bytes(_pem(RSA))
+    (folder / "ec.pem").write_bytes(_pem(EC))
+    return authority
+
+
+def token(role: str, key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    """A token for a role."""
+    return jwt.encode({"sub": role, "aud": "shop"} | claims, key, algorithm=algorithm)
+
+
+class Secured:
+    """A broker with everything switched on, and the authority of its certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = prepare(folder)
+        self.world = World(folder, ["solo"], CONFIG, tls=True)
+        self.broker = self.world["solo"]
+        self.broker.headers["Authorization"] = f"Bearer {token('root')}"
+
+    def client(self, authentication: Any = None, *, url: str = "", timeout_s: int = 20, **options: Any) -> Any:
+        """An official client."""
+        logger = logging.getLogger("pulsar-client")
+        logger.setLevel(logging.CRITICAL)
+        extra = {"authentication": authentication} if authentication is not None else {}
+        return pulsar.Client(
+            url or self.broker.url, operation_timeout_seconds=timeout_s, logger=logger, **extra, **options
+        )
+
+    def by_tls(self, authentication: Any = None, **options: Any) -> Any:
+        """An official client by TLS."""
+        url = self.broker.url_tls
+        return self.client(authentication, url=url, tls_trust_certs_file_path=str(self.authority.file), **options)
+
+    def grant(self, role: str, *actions: str, place: str = NAMESPACE) -> None:
+        """Give a role permissions."""
+        self.broker.rest("POST", f"{place}/permissions/{role}", list(actions))
+
+    def log(self) -> str:
+        """What the broker logged so far."""
+        return self.broker.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A secured broker, shared."""
+    made = Secured(tmp_path_factory.mktemp("secured"))
+    made.world.start()
+    yield made
+    made.world.close()
+
+
+@contextmanager
+def closing(client: Any) -> Iterator[Any]:
+    """A client that is closed whatever happens."""
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def round_trip(client: Any, topic: str) -> bytes:
+    """Publish and consume one message."""
+    consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    client.create_producer(topic).send(b"hello")
+    message = consumer.receive(timeout_millis=20_000)
+    consumer.acknowledge(message)
+    return bytes(message.data())
+
+
+# ------------------------------------------------------------------------------------------------------- who is let in
+
+WAYS: dict[str, Callable[[Secured], Any]] = {
+    "HS256": lambda it: it.client(pulsar.AuthenticationToken(token("app"))),
+    "HS512": lambda it: it.client(pulsar.AuthenticationToken(token("app", algorithm="HS512"))),
+    "RS256": lambda it: it.client(pulsar.AuthenticationToken(token("app", RSA, "RS256"))),
+    "PS384": lambda it: it.client(pulsar.AuthenticationToken(token("app", RSA, "PS384"))),
+    "ES256": lambda it: it.client(pulsar.AuthenticationToken(token("app", EC, "ES256"))),
+    "a supplier": lambda it: it.client(pulsar.AuthenticationToken(lambda: token("app"))),
+    "basic": lambda it: it.client(pulsar.AuthenticationBasic("reader", "sesame")),
+    "token by TLS": lambda it: it.by_tls(pulsar.AuthenticationToken(token("app"))),
+    "certificate": lambda it: it.by_tls(
+        pulsar.AuthenticationTLS(*map(str, it.authority.sign("app", "client"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_be_let_in(secured: Secured, way: str) -> None:
+    secured.grant("app", "produce", "consume")
+    secured.grant("reader", "produce", "consume")
+    with closing(WAYS[way](secured)) as client:
+        assert round_trip(client, f"let-in-{way.replace(' ', '-')}") == b"hello"
+
+
+def test_looking_up_by_https_leads_to_tls(secured: Secured) -> None:
+    secured.grant("app", "produce", "consume")
+    authentication = pulsar.AuthenticationToken(token("app"))
+    trust = str(secured.authority.file)
+    with closing(secured.client(authentication, url=secured.broker.web_tls, tls_trust_certs_file_path=trust)) as client:
+        assert round_trip(client, "by-https") == b"hello"
+    answer = secured.broker.rest("GET", "/lookup/v2/topic/persistent/public/default/by-https")
+    assert answer["brokerUrlTls"] == secured.broker.url_tls
+    assert answer["httpUrlTls"] == secured.broker.web_tls
+
+
+def test_a_client_without_the_right_secret_is_not_let_in(secured: Secured) -> None:
+    wrong = pulsar.AuthenticationToken(token("app", OTHER_SECRET))
+    with closing(secured.client(wrong, timeout_s=1)) as client, pytest.raises(pulsar.PulsarException):
+        client.create_producer("nothing")
+
+
+# ----------------------------------------------------------------------------------------------- clients made of bytes
+
+_addresses = (f"127.1.{number // 250}.{number % 250 + 1}" for number in count())
+
+
+class Stranger(Raw):
+    """A client made of bytes, from an address of its own: its failed logins count for nobody else."""
+
+    def __init__(self, broker: BrokerProcess, address: str = "") -> None:
+        super().__init__(broker)
+        self.socket.close()
+        self.address = address or next(_addresses)
+        self.socket = socket.create_connection(
+            ("127.0.0.1", broker.pulsar_port), timeout=20, source_address=(self.address, 0)
+        )
+
+
+@contextmanager
+def stranger(broker: BrokerProcess, address: str = "") -> Iterator[Stranger]:
+    """Such a client, closed at the end."""
+    made = Stranger(broker, address)
+    try:
+        yield made
+    finally:
+        made.socket.close()
+
+
+def unsigned(claims: dict[str, Any], header: dict[str, Any], signature: str = "") -> str:
+    """A token that nobody signed."""
+
+    def part(value: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    return f"{part(header)}.{part(claims)}.{signature}"
+
+
+def hmac_by_public_key() -> str:
+    """The classic: HMAC with the RSA public key, which everybody knows, as its secret."""
+    import hashlib
+    import hmac
+
+    text = unsigned({"sub": "root", "aud": "shop"}, {"alg": "HS256", "typ": "JWT"}).rstrip(".")
+    signature = hmac.new(_pem(RSA), text.encode(), hashlib.sha256).digest()
+    return f"{text}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+def altered() -> str:
+    """A genuine token whose role was changed afterwards."""
+    header, _, signature = token("app").split(".")
+    claims = base64.urlsafe_b64encode(b'{"sub":"root","aud":"shop"}').rstrip(b"=").decode()
+    return f"{header}.{claims}.{signature}"
+
+
+HOSTILE: dict[str, tuple[str, bytes, str]] = {
+    "nothing": ("", b"", "nothing was presented"),
+    "the client's word for nothing": ("none", b"", "nothing was presented"),
+    "empty data": ("token", b"", "without any data"),
+    "an unknown method": ("kerberos", b"x", "method 'kerberos' is not one of"),
+    "a megabyte": ("token", b"a" * 1_000_000, "over token_bytes_max"),
+    "no JWT": ("token", b"let me in", "is not a JWT"),
+    "bytes that are no text": ("token", bytes(range(128, 256)), "is not a JWT"),
+    "alg none": ("token", unsigned({"sub": "root", "aud": "shop"}, {"alg": "none"}).encode(), "no key of this broker"),
+    "alg NONE": ("token", unsigned({"sub": "root", "aud": "shop"}, {"alg": "NonE"}).encode(), "no key of this broker"),
+    "alg missing": ("token", unsigned({"sub": "root"}, {"typ": "JWT"}, "AA").encode(), "no key of this broker"),
+    "alg a list": ("token", unsigned({"sub": "root"}, {"alg": ["HS256"]}, "AA").encode(), ""),
+    "HMAC by the public key": ("token", hmac_by_public_key().encode(), "signature is not by a key"),
+    "another secret": ("token", token("root", OTHER_SECRET).encode(), "signature is not by a key"),
+    "another key pair": (
+        "token",
+        token("root", ec.generate_private_key(ec.SECP256R1()), "ES256").encode(),
+        "signature is not by a key",
+    ),
+    "an altered role": ("token", altered().encode(), "signature is not by a key"),
+    "expired": ("token", token("root", exp=int(time.time()) - 1).encode(), "has expired"),
+    "not yet valid": ("token", token("root", nbf=int(time.time()) + 3600).encode(), "not valid yet"),
+    "an expiry that is none": ("token", token("root", exp=1e300).encode(), ""),
+    "another audience": ("token", token("root", aud="bank").encode(), "another audience"),
+    "no audience": ("token", jwt.encode({"sub": "root"}, SECRET, algorithm="HS256").encode(), "another audience"),
+    "no role": ("token", jwt.encode({"aud": "shop"}, SECRET, algorithm="HS256").encode(), "no role"),
+    "a role with a line end": ("token", token("root\nINFO all is well").encode(), "no control characters"),
+    "a wrong password": ("basic", b"reader:guess", "the name or the password is wrong"),
+    "an unknown name": ("basic", b"root:guess", "the name or the password is wrong"),
+    "a password with a zero byte": ("basic", b"reader:sesame\0x", "the name or the password is wrong"),
+    "a certificate that is not there": ("tls", b"", "needs a connection by TLS"),
+    "the old link secret": ("magnetar-link", b"0123456789", "is not a JWT"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_strangers_get_the_protocols_error_and_one_line(secured: Secured, case: str) -> None:
+    method, data, reason = HOSTILE[case]
+    with stranger(secured.broker) as client:
+        answer = client.handshake(auth_method_name=method, auth_data=data)
+        assert answer is not None and answer.type == 14
+        assert answer.error.error == ErrorCode.AUTHENTICATION
+        assert reason in answer.error.message
+        assert client.answer() is None  # closed
+        lines = eventually(lambda: [line for line in secured.log().splitlines() if client.address in line])
+    assert len(lines) == 1, lines
+    shown = "\n".join([lines[0], answer.error.message])
+    assert "Traceback" not in shown
+    for piece in re.split(rb"[.:]", data):
+        if len(piece) > 8:
+            assert piece.decode("latin-1") not in shown
+
+
+def test_two_connects_end_the_connection(secured: Secured) -> None:
+    with stranger(secured.broker) as client:
+        assert client.handshake(auth_method_name="token", auth_data=token("app").encode()).type == 3  # type: ignore[union-attr]
+        assert client.handshake(auth_method_name="token", auth_data=token("root").encode()) is None
+
+
+def test_nothing_is_heard_before_connect_is_answered(secured: Secured) -> None:
+    """A password takes its time; what a client says meanwhile ends the connection."""
+    with stranger(secured.broker) as client:
+        connect = pb.CommandConnect(client_version="x", auth_method_name="basic", auth_data=b"reader:sesame")
+        client.send(pb.BaseCommand(type=2, connect=connect))
+        client.send(
+            pb.BaseCommand(type=21, partitionMetadata=pb.CommandPartitionedTopicMetadata(topic="t", request_id=1))
+        )
+        assert client.answer() is None
+
+
+def test_a_proof_that_nobody_asked_for_ends_the_connection(secured: Secured) -> None:
+    with stranger(secured.broker) as client:
+        assert client.handshake(auth_method_name="token", auth_data=token("app").encode()).type == 3  # type: ignore[union-attr]
+        response = pb.AuthData(auth_method_name="token", auth_data=token("root").encode())
+        client.send(pb.BaseCommand(type=37, authResponse=pb.CommandAuthResponse(response=response)))
+        assert client.answer() is None
+
+
+def test_only_a_proxy_speaks_for_others(secured: Secured) -> None:
+    secured.grant("proxy", "produce", "consume")
+    secured.grant("app", "produce", "consume")
+
+    def ask(role: str, original: str) -> list[int]:
+        with stranger(secured.broker) as client:
+            data = token(role).encode()
+            answer = client.handshake(auth_method_name="token", auth_data=data, original_principal=original)
+            assert answer is not None
+            if answer.type == 14:
+                return [answer.error.error]
+            lookup = pb.CommandLookupTopic(topic="persistent://public/default/t", request_id=1)
+            client.send(pb.BaseCommand(type=23, lookupTopic=lookup))
+            found = client.answer()
+            assert found is not None
+            return [0, found.lookupTopicResponse.error if found.lookupTopicResponse.response == 2 else 0]
+
+    assert ask("app", "root") == [ErrorCode.AUTHORIZATION]
+    assert ask("root", "app") == [ErrorCode.AUTHORIZATION]
+    assert ask("proxy", "app") == [0, 0]
+    assert ask("proxy", "stranger") == [0, ErrorCode.AUTHORIZATION]
+    assert ask("proxy", "proxy") == [ErrorCode.AUTHORIZATION]
+
+
+def test_guessing_is_slowed_down_for_the_address_alone(secured: Secured) -> None:
+    address = "127.2.0.1"
+
+    def login(source: str, data: bytes) -> int:
+        with stranger(secured.broker, source) as client:
+            answer = client.handshake(auth_method_name="token", auth_data=data)
+            assert answer is not None
+            return -1 if answer.type == 3 else int(answer.error.error)
+
+    wrong, right = token("root", OTHER_SECRET).encode(), token("root").encode()
+    assert [login(address, wrong) for _ in range(FAILED_LOGINS_MAX)] == [3] * FAILED_LOGINS_MAX
+    assert login(address, right) == ErrorCode.TOO_MANY_REQUESTS
+    assert login("127.2.0.2", right) == -1
+    assert f"{address}: {FAILED_LOGINS_MAX} failed logins (failed_logins_max)" in secured.log()
+
+
+def test_link_commands_need_a_role_that_may_replicate(secured: Secured) -> None:
+    def connect(role: str) -> pb.BaseCommand | None:
+        with stranger(secured.broker) as client:
+            return client.handshake(auth_method_name="magnetar-link", auth_data=token(role).encode())
+
+    answer = connect("linker")
+    assert answer is not None and answer.connected.HasField("geo")
+    answer = connect("app")
+    assert answer is not None and answer.error.error == ErrorCode.AUTHORIZATION
+    with stranger(secured.broker) as client:  # the role alone makes no link: it has to ask to be one
+        assert not client.handshake(auth_method_name="token", auth_data=token("linker").encode()).connected.HasField(
+            "geo"
+        )  # type: ignore[union-attr]
+        client.send(pb.BaseCommand(type=1010, geo_status=pb.CommandGeoStatus(request_id=1)))
+        refused = client.answer()
+        assert refused is not None and refused.error.error == ErrorCode.NOT_ALLOWED
+
+
+# --------------------------------------------------------------------------------------------------- who may do what
+
+
+def test_permissions_decide_and_follow_at_once(secured: Secured) -> None:
+    topic = "persistent://public/default/guarded"
+    with closing(secured.client(pulsar.AuthenticationToken(token("worker")))) as client:
+        for act in (lambda: client.create_producer(topic), lambda: client.subscribe(topic, "s")):
+            with pytest.raises(pulsar.AuthorizationError):
+                act()
+        with pytest.raises(pulsar.AuthorizationError):
+            client.get_topic_partitions(topic)
+        secured.grant("worker", "produce", place="/admin/v2/persistent/public/default/guarded")
+        producer = client.create_producer(topic, send_timeout_millis=1000)
+        producer.send(b"1")
+        with pytest.raises(pulsar.AuthorizationError):
+            client.subscribe(topic, "s")
+        with pytest.raises(pulsar.AuthorizationError):
+            client.create_producer("persistent://public/default/guarded-2")
+        secured.grant("worker", "produce", "consume", place="/admin/v2/persistent/public/default/guarded")
+        consumer = client.subscribe(topic, "s")
+        stats = "/admin/v2/persistent/public/default/guarded/stats"
+        assert len(secured.broker.rest("GET", stats)["publishers"]) == 1
+        secured.broker.rest("DELETE", "/admin/v2/persistent/public/default/guarded/permissions/worker")
+        left = secured.broker.rest("GET", stats)
+        assert left["publishers"] == [] and left["subscriptions"]["s"]["consumers"] == []
+        with pytest.raises(pulsar.PulsarException):
+            producer.send(b"2")
+        with pytest.raises(pulsar.PulsarException):
+            consumer.receive(timeout_millis=1000)
+
+
+def test_an_administrator_of_a_tenant_may_do_everything_in_it_alone(secured: Secured) -> None:
+    secured.broker.rest("PUT", "/admin/v2/tenants/shop", {"allowedClusters": ["solo"], "adminRoles": ["boss"]})
+    rest = as_role(secured, "boss")
+    assert rest("PUT", "/admin/v2/namespaces/shop/orders") == 204
+    assert rest("POST", "/admin/v2/namespaces/shop/orders/permissions/app", ["produce"]) == 204
+    assert rest("GET", "/admin/v2/tenants/shop") == 200
+    assert rest("POST", "/admin/v2/namespaces/public/default/permissions/boss", ["produce"]) == 403
+    assert rest("PUT", "/admin/v2/tenants/mine", {"allowedClusters": ["solo"]}) == 403
+    assert rest("POST", "/admin/v2/tenants/shop", {"allowedClusters": ["solo"], "adminRoles": []}) == 403
+    with closing(secured.client(pulsar.AuthenticationToken(token("boss")))) as client:
+        assert round_trip(client, "persistent://shop/orders/new") == b"hello"
+        with pytest.raises(pulsar.AuthorizationError):
+            client.create_producer("persistent://public/default/not-his")
+
+
+def as_role(secured: Secured, role: str) -> Callable[..., int]:
+    """Asks REST as a role; the status."""
+
+    def ask(method: str, path: str, body: object = None) -> int:
+        request = urllib.request.Request(
+            secured.broker.web + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token(role)}"} if role else {}),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            assert "reason" in json.loads(error.read())
+            return error.code
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("root", [200, 200, 200, 200, 200, 200]),
+        ("monitor", [200, 200, 200, 200, 403, 403]),
+        ("app", [403, 403, 403, 200, 403, 403]),
+        ("", [401, 401, 401, 401, 401, 401]),
+    ],
+)
+def test_pages_need_roles(secured: Secured, role: str, expected: list[int]) -> None:
+    paths = ["/", "/metrics", "/geo/v1/status", "/openapi.json", "/admin/v2/tenants", NAMESPACE]
+    ask = as_role(secured, role)
+    assert [ask("GET", path) for path in paths] == expected
+
+
+def test_a_list_of_topics_shows_what_one_may_see(secured: Secured) -> None:
+    for name in ("seen", "unseen"):
+        secured.broker.rest("PUT", f"/admin/v2/persistent/public/default/list-{name}")
+    secured.grant("looker", "consume", place="/admin/v2/persistent/public/default/list-seen")
+
+    def topics(role: str) -> list[str] | int:
+        with stranger(secured.broker) as client:
+            client.handshake(auth_method_name="token", auth_data=token(role).encode())
+            ask = pb.CommandGetTopicsOfNamespace(request_id=1, namespace="public/default", mode=2)
+            client.send(pb.BaseCommand(type=32, getTopicsOfNamespace=ask))
+            answer = client.answer()
+            assert answer is not None
+            return int(answer.error.error) if answer.type == 14 else list(answer.getTopicsOfNamespaceResponse.topics)
+
+    assert topics("looker") == ["persistent://public/default/list-seen"]
+    assert topics("nobody-at-all") == ErrorCode.AUTHORIZATION
+    found = topics("root")
+    assert isinstance(found, list) and "persistent://public/default/list-unseen" in found
+
+
+# ------------------------------------------------------------------------------------------------ what changes meanwhile
+
+
+def test_a_client_brings_a_new_token_before_the_old_one_ends(secured: Secured) -> None:
+    secured.grant("app", "produce", "consume")
+    made: list[str] = []
+
+    def supplier() -> str:
+        made.append(token("app", exp=int(time.time()) + 3))
+        return made[-1]
+
+    with closing(secured.client(pulsar.AuthenticationToken(supplier))) as client:
+        producer = client.create_producer("refreshed")
+        eventually(lambda: len(made) >= 4, what="the client was asked for new tokens")
+        producer.send(b"still here")
+        publishers = secured.broker.rest("GET", "/admin/v2/persistent/public/default/refreshed/stats")["publishers"]
+        assert len(publishers) == 1 and "has expired" not in secured.log().partition("refreshed")[2]
+
+
+def test_who_brings_no_new_token_is_closed_at_the_end_of_the_old(secured: Secured) -> None:
+    for refreshes in (False, True):
+        with stranger(secured.broker) as client:
+            data = token("app", exp=int(time.time()) + 2).encode()
+            flags = pb.FeatureFlags(supports_auth_refresh=refreshes)
+            answer = client.handshake(auth_method_name="token", auth_data=data, feature_flags=flags)
+            assert answer is not None and answer.type == 3
+            if refreshes:
+                challenge = client.answer()
+                assert challenge is not None and challenge.type == 36
+                other = pb.AuthData(auth_method_name="token", auth_data=token("root").encode())
+                client.send(pb.BaseCommand(type=37, authResponse=pb.CommandAuthResponse(response=other)))
+            assert client.answer() is None
+    assert "presented itself as another one" in secured.log()
+
+
+def test_keys_and_certificates_change_while_it_runs(tmp_path: Path) -> None:
+    secured = Secured(tmp_path)
+    secured.world.start()
+    try:
+        new = os.urandom(64)
+
+        def login(key: bytes) -> bool:
+            with stranger(secured.broker) as client:
+                answer = client.handshake(auth_method_name="token", auth_data=token("root", key).encode())
+                return answer is not None and answer.type == 3
+
+        assert login(SECRET) and not login(new)
+        _private(tmp_path / "secret.key", b"too short")
+        eventually(lambda: "what was in force stays" in secured.log())
+        assert login(SECRET)
+        _private(tmp_path / "next.key", base64.b64encode(new))
+        (tmp_path / "next.key").replace(tmp_path / "secret.key")
+        eventually(lambda: login(new), what="the new key is in force")
+        assert not login(SECRET)
+
+        def issuer(trusted: Authority, *own: Path) -> str:
+            context = ssl.create_default_context(cafile=str(trusted.file))
+            if own:
+                context.load_cert_chain(*own)
+            with (
+                socket.create_connection(("127.0.0.1", secured.broker.pulsar_tls_port), timeout=20) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as connection,
+            ):
+                # The client's certificate is judged after the handshake (TLS 1.3): only an answer tells.
+                connection.settimeout(20)
+                connect = pb.CommandConnect(client_version="x", auth_method_name="tls")
+                connection.sendall(encode(pb.BaseCommand(type=2, connect=connect)))
+                if not connection.recv(1):
+                    raise ConnectionError("closed")
+                return str(connection.getpeercert()["issuer"])  # type: ignore[index]
+
+        old_client = secured.authority.sign("app", "client")
+        assert "'ca'" in issuer(secured.authority, *old_client)
+        other = Authority(tmp_path, "other")
+        certificate, key = other.sign("server", "new")
+        shutil.copy(other.file, tmp_path / "ca.pem.new")
+        (tmp_path / "ca.pem.new").replace(tmp_path / "ca.pem")
+        certificate.replace(tmp_path / "server.cert.pem")
+        key.replace(tmp_path / "server.key.pem")
+
+        def changed() -> bool:
+            try:
+                return "'other'" in issuer(other)
+            except (OSError, ssl.SSLError):
+                return False
+
+        eventually(changed, what="the new certificate is in force")
+        with pytest.raises(OSError):
+            issuer(other, *old_client)  # signed by an authority that is trusted no more
+        assert "'other'" in issuer(other, *other.sign("app", "client-2"))
+    finally:
+        secured.world.close()
+
+
+def test_old_versions_of_tls_are_refused(secured: Secured) -> None:
+    context = ssl.create_default_context(cafile=str(secured.authority.file))
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    for port in (secured.broker.pulsar_tls_port, secured.broker.https_port):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain, pytest.raises(ssl.SSLError):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_no_secret_is_in_the_log_or_the_list_of_processes(secured: Secured) -> None:
+    log = secured.log()
+    assert secured.broker.process is not None
+    pid = secured.broker.process.pid
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode() if Path("/proc").exists() else ""
+    for text in (log, arguments):
+        for secret in (base64.b64encode(SECRET).decode(), "sesame", token("root"), token("app")):
+            assert secret not in text

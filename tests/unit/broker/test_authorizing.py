@@ -1,0 +1,193 @@
+"""The table of `broker.authorizing`, cell by cell, written down anew from its text."""
+
+import pytest
+
+from magnetar.broker.authorizing import Authorizer, Operation
+from magnetar.broker.credentials import Identity
+from magnetar.broker.logins import ADDRESSES_MAX, FailedLogins, host_of
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.security import AuthorizationConfig
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.metadata.keys import tenant_key
+from magnetar.metadata.permissions import ROLES_PER_PLACE_MAX, Action, grant, revoke, revoke_all
+from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
+from magnetar.metadata.resources import Resources
+
+ORDERS = NamespaceName("shop", "orders")
+BILLS = NamespaceName("shop", "bills")
+TOPIC = TopicName.parse("persistent://shop/orders/new")
+PARTITION = TopicName.parse("persistent://shop/orders/new-partition-3")
+OTHER = TopicName.parse("persistent://shop/orders/old")
+ALL = list(Operation)
+
+
+def world() -> Resources:
+    made = Resources("here")
+    made.apply(made.create_cluster("here", ClusterData()))
+    made.apply(made.create_tenant("shop", TenantInfo(["boss"], ["here"])))
+    made.apply(made.create_tenant("bank", TenantInfo(["banker"], ["here"])))
+    for namespace in (ORDERS, BILLS):
+        made.apply(made.create_namespace(namespace, Policies()))
+    for place, role, actions in (
+        (ORDERS, "producer", [Action.PRODUCE]),
+        (ORDERS, "consumer", [Action.CONSUME]),
+        (ORDERS, "link", [Action.REPLICATE]),
+        (TOPIC, "narrow", [Action.PRODUCE, Action.CONSUME]),
+        (TOPIC, "consumer", [Action.PRODUCE]),
+    ):
+        made.apply(grant(made, place, role, actions))
+    return made
+
+
+def authorizer(resources: Resources | None = None) -> Authorizer:
+    config = AuthorizationConfig(superusers=["root"], replicate_roles=["pipeline"], monitor_roles=["monitor"])
+    return Authorizer(config, resources or world())
+
+
+IDENTIFIED, MONITOR, LOOK, PRODUCE = Operation.IDENTIFIED, Operation.MONITOR, Operation.LOOK, Operation.PRODUCE
+CONSUME, REPLICATE, TENANT = Operation.CONSUME, Operation.REPLICATE, Operation.TENANT
+NARROW = {IDENTIFIED}
+
+TABLE = {
+    "root": (set(ALL), set(ALL), set(ALL)),
+    "boss": ({IDENTIFIED, LOOK, PRODUCE, CONSUME, TENANT},) * 3,
+    "banker": (NARROW,) * 3,
+    "producer": ({IDENTIFIED, LOOK, PRODUCE}, {IDENTIFIED, LOOK, PRODUCE}, NARROW),
+    "consumer": ({IDENTIFIED, LOOK, PRODUCE, CONSUME}, {IDENTIFIED, LOOK, CONSUME}, NARROW),
+    "narrow": ({IDENTIFIED, LOOK, PRODUCE, CONSUME}, NARROW, NARROW),
+    "link": ({IDENTIFIED, REPLICATE}, {IDENTIFIED, REPLICATE}, NARROW),
+    "pipeline": ({IDENTIFIED, REPLICATE},) * 3,
+    "monitor": ({IDENTIFIED, MONITOR},) * 3,
+    "stranger": (NARROW,) * 3,
+    "": (NARROW,) * 3,
+}
+"""Role -> what it may do with: the topic, the namespace of it, another namespace of its tenant."""
+
+
+@pytest.mark.parametrize("role", TABLE)
+def test_every_role_and_operation(role: str) -> None:
+    it = authorizer()
+    for place, expected in zip((TOPIC, ORDERS, BILLS), TABLE[role], strict=True):
+        assert {operation for operation in ALL if it.allowed(Identity(role, "token"), operation, place)} == expected
+
+
+def test_a_partition_has_the_permissions_of_its_topic() -> None:
+    it = authorizer()
+    assert it.allowed(Identity("narrow", "token"), PRODUCE, PARTITION)
+    assert not it.allowed(Identity("narrow", "token"), PRODUCE, OTHER)
+
+
+def test_a_tenant_alone_and_nothing_in_particular() -> None:
+    it = authorizer()
+    assert it.allowed(Identity("boss", "token"), TENANT, "shop")
+    assert not it.allowed(Identity("boss", "token"), TENANT, "bank")
+    assert not it.allowed(Identity("boss", "token"), TENANT, "nowhere")
+    for role in ("boss", "producer", "link"):
+        for operation in ALL:
+            assert it.allowed(Identity(role, "token"), operation) is (operation is IDENTIFIED)
+
+
+def test_a_proxy_and_whom_it_speaks_for_both_need_it() -> None:
+    it = authorizer()
+    for role, original, may in (
+        ("producer", "boss", True),
+        ("producer", "consumer", False),
+        ("consumer", "boss", False),
+    ):
+        assert it.allowed(Identity(role, "token", None, original), PRODUCE, ORDERS) is may
+    with pytest.raises(BrokerError, match="role consumer for boss may not produce to shop/orders") as caught:
+        it.check(Identity("consumer", "token", None, "boss"), PRODUCE, ORDERS)
+    assert caught.value.code is ErrorCode.AUTHORIZATION
+
+
+def test_what_a_role_may_see_of_a_list() -> None:
+    it = authorizer()
+    assert it.visible(Identity("narrow", "token"), [str(TOPIC), str(PARTITION), str(OTHER)]) == [
+        str(TOPIC),
+        str(PARTITION),
+    ]
+
+
+def test_links_for_one_namespace_or_all() -> None:
+    it = authorizer()
+    assert [role for role in TABLE if it.links_at_all(Identity(role, "token"))] == ["root", "link", "pipeline"]
+
+
+def test_permissions_are_stored_by_role_and_come_back() -> None:
+    before = world()
+    stored: dict[str, bytes] = {}
+    for place, role in ((ORDERS, "cn=a/b, o=c"), (TOPIC, "ü%/x")):
+        change = grant(before, place, role, [Action.PRODUCE])
+        before.apply(change)
+        stored |= change.puts
+    for key, value in before.permissions._places.items():
+        assert key.startswith("permissions/") and value
+    after = world()
+    for key, data in stored.items():
+        after.apply(Change(puts={key: data}))
+    assert after.permissions.of(ORDERS) == before.permissions.of(ORDERS)
+    assert "cn=a/b, o=c" in after.permissions.of(ORDERS) and "ü%/x" in after.permissions.of(TOPIC)
+    before.apply(revoke(before, ORDERS, "cn=a/b, o=c"))
+    before.apply(revoke_all(before, TOPIC))
+    assert "cn=a/b, o=c" not in before.permissions.of(ORDERS) and not before.permissions.of(TOPIC)
+
+
+def test_permissions_that_cannot_be() -> None:
+    it = world()
+    for role in ("", " a", "a\n", "x" * 513):
+        with pytest.raises(PreconditionFailed):
+            grant(it, ORDERS, role, [Action.PRODUCE])
+    with pytest.raises(PreconditionFailed, match="at least one"):
+        grant(it, ORDERS, "a", [])
+    with pytest.raises(NotFound):
+        grant(it, NamespaceName("shop", "missing"), "a", [Action.PRODUCE])
+    for number in range(ROLES_PER_PLACE_MAX):
+        it.apply(grant(it, BILLS, f"r{number}", [Action.CONSUME]))
+    with pytest.raises(PreconditionFailed, match="the most allowed"):
+        grant(it, BILLS, "one-more", [Action.CONSUME])
+    it.apply(grant(it, BILLS, "r7", [Action.PRODUCE]))
+
+
+def test_a_namespace_takes_its_permissions_with_it() -> None:
+    it = world()
+    it.apply(it.delete_namespace(ORDERS, []))
+    it.apply(it.create_namespace(ORDERS, Policies()))
+    assert not it.permissions.of(ORDERS) and not it.permissions.of(TOPIC)
+
+
+def test_actions_of_later_versions_allow_nothing() -> None:
+    it = world()
+    it.apply(Change(puts={"permissions/namespaces/shop/orders/new": b'["produce","teleport"]'}))
+    assert it.permissions.of(ORDERS)["new"] == {Action.PRODUCE}
+
+
+def test_administrators_change_with_the_tenant() -> None:
+    it = world()
+    change = it.update_tenant("shop", TenantInfo(["deputy"], ["here"]))
+    assert tenant_key("shop") in change.puts
+    it.apply(change)
+    check = authorizer(it)
+    assert check.allowed(Identity("deputy", "token"), TENANT, ORDERS)
+    assert not check.allowed(Identity("boss", "token"), TENANT, ORDERS)
+
+
+def test_failed_logins_make_an_address_wait() -> None:
+    it = FailedLogins(3, 1000)
+    assert [it.failed("a", at) for at in (0, 10, 20)] == [False, False, True]
+    assert (it.waits_ms("a", 20), it.waits_ms("a", 1019), it.waits_ms("a", 1020), it.waits_ms("b", 20)) == (
+        1000,
+        1,
+        0,
+        0,
+    )
+    assert [it.failed("a", at) for at in (1020, 1030, 1040)] == [False, False, True]
+    assert [it.failed("c", at) for at in (0, 900, 1900, 2000)] == [False, False, False, False]
+    for number in range(ADDRESSES_MAX + 5):
+        it.failed(f"x{number}", 5000)
+    assert len(it) == ADDRESSES_MAX
+
+
+def test_hosts() -> None:
+    assert [host_of(text) for text in ("1.2.3.4:5", "[::1]:5", "::1:5", "?")] == ["1.2.3.4", "::1", "::1", "?"]
