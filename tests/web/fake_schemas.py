@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from magnetar.broker.schemacontrol import DoneVersion, all_of, listed, one_of, refused
+from magnetar.broker.schemacontrol import DoneVersion, all_of, history_of, listed, one_of, refused
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import NotFound
@@ -44,6 +44,9 @@ class FakeSchemas:
 
     def schemas(self, topic: str) -> list[dict[str, Any]]:
         return all_of(self.registry, str(TopicName.parse(topic).base))
+
+    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+        return history_of(self.registry, str(TopicName.parse(topic).base))
 
     def schema(self, topic: str, version: int | None) -> dict[str, Any]:
         return one_of(self.registry, str(TopicName.parse(topic).base), version)
@@ -154,6 +157,9 @@ CASES: list[Case] = [
     ("GET", "/geo/v1/schemas/public/default", None, 200),
     ("GET", "/geo/v1/schemas/public/missing", None, 404),
     ("GET", f"/geo/v1/schemas/public/{BAD}", None, 412),
+    ("GET", "/geo/v1/schemas/public/default/with-schema", None, 200),
+    ("GET", "/geo/v1/schemas/public/missing/t", None, 404),
+    ("GET", f"/geo/v1/schemas/public/default/{BAD}%00", None, 412),
 ]
 for _policy, _method, _good, _wrong in (
     ("schemaCompatibilityStrategy", "PUT", '"BACKWARD"', '"SIDEWARD"'),

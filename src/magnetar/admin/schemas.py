@@ -137,6 +137,18 @@ async def list_schemas(call: Call) -> Any:
     return call.control.schema_topics(str(call.existing_namespace()))
 
 
+@own_schemas.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}",
+    "All schemas of a topic that can be read by number: in force, deleted, or foreign (read by number alone, never in force).",
+    errors=(404, 412),
+    reply='[{"version": 0, "type": "AVRO", "timestamp": 0, "data": "{...}", "properties": {}, "state": "in force"}]',
+)
+async def list_history(call: Call) -> Any:
+    """The oldest first."""
+    return call.control.schema_history(str(call.topic()))
+
+
 NAMESPACE = "/{tenant}/{namespace}"
 
 

@@ -34,6 +34,12 @@ class SchemaControl(Protocol):
         """The schemas of a topic that are in force, ascending (`described`)."""
         ...
 
+    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+        """All schemas of a topic that can be read by number, ascending (`described`), with `state`: `in force`, `deleted` or
+        `foreign`.
+        """
+        ...
+
     def schema(self, topic: str, version: int | None) -> dict[str, Any]:
         """One schema, the newest unless a version is named; by version also one that was deleted.
 
@@ -125,6 +131,16 @@ def all_of(registry: Registry, id_: str) -> list[dict[str, Any]]:
     return [described(version, record) for version, record in found if record is not None]
 
 
+def history_of(registry: Registry, id_: str) -> list[dict[str, Any]]:
+    """`SchemaControl.schema_history` of a topic."""
+    live = {version for version, _ in registry.live(id_)}
+
+    def state(version: int, record: Record) -> str:
+        return "in force" if version in live else "foreign" if record.foreign else "deleted"
+
+    return [described(version, record) | {"state": state(version, record)} for version, record in registry.every(id_)]
+
+
 def one_of(registry: Registry, id_: str, version: int | None) -> dict[str, Any]:
     """`SchemaControl.schema` of a topic."""
     if version is None:
@@ -166,6 +182,10 @@ class SchemaController:
     def schemas(self, topic: str) -> list[dict[str, Any]]:
         """The schemas of a topic."""
         return all_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
+
+    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+        """All schemas that can be read."""
+        return history_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
 
     def schema(self, topic: str, version: int | None) -> dict[str, Any]:
         """One schema."""

@@ -18,6 +18,9 @@ from magnetar.schemas.across import Held, Underway, digest, rows, summary, under
 from magnetar.schemas.compatibility import Strategy, identity
 from magnetar.schemas.types import Definition
 
+IN_FORCE: Final = "in force"
+"""The state of schemas that new ones are compared with."""
+
 ANSWER_S: Final = 10.0
 """How long one cluster may take to answer when all are asked: one that is away is named, the others' answers come."""
 
@@ -81,9 +84,14 @@ class Answer(NamedTuple):
 
 
 def _held(client: AdminClient, name: TopicName, strategy: str) -> Held:
-    listed = client.get(path_of(name, "schemas"))["getSchemaResponses"]
-    live = [(one["version"], definition_from(one["type"], one["data"], one["properties"])) for one in listed]
-    return Held(Strategy(strategy), live)
+    space = name.namespace_name
+    path = f"/geo/v1/schemas/{segment(space.tenant)}/{segment(space.local)}/{segment(name.local)}"
+    told = [
+        (one["version"], definition_from(one["type"], one["data"], one["properties"]), str(one["state"]))
+        for one in client.get(path)
+    ]
+    live = [(version, definition) for version, definition, state in told if state == IN_FORCE]
+    return Held(Strategy(strategy), live, [one for one in told if one[2] != IN_FORCE])
 
 
 def _replicates_to(client: AdminClient, name: TopicName) -> frozenset[str]:
@@ -173,7 +181,8 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
             "schema": digest(row.identity),
             "type": row.identity.type.name,
             "what": summary(row.definition),
-            "versions": dict(row.versions),
+            "versions": {cluster: place.version for cluster, place in row.places.items()},
+            "states": {cluster: place.state or IN_FORCE for cluster, place in row.places.items()},
         }
         for row in table
     ]
@@ -181,14 +190,17 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
         print_json({"topic": str(name.base), "schemas": lines, "unreachable": failures})
     elif lines:
         flat = [
-            line | {cluster: str(row.versions[cluster]) if cluster in row.versions else "-" for cluster in held}
+            line | {cluster: str(row.places.get(cluster, "-")) for cluster in held}
             for line, row in zip(lines, table, strict=True)
         ]
         print_rows(flat, ("schema", "type", "what", *held), as_json=False)
     elif held:
         print_line(f"{name.base} has no schema in {', '.join(held)}")
-    missing = sum(cluster not in row.versions for row in table for cluster in held)
-    if missing:
-        failures.append(f"the clusters differ: {missing} of {len(table) * len(held)} places have no version")
+    missing = sum(cluster not in row.places for row in table for cluster in held)
+    partly = sum(not row.everywhere_in_force for row in table)
+    if missing or partly:
+        what = [f"{missing} of {len(table) * len(held)} places have no version"] if missing else []
+        what += [f"{partly} schemas are not in force everywhere"] if partly else []
+        failures.append(f"the clusters differ: {', '.join(what)}")
     if failures:
         raise MagnetarError("; ".join(failures))

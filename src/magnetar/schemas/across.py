@@ -26,20 +26,42 @@ DIGEST_CHARACTERS: Final = 12
 """Of an identity in tables: enough to tell the schemas of a topic apart."""
 
 
+class Place(NamedTuple):
+    """Where a schema is in one cluster.
+
+    Attributes:
+        version: its number there.
+        state: "", `deleted` or `foreign`.
+    """
+
+    version: int
+    state: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.state})" if self.state else str(self.version)
+
+
 class Held(NamedTuple):
     """What one cluster has.
 
     Attributes:
         strategy: that holds for the topic there.
         live: (version, schema) of those in force, ascending.
+        others: (version, schema, state) of those that can only be read by number: deleted, or foreign.
     """
 
     strategy: Strategy
     live: Sequence[tuple[int, Definition]]
+    others: Sequence[tuple[int, Definition, str]] = ()
 
     def identities(self) -> dict[Identity, int]:
-        """Version by identity."""
+        """Version by identity, of those in force."""
         return {identity(definition): version for version, definition in self.live}
+
+    def readable(self) -> dict[Identity, Place]:
+        """Where each schema is that messages may have been written with; in force before otherwise."""
+        found = {identity(definition): Place(version, state) for version, definition, state in self.others}
+        return found | {key: Place(version) for key, version in self.identities().items()}
 
 
 class Row(NamedTuple):
@@ -48,12 +70,17 @@ class Row(NamedTuple):
     Attributes:
         identity: what makes it the same everywhere.
         definition: as the first cluster that has it wrote it down.
-        versions: by cluster.
+        places: by cluster.
     """
 
     identity: Identity
     definition: Definition
-    versions: Mapping[str, int]
+    places: Mapping[str, Place]
+
+    @property
+    def everywhere_in_force(self) -> bool:
+        """Whether it is in force wherever it is."""
+        return not any(place.state for place in self.places.values())
 
 
 class Underway(NamedTuple):
@@ -74,12 +101,14 @@ class Underway(NamedTuple):
 
 def rows(held: Mapping[str, Held]) -> list[Row]:
     """All schemas of a topic by content: those with low versions first."""
-    found: dict[Identity, tuple[Definition, dict[str, int]]] = {}
+    found: dict[Identity, tuple[Definition, dict[str, Place]]] = {}
     for cluster, one in held.items():
-        for version, definition in one.live:
-            found.setdefault(identity(definition), (definition, {}))[1][cluster] = version
-    made = [Row(key, definition, versions) for key, (definition, versions) in found.items()]
-    return sorted(made, key=lambda row: (min(row.versions.values()), -len(row.versions), row.identity))
+        definitions = [(definition) for _, definition, _ in one.others] + [definition for _, definition in one.live]
+        written = {identity(definition): definition for definition in definitions}
+        for key, place in one.readable().items():
+            found.setdefault(key, (written[key], {}))[1][cluster] = place
+    made = [Row(key, definition, places) for key, (definition, places) in found.items()]
+    return sorted(made, key=lambda row: (min(row.places.values()), -len(row.places), row.identity))
 
 
 def underway(
@@ -95,7 +124,7 @@ def underway(
     Raises:
         SchemaInvalid: the new one is none.
     """
-    known = {cluster: one.identities() for cluster, one in held.items()}
+    known = {cluster: one.readable() for cluster, one in held.items()}
     mine = identity(new) if new is not None else None
     found = []
     for source, target in links:

@@ -287,6 +287,11 @@ class Registry:
         record = found.records.get(version) if found else None
         return None if record is None or record.deleted else record
 
+    def every(self, id_: str) -> list[tuple[int, Record]]:
+        """(version, record) of all schemas that can be read by number, ascending."""
+        found = self._topics.get(id_)
+        return [(version, record) for version, record in found.records.items() if not record.deleted] if found else []
+
     def find(self, id_: str, definition: Definition) -> int | None:
         """The version that an equal schema has, if it is in force.
 

@@ -62,7 +62,7 @@ def plan(broker: FakeBroker, *schemas: str, strategy: str = "FULL", ok: bool = T
         {"version": version, "type": "AVRO", "timestamp": 0, "data": data, "properties": {}}
         for version, data in enumerate(schemas)
     ]
-    broker.answer(f"GET {AT}/schemas", {"getSchemaResponses": listed})
+    broker.answer("GET /geo/v1/schemas/public/default/t", [one | {"state": "in force"} for one in listed])
     broker.answer("GET /admin/v2/namespaces/public/default/replication", ["a", "b"])
 
 
@@ -157,6 +157,12 @@ def test_diff_compares_by_content(pair: Pair, run: Run) -> None:
     shown = [line.split() for line in answer.out.splitlines() if "AVRO" in line]
     assert sorted(line[-2:] for line in shown) == [["-", "1"], ["0", "0"], ["1", "-"]]
     assert one_line(answer) == "the clusters differ: 2 of 6 places have no version"
+    plan(b, A)
+    told = [{"version": 5, "type": "AVRO", "timestamp": 0, "data": AB, "properties": {}, "state": "foreign"}]
+    b.answer("GET /geo/v1/schemas/public/default/t", b.answers["GET /geo/v1/schemas/public/default/t"][1] + told)
+    answer = run("schemas", "diff", "t", "-c", config)
+    assert "5 (foreign)" in answer.out
+    assert one_line(answer) == "the clusters differ: 1 schemas are not in force everywhere"
     for broker in (a, b):
         plan(broker)
     assert run("schemas", "diff", "t", "-c", config).out == "persistent://public/default/t has no schema in a, b\n"
