@@ -45,6 +45,7 @@ class Snapshot:
     links: list[LinkState] = field(default_factory=list)
     replicated: list[dict[str, Any]] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    incoming: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
@@ -72,6 +73,7 @@ async def metrics(call: Call) -> web.Response:
         call.control.links(),
         await collect(call, call.control.replicated_topics(), METRIC_SUBSCRIPTIONS_MAX),
         call.control.replication_metrics()["counters"],
+        call.control.geo_status().get("incoming", {}),
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(snapshot, call.info.cluster, call.info.version))
@@ -236,6 +238,17 @@ class Figures(Collector):
         rows = [(list(labels), count) for labels, count in sorted(blocked.items())]
         yield self._gauge("magnetar_link_blocked_topics", "Blocked topics.", ["remote_cluster", "reason"], rows)
         yield self._schema_conflicts()
+        incoming = sorted(self._seen.incoming.items())
+        for name, key, text in (
+            ("magnetar_link_schemas_total", "schemas", "Schemas got or made here for an incoming link."),
+            (
+                "magnetar_link_schema_dropped_total",
+                "schemas_dropped",
+                "Entries stored without a version: nobody can explain it.",
+            ),
+        ):
+            rows = [([source], state.get(key, 0)) for source, state in incoming if isinstance(state, dict)]
+            yield self._counter(name, text, ["remote_cluster"], rows)
         backlog = [
             ([_namespace(topic["topic"]), topic["topic"], link["target"]], topic["lag_messages"])
             for link in self._seen.links

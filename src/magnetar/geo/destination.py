@@ -326,10 +326,19 @@ class LinkDestination(Handshakes):
     # ----------------------------------------------------------------------------------------------------------- status
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """Per source cluster: uuid, since, last seen, what came since this broker's start."""
+        """Per source cluster: uuid, since, last seen, what came since this broker's start; schemas that were got or made for
+        its link, and entries whose schema version nobody could explain.
+        """
         nothing = {"entries": 0, "messages": 0, "bytes": 0}
         return {
-            source: {"uuid": uuid, "since_ms": since, "seen_ms": seen, **self.incoming.get(source, nothing)}
+            source: {
+                "uuid": uuid,
+                "since_ms": since,
+                "seen_ms": seen,
+                **self.incoming.get(source, nothing),
+                "schemas": self.schemas.learnt[source],
+                "schemas_dropped": self.schemas.dropped[source],
+            }
             for source, (uuid, since, seen) in self.peers.known().items()
         }
 
