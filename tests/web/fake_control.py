@@ -35,6 +35,7 @@ class FakeTopic:
     messages: list[bytes] = field(default_factory=list)
     producers: int = 0
     terminated: bool = False
+    compacting: bool = False
 
 
 def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
@@ -264,6 +265,15 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata):
 
     def truncate(self, topic: str, done: Done) -> None:
         self._soon(done, self._topic(topic).messages.clear)
+
+    def compact(self, topic: str) -> None:
+        found = self._topic(topic)
+        if found.compacting:
+            raise Conflict(f"compaction of {topic} is running already")
+        found.compacting = True
+
+    def compaction_status(self, topic: str) -> dict[str, str]:
+        return {"status": "RUNNING" if self._topic(topic).compacting else "NOT_RUN", "lastError": ""}
 
     def terminate(self, topic: str, done: DonePosition) -> None:
         self._topic(topic).terminated = True

@@ -292,6 +292,15 @@ def _topic_cases(base: str, missing: str, persistent: bool) -> list[Case]:
         ("DELETE", f"{base}/many/truncate", None, stored),
         ("DELETE", f"{missing}/t/truncate", None, 404),
         ("DELETE", f"{base}/a%2Fb/truncate", None, 412),
+        ("GET", f"{base}/t/compaction", None, 200 if persistent else 405),
+        ("GET", f"{base}/many/compaction", None, 200 if persistent else 405),
+        ("GET", f"{missing}/t/compaction", None, 404),
+        ("GET", f"{base}/a%2Fb/compaction", None, 412),
+        ("PUT", f"{base}/t/compaction", None, stored),
+        ("PUT", f"{base}/compacting/compaction", None, 409 if persistent else 405),
+        ("PUT", f"{base}/many/compaction", None, stored),
+        ("PUT", f"{missing}/t/compaction", None, 404),
+        ("PUT", f"{base}/a%2Fb/compaction", None, 412),
         ("POST", f"{base}/t/terminate", None, looked),
         ("POST", f"{missing}/t/terminate", None, 404),
         ("POST", f"{base}/many/terminate", None, 405),
@@ -485,6 +494,8 @@ async def prepare(world: World) -> None:
     prepare_policies(world)
     for base in (P, NP):
         await world.have(("PUT", f"{base}/t", None), ("PUT", f"{base}/many/partitions", "3"))
+        await world.have(("PUT", f"{base}/compacting", None))
+    await world.have(("PUT", f"{P}/compacting/compaction", None))
     for name, topic in world.control.existing.items():
         topic.subscriptions["s"] = {"consumers": 0}
         topic.messages = [b"one", b"two"]

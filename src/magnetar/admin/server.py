@@ -11,6 +11,7 @@ from aiohttp import web
 from magnetar.admin.brokers import brokers, lookup
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, tenants
+from magnetar.admin.compaction import compaction
 from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
 from magnetar.admin.gate import Gate
@@ -61,6 +62,7 @@ GROUPS: Final = (
     subscriptions,
     topic_policies,
     own_topic_policies,
+    compaction,
     deduplication,
     idempotency,
     permissions,

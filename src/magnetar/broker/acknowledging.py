@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.dispatch.surroundings import DispatchLog, Surroundings
@@ -51,6 +52,7 @@ class AckedSubscription(ABC):
         on_acked: told what consumers and operators here acknowledge (a replicated subscription); None: nobody asks.
         on_expired: told what expires here, after < p <= up_to.
         withdrawals: of the topic; None: nothing is ever withdrawn (tests).
+        compacted: of the topic, when its consumer reads compacted.
     """
 
     name: str
@@ -67,6 +69,7 @@ class AckedSubscription(ABC):
         self.on_acked: OnAcked | None = None
         self.on_expired: OnExpired | None = None
         self.withdrawals: Withdrawals | None = None
+        self.compacted: Compacted | None = None
 
     @abstractmethod
     def disconnect_all(self) -> None:
@@ -256,6 +259,8 @@ class AckedSubscription(ABC):
         """The cursor was moved anywhere: what is withdrawn stays so."""
         if self.withdrawals:
             self.withdrawals.cover(self.cursor)
+        if self.compacted is not None:
+            self.compacted.cover(self.cursor)
 
     @property
     def expired(self) -> Position:

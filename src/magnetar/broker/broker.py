@@ -10,6 +10,7 @@ from typing import Final
 from magnetar.broker.access import NO_SECURITY, Access
 from magnetar.broker.catalog import Catalog
 from magnetar.broker.changes import create_partitions
+from magnetar.broker.compactions import Compactions
 from magnetar.broker.control import Done
 from magnetar.broker.credentials import Keys
 from magnetar.broker.deduplicating import CURSOR_NAME
@@ -152,6 +153,7 @@ class Broker:
         self.fences = Fences(self, stored)
         self.schemas = Schemas(self, stored)
         self.nonpersistent = NonPersistentTopics(self)
+        self.compactions = Compactions(self, stored)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
         self._load(stored, recovered)
         self.idempotencies.started()
@@ -195,6 +197,8 @@ class Broker:
             self.replication.added(topic)
             self.deduplications.added(topic, stored.get(self.deduplications.key(topic)))
             self.idempotencies.added(topic)
+            self.compactions.added(topic)
+        self.compactions.started()
         self.replication.started()
 
     def add_topic(
@@ -253,6 +257,7 @@ class Broker:
         self._fenced.discard(topic.text)
         self.links.removed(topic)
         self.idempotencies.removed(topic)
+        self.compactions.removed(topic)
         self.replication.removed(topic)
         self.metasync.topic_removed(topic.name)
 

@@ -277,6 +277,7 @@ class Catalog:
         deletes += self._broker.fences.deletion(topic.text)
         deletes += self._broker.replication.deletion(topic)
         deletes += self._broker.schemas.deletion(topic)
+        deletes += self._broker.compactions.deletion(topic)
         puts = {}
         if self._broker.links.replicated(topic.name):
             puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
@@ -494,6 +495,8 @@ class Catalog:
             self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
         try:
+            if command.read_compacted and topic is not None:
+                self._broker.compactions.read(subscription, topic, consumer.sub_type)
             subscription.add_consumer(
                 consumer,
                 command.keySharedMeta if command.HasField("keySharedMeta") else None,

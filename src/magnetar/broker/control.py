@@ -264,6 +264,22 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, Protocol):
         """Acknowledge everything in every subscription and delete closed ledgers that nothing else needs."""
         ...
 
+    def compact(self, topic: str) -> None:
+        """Begin to compact a topic (or one partition).
+
+        Raises:
+            NotFound: no such topic. Conflict: it is being compacted.
+        """
+        ...
+
+    def compaction_status(self, topic: str) -> dict[str, str]:
+        """How the last compaction since the broker's start went: `status` (NOT_RUN, RUNNING, SUCCESS, ERROR), `lastError`.
+
+        Raises:
+            NotFound: no such topic.
+        """
+        ...
+
     def terminate(self, topic: str, done: DonePosition) -> None:
         """No more publishing; the position of the last message."""
         ...

@@ -332,6 +332,16 @@ class Controller(FailoverController, SchemaController, MetadataController):
 
         self._enter(clear)
 
+    def compact(self, topic: str) -> None:
+        """Begin to compact a topic."""
+        found = self._topic(topic)
+        self._enter(lambda: self._broker.compactions.trigger(found))
+
+    def compaction_status(self, topic: str) -> dict[str, str]:
+        """How the last compaction went."""
+        status = self._broker.compactions.status(self._topic(topic))
+        return {"status": status.state, "lastError": status.error}
+
     def terminate(self, topic: str, done: DonePosition) -> None:
         """No more publishing."""
         found = self._topic(topic)

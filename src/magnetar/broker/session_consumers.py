@@ -223,8 +223,12 @@ class SessionConsumers:
         if consumer is None:
             return
         topic = self._broker.topics[consumer.subscription.topic]
-        last = topic.last_message_position()
-        batch_index = topic.withdrawals.last_index(last) if last != NONE else -1
+        compacted = consumer.subscription.compacted
+        if compacted is not None and compacted.gone:
+            last, hidden = compacted.gone.last(), compacted.gone
+        else:
+            last, hidden = topic.last_message_position(), topic.withdrawals
+        batch_index = hidden.last_index(last) if last != NONE else -1
         self._session.send(
             commands.last_message_id(
                 command.request_id,

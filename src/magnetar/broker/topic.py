@@ -10,6 +10,7 @@ that is not confirmed is read by a subscription or by a link.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from magnetar.broker.compaction import Compacted
 from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Write
@@ -139,6 +140,7 @@ class Topic:
         self.deduplication: TopicDeduplication | None = None
         self.idempotency: TopicIdempotency | None = None
         self.withdrawals = Withdrawals(log)
+        self.compacted = Compacted(log)
         self.replicated: ReplicatedTopic | None = None
         self.in_flight = 0
         self.messages_in = 0

@@ -49,6 +49,7 @@ class Upkeep:
             self.enforce(topic, now_ms)
             self._broker.deduplications.tick(topic, now_ms)
             self._broker.idempotencies.tick(topic, now_ms)
+            self._broker.compactions.tick(topic)
             self.trim(topic)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates(now_ms)
@@ -124,6 +125,7 @@ class Upkeep:
             broker.links.durable_low(topic),
             broker.deduplications.durable_low(topic),
             broker.idempotencies.durable_low(topic),
+            broker.compactions.durable_low(topic),
             broker.replication.durable_low(topic),
         )
         return min([*marks, *(low for low in lows if low is not None)], default=None)

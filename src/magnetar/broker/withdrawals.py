@@ -51,6 +51,7 @@ class Withdrawals:
 
     Args:
         log: of the topic.
+        messages_max: a ceiling.
 
     Attributes:
         entries: all of whose messages are withdrawn.
@@ -59,13 +60,14 @@ class Withdrawals:
         dirty: something is not stored.
     """
 
-    def __init__(self, log: TopicLog) -> None:
+    def __init__(self, log: TopicLog, messages_max: int = MESSAGES_MAX) -> None:
         self.entries = PositionSet()
         self.parts: dict[Position, int] = {}
         self.messages = 0
         self.dirty = False
         self.version = 0
         self._log = log
+        self._messages_max = messages_max
 
     def __bool__(self) -> bool:
         return bool(self.entries) or bool(self.parts)
@@ -79,7 +81,7 @@ class Withdrawals:
         fresh: list[Loser] = []
         for loser in losers:
             position = loser.position
-            if self.messages >= MESSAGES_MAX or not self._log.valid(position) or self.has(loser):
+            if self.messages >= self._messages_max or not self._log.valid(position) or self.has(loser):
                 continue
             fresh.append(loser)
             full = (1 << self._log.count_at(position)) - 1

@@ -248,6 +248,18 @@ def truncate(
     change(targets(config, admin_url, everywhere), lambda client: client.delete(path), f"truncated {topic}")
 
 
+@app.add("compact", example="magnetar topics compact persistent://public/default/prices")
+def compact(
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Compact a topic: consumers that read compacted get only the newest message of each key."""
+    path = topic_path(topic, "compaction")
+    change(targets(config, admin_url, everywhere), lambda client: client.put(path), f"compacting {topic}")
+
+
 @app.add("terminate", example="magnetar topics terminate persistent://public/default/orders")
 def terminate(
     topic: TopicArgument,

@@ -184,6 +184,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     subscription_dispatch_rate: DispatchRate | None = None
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
+    compaction_threshold: Int64 | None = None
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionMode,
 )
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, PublishRate
+from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
 from magnetar.metadata.topicpolicies import TopicPolicies
 
 NO_DELAY_POLICY: Final = DelayedDelivery()
@@ -408,6 +408,17 @@ TABLE: Final[tuple[Policy, ...]] = (
         **_fields("inactive_topic_policies:inactiveTopicPolicies", "inactive_topic_policies:inactiveTopicPolicies"),
         shown="never",
         check=checks.inactive_topics,
+    ),
+    Policy(
+        "compaction-threshold",
+        "A topic is compacted when it has grown by so many bytes since the last time (0: only when asked to).",
+        Int64,
+        "upkeep",
+        **_fields("compaction_threshold:compactionThreshold", "compaction_threshold:compactionThreshold"),
+        default=lambda _config: 0,
+        shown="0",
+        check=checks.count("compaction-threshold"),
+        namespace_method="PUT",
     ),
 )
 """All policies, in the order in which people are shown them."""

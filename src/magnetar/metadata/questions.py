@@ -61,6 +61,11 @@ class Questions(Tables):
         own = self._topic_policies.of(topic).message_ttl_in_seconds
         return (self.shared_policies(topic.namespace_name).message_ttl_in_seconds or 0) if own is None else own
 
+    def compaction_threshold(self, topic: TopicName) -> int:
+        """After how many more bytes a topic is compacted; 0: never by itself."""
+        own = self._topic_policies.of(topic).compaction_threshold
+        return (self.shared_policies(topic.namespace_name).compaction_threshold or 0) if own is None else own
+
     def backlog_quotas(self, topic: TopicName) -> Mapping[BacklogQuotaType, BacklogQuota]:
         """How far subscriptions may lag, by kind: the topic's own before its namespace's; empty: as far as they like."""
         own = self._topic_policies.of(topic).backlog_quota_map

@@ -20,7 +20,7 @@ from magnetar.metadata.policies import (
     SchemaReplication,
     SchemaStrategy,
 )
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, PublishRate
+from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
 
 TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
 
@@ -62,6 +62,7 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     subscription_dispatch_rate: DispatchRate | None = None
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
+    compaction_threshold: Int64 | None = None
 
 
 NO_POLICIES: Final = TopicPolicies()

@@ -1,0 +1,164 @@
+"""Compaction in all topics of a broker: asked for by an administrator, or due by a topic's threshold."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.compaction import PREFIX, Run
+from magnetar.broker.consumer import SubType
+from magnetar.broker.effects import Note, Store
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.metadata.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+RUNS_MAX: Final = 2
+"""A ceiling on runs at a time: each reads a whole topic beside everybody else's work and holds its keys. Others wait."""
+
+
+class State(StrEnum):
+    """As Pulsar's compaction status says it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(slots=True)
+class Status:
+    """The last compaction of a topic since the broker's start."""
+
+    state: State = State.NOT_RUN
+    error: str = ""
+
+
+class Compactions:
+    """Runs compactions, and knows what they found.
+
+    Args:
+        broker: whose.
+        stored: everything in the metadata store at start.
+    """
+
+    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
+        self._broker = broker
+        self._stored = {key: stored[key] for key in stored if key.startswith(PREFIX)}
+        self._status: dict[str, Status] = {}
+        self._running: set[str] = set()
+        self._waiting: list[Topic] = []
+        self.runs = 0
+        self.superfluous = 0
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start."""
+        data = self._stored.pop(PREFIX + topic.text, None)
+        if data is None:
+            return
+        try:
+            topic.compacted.load(data)
+        except ValueError as error:
+            text = f"{error}; {topic.text} counts as not compacted until it is compacted again"
+            self._broker.outbox.put(Note("warning", text))
+
+    def started(self) -> None:
+        """Every topic that was there is loaded: what is left belongs to nobody."""
+        if self._stored:
+            self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
+        self._stored = {}
+
+    def deletion(self, topic: Topic) -> list[str]:
+        """The keys that the transaction that deletes a topic has to delete."""
+        return [PREFIX + topic.text] if topic.compacted.horizon != NONE else []
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is gone."""
+        self._status.pop(topic.text, None)
+        self._waiting = [one for one in self._waiting if one is not topic]
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, subscription: Subscription, topic: Topic, kind: SubType) -> None:
+        """A consumer of a subscription wants the compacted topic.
+
+        Raises:
+            BrokerError: NOT_ALLOWED: its type is one that shares messages out (as in Pulsar).
+        """
+        if kind not in (SubType.EXCLUSIVE, SubType.FAILOVER):
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
+            )
+        subscription.compacted = topic.compacted
+        topic.compacted.cover(subscription.cursor)
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    def status(self, topic: Topic) -> Status:
+        """How the last compaction went."""
+        return self._status.get(topic.text, Status())
+
+    def trigger(self, topic: Topic) -> None:
+        """Compact a topic, up to what it holds now.
+
+        Raises:
+            Conflict: it is just being compacted.
+        """
+        if topic.text in self._running or topic in self._waiting:
+            raise Conflict(f"compaction of {topic.text} is running already")
+        self._status[topic.text] = Status(State.RUNNING)
+        self._waiting.append(topic)
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and len(self._running) < RUNS_MAX:
+            topic = self._waiting.pop(0)
+            self._running.add(topic.text)
+            done = partial(self._ran, topic, topic.compacted.gone.messages)
+            run = Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, done)
+            run.start()
+
+    def _ran(self, topic: Topic, before: int, error: str) -> None:
+        if error or self._broker.topics.get(topic.text) is not topic or topic.deleting:
+            self._over(topic, error)
+            return
+        self.runs += 1
+        self.superfluous += topic.compacted.gone.messages - before
+        self._store(topic, lambda error: self._over(topic, error))
+
+    def _over(self, topic: Topic, error: str) -> None:
+        self._running.discard(topic.text)
+        if self._broker.topics.get(topic.text) is topic:
+            self._status[topic.text] = Status(State.ERROR, error) if error else Status(State.SUCCESS)
+        if error:
+            self._broker.outbox.put(Note("warning", f"{topic.text} was not compacted: {error}"))
+        self._next()
+
+    def _store(self, topic: Topic, then: Callable[[str], None]) -> None:
+        self._broker.outbox.put(Store({PREFIX + topic.text: topic.compacted.encode()}, (), then))
+
+    # -------------------------------------------------------------------------------------------------------- upkeep
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete; None when compaction needs nothing."""
+        threshold = self._broker.resources.compaction_threshold(topic.name)
+        if topic.compacted.horizon == NONE and threshold:
+            return NONE  # it is going to be compacted: every message may be the newest of its key
+        return topic.compacted.low()
+
+    def tick(self, topic: Topic) -> None:
+        """Now and then: forget what retention deleted, and compact what has grown by the threshold."""
+        compacted = topic.compacted
+        if compacted.horizon == NONE or compacted.gone:
+            compacted.gone.trim()
+        threshold = self._broker.resources.compaction_threshold(topic.name)
+        if not threshold or topic.deleting or self.status(topic).state is State.RUNNING:
+            return
+        log = topic.log
+        if log.last != NONE and log.bytes_between(compacted.horizon, log.last) > threshold:
+            self.trigger(topic)
