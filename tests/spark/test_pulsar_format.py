@@ -323,6 +323,35 @@ def test_a_deleted_topic(session: Session, client: pulsar.Client, broker: Broker
     assert run("-y", failOnDataLoss="false") == 5
 
 
+def test_a_topic_deleted_under_a_running_query(
+    session: Session, client: pulsar.Client, broker: BrokerProcess, topic: str
+) -> None:
+    """One query ends with one line; the other, which may lose data, goes on with what is published in the new topic."""
+    local = topic.rpartition("/")[2]
+    publish(client, topic, numbered(10))
+    publish(client, topic + "-kept", numbered(5))
+    options = {"startingOffsets": "earliest", "topicsDiscoveryIntervalMs": "0", "waitingForNonExistedTopic": "true"}
+    queries = {}
+    for name, fail in (("careful", "true"), ("careless", "false")):
+        frame = session.stream(topics=f"{topic},{topic}-kept", failOnDataLoss=fail, **options).select("value")
+        queries[name] = frame.writeStream.format("memory").queryName(f"{name}_{local[2:]}").start()
+    try:
+        seen: Callable[[str], int] = lambda name: session.spark.table(f"{name}_{local[2:]}").count()  # noqa: E731
+        eventually(lambda: seen("careful") == seen("careless") == 15, within_s=60)
+        broker.rest("DELETE", f"/admin/v2/persistent/public/default/{local}?force=true")
+        eventually(lambda: not queries["careful"].isActive, within_s=60)
+        line = first_line(queries["careful"].exception())
+        assert line.startswith((f"topic {topic} was deleted", f"{topic}")) and line.endswith("set failOnDataLoss=false")
+        assert "\n" not in line
+        publish(client, topic, numbered(7))
+        publish(client, topic + "-kept", numbered(1))
+        eventually(lambda: seen("careless") == 23, within_s=60)
+        assert queries["careless"].isActive
+    finally:
+        for query in queries.values():
+            query.stop()
+
+
 def test_checkpoints_of_others(session: Session, client: pulsar.Client, topic: str) -> None:
     for name in (topic, topic + "-b"):
         publish(client, name, numbered(3))
@@ -367,6 +396,29 @@ def test_deduplicating_by_key(session: Session, client: pulsar.Client, topic: st
     assert "RocksDB" in session.spark.conf.get("spark.sql.streaming.stateStore.providerClass")
 
 
+def test_keys_are_forgotten_behind_the_watermark(session: Session, client: pulsar.Client, topic: str) -> None:
+    """By the messages' own time, over restarts from the checkpoint; the keys seen are in RocksDB files there."""
+    minute, began = 60_000, 1_700_000_000_000
+    producer = client.create_producer(topic)
+
+    def run(*sent: tuple[str, int]) -> list[bytes]:
+        for key, minutes in sent:
+            producer.send(key.encode(), partition_key=key, event_timestamp=began + minutes * minute)
+        frame = session.stream(topic=topic, startingOffsets="earliest")
+        once = deduplicate(frame, "__key", watermark="10 minutes", time="__eventTime").select("value")
+        query = session.writing(once, topic + "-out", rowOrder="sorted").trigger(availableNow=True).start()
+        query.awaitTermination()
+        return session.values(topic + "-out")
+
+    assert run(("a", 0), ("a", 5), ("b", 6)) == [b"a", b"b"]
+    assert run(("a", 9), ("b", 7)) == [b"a", b"b"]  # another query object: what it has seen was in the checkpoint
+    assert run(("c", 60))[2:] == [b"c"]
+    assert run(("c", 61), ("a", 62))[3:] == [b"a"]  # forgotten: the first one was an hour ago
+    state = session.folder / "query" / "state"
+    assert any(state.rglob("*.sst")) or any(state.rglob("*.zip")), list(state.rglob("*"))[:20]
+    producer.close()
+
+
 def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
     frame = session.spark.range(3)
     text = frame.selectExpr("cast(id as string) value")
@@ -376,6 +428,10 @@ def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
         "typo": lambda: session.read(topic=topic, startingOfsets="earliest").count(),
         "typed": lambda: session.spark.read.format("pulsar").schema("id int").options(**options).load().count(),
         "column": lambda: frame.write.format("pulsar").options(**options).mode("append").save(),
+        "both topics": lambda: (
+            text.selectExpr("value", "'t' __topic").write.format("pulsar").options(**options).mode("append").save()
+        ),
+        "backwards": lambda: session.read(topic=topic, startingTime="9", endingTime="3").count(),
         "overwrite": lambda: text.write.format("pulsar").options(**options).mode("overwrite").save(),
     }
     lines = {}
@@ -387,6 +443,11 @@ def test_mistakes_are_told_in_one_line(session: Session, topic: str) -> None:
     assert lines["typo"] == "option 'startingofsets' is unknown when reading; did you mean 'startingOffsets'?"
     assert lines["typed"].startswith("column id int: the topic has no schema with columns; there are: value binary")
     assert lines["column"].startswith("column id cannot be written: the columns are value, __key")
+    assert lines["both topics"] == "option topic and column __topic contradict each other: give one of them"
+    assert (
+        lines["backwards"]
+        == "options startingTime 9 and endingTime 3 contradict each other: the end is before the start"
+    )
     assert lines["overwrite"] == "mode overwrite is not possible with topics: allowed is append"
 
 

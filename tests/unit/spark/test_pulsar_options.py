@@ -52,6 +52,13 @@ def test_mistakes_of_readers(options: dict[str, str], line: str) -> None:
         ({"minPartitions": "3"}, True, "option minPartitions is for batch queries"),
         ({"maxBytesPerTrigger": "3"}, False, "option maxBytesPerTrigger is for streaming queries"),
         ({"startingOffsets": "latest"}, False, "a batch query would read nothing"),
+        ({"endingOffsets": "latest", "endingTime": "3"}, False, "endingOffsets and endingTime contradict each other"),
+        ({"startingTime": "9", "endingTime": "3"}, False, "startingTime 9 and endingTime 3 contradict each other"),
+        (
+            {"startingOffsets": '{"t": [5, 1, -1]}', "endingOffsets": '{"t": [4, 9, -1]}'},
+            False,
+            f"startingOffsets and endingOffsets contradict each other: {T} would end before it starts",
+        ),
         ({"endingOffsets": "earliest"}, False, "option endingOffsets is 'earliest': allowed is latest or JSON"),
     ],
 )

@@ -210,6 +210,25 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
     return decode(value, f"option {name}")
 
 
+def _not_backwards(start: "str | Places", end: "str | Places", from_ms: int | None, until_ms: int | None) -> None:
+    """Whether the end is behind the start.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if from_ms is not None and until_ms is not None and until_ms < from_ms:
+        raise ConfigError(
+            f"options startingTime {from_ms} and endingTime {until_ms} contradict each other: the end is before the start"
+        )
+    if isinstance(start, str) or isinstance(end, str):
+        return
+    for topic, place in start.items():
+        if topic in end and end[topic].reach < place.reach:
+            raise ConfigError(
+                f"options startingOffsets and endingOffsets contradict each other: {topic} would end before it starts"
+            )
+
+
 def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """Check the options of a query that reads.
 
@@ -234,12 +253,13 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         raise ConfigError(
             "option startingOffsets is 'latest': a batch query would read nothing; allowed is earliest or JSON"
         )
+    end = _offsets(given, "endingOffsets", ("latest",), "latest")
+    from_ms, until_ms = (
+        given.number(name, 0, 0) if given.has(name) else None for name in ("startingTime", "endingTime")
+    )
+    _not_backwards(start, end, from_ms, until_ms)
     return ReadOptions(
-        access, admin, topics, pattern, namespace,
-        start,
-        _offsets(given, "endingOffsets", ("latest",), "latest"),
-        given.number("startingTime", 0, 0) if given.has("startingTime") else None,
-        given.number("endingTime", 0, 0) if given.has("endingTime") else None,
+        access, admin, topics, pattern, namespace, start, end, from_ms, until_ms,
         given.number("maxMessagesPerTrigger", 0), given.number("maxBytesPerTrigger", 0),
         given.flag("failOnDataLoss", True),
         given.number("pollTimeoutMs", POLL_TIMEOUT_MS),
