@@ -1,29 +1,44 @@
 """Schemas with the official client: round trips, evolution, refusals, and what a restart keeps."""
 
 import json
+import re
 import urllib.error
+import urllib.request
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from itertools import count
 from typing import Any
 
 import _pulsar
 import pulsar
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pulsar.schema import (
     Array,
     AvroSchema,
     Boolean,
+    Bytes,
     BytesSchema,
+    CustomEnum,
     Double,
+    Float,
     Integer,
     JsonSchema,
     Long,
     Map,
+    ProtobufNativeSchema,
     Record,
     String,
     StringSchema,
 )
 
+from magnetar.core.errors import ErrorCode
+from magnetar.schemas.types import PRIMITIVES, SchemaType
+from magnetar.wire import pulsar_pb2 as pb
 from tests.clients.conftest import connect
+from tests.clients.test_hostile import Raw, raw
 from tests.support.brokers import BrokerProcess
 
 WAIT_MS = 20_000
@@ -271,3 +286,240 @@ def test_policies_of_a_namespace(broker: BrokerProcess, client: pulsar.Client) -
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=AvroSchema(Delayed))
     assert broker.rest("GET", f"{path}/isAllowAutoUpdateSchema") is False
+
+
+class Colour(Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Part(Record):
+    size = Integer(default=3)
+    word = String(default="x")
+
+
+class Whole(Record):
+    """What the official client's own tests use: enums, maps and arrays of records, sorted fields, defaults."""
+
+    _sorted_fields = True
+    colour = CustomEnum(Colour, required=True, default=Colour.GREEN, required_default=True)
+    maybe = CustomEnum(Colour)
+    parts = Array(Part())
+    by_name = Map(Part())
+    part = Part(default=Part())
+    numbers = Array(Integer())
+    raw = Bytes()
+    ratio = Float()
+
+
+WHOLE = Whole(
+    colour=Colour.RED,
+    maybe=Colour.GREEN,
+    parts=[Part(size=1, word="a")],
+    by_name={"k": Part(size=2, word="b")},
+    numbers=[1, 2],
+    raw=b"\x00\xff",
+    ratio=0.5,
+)
+
+
+def test_nested_records_enums_and_maps(client: pulsar.Client, topic: str) -> None:
+    schema = AvroSchema(Whole)
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(Whole))
+    client.create_producer(topic, schema=schema).send(WHOLE)
+    value = consumer.receive(WAIT_MS).value()
+    assert (value.colour, value.maybe, value.numbers, value.raw) == (Colour.RED, Colour.GREEN, [1, 2], b"\x00\xff")
+    assert value == WHOLE
+
+
+def test_dictionaries_with_a_schema_of_ones_own(client: pulsar.Client, topic: str) -> None:
+    definition = {
+        "type": "record",
+        "name": "Own",
+        "namespace": "some.where",
+        "fields": [
+            {"name": "one", "type": {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "long"}]}},
+            {"name": "other", "type": ["null", "some.where.Inner"], "default": None},
+        ],
+    }
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(None, schema_definition=definition))
+    producer = client.create_producer(topic, schema=AvroSchema(None, schema_definition=definition))
+    producer.send({"one": {"x": 1}, "other": {"x": 2}})
+    assert consumer.receive(WAIT_MS).value() == {"one": {"x": 1}, "other": {"x": 2}}
+
+
+def message_class() -> Any:
+    """A Protobuf message that is made here, as generated code would make it."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"made_{uuid.uuid4().hex}.proto", package="made", syntax="proto3")
+    file.message_type.add(name="Outer").field.add(name="id", number=1, type=5, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("made.Outer"))
+
+
+def test_protobuf_native(client: pulsar.Client, topic: str) -> None:
+    made = message_class()
+    schema = ProtobufNativeSchema(made)
+    consumer = client.subscribe(topic, "s", schema=schema)
+    client.create_producer(topic, schema=schema).send(made(id=7))
+    message = consumer.receive(WAIT_MS)
+    assert (message.value().id, version_of(message)) == (7, 0)
+    assert client._client.get_schema_info(topic, 0).schema_type() == _pulsar.SchemaType.PROTOBUF_NATIVE
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Flight))
+
+
+def test_forward_lets_readers_stay_behind(broker: BrokerProcess, client: pulsar.Client) -> None:
+    space = f"f-{uuid.uuid4().hex[:8]}"
+    broker.rest("PUT", f"/admin/v2/namespaces/public/{space}")
+    broker.rest("PUT", f"/admin/v2/namespaces/public/{space}/schemaCompatibilityStrategy", "FORWARD")
+    topic = f"persistent://public/{space}/t"
+
+    class Less(Record):
+        carrier = String(required=True)
+        number = Integer(required=True)
+
+    old = client.create_producer(topic, schema=AvroSchema(Flight))
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(Flight))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(Flight))
+    # What is required cannot read what was optional; but those who read the old one can read this.
+    new = client.create_producer(topic, schema=AvroSchema(Less))
+    for number in range(3):
+        old.send(Flight(carrier="o", number=number))
+        new.send(Less(carrier="n", number=number))
+    for source in (lambda: consumer.receive(WAIT_MS), lambda: reader.read_next(WAIT_MS)):
+        values = [source().value() for _ in range(6)]
+        assert [(one.carrier, one.number) for one in values] == [(who, n) for n in range(3) for who in "on"]
+
+
+def test_a_topic_has_a_strategy_of_its_own(broker: BrokerProcess, client: pulsar.Client) -> None:
+    name = f"own-{uuid.uuid4().hex[:12]}"
+    broker.rest("PUT", f"/admin/v2/persistent/public/default/{name}/partitions", 2)
+    path, topic = f"/admin/v2/persistent/public/default/{name}", f"persistent://public/default/{name}"
+    client.create_producer(topic, schema=AvroSchema(Flight))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Other))
+    broker.rest("PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    assert broker.rest("GET", f"{path}/schemaCompatibilityStrategy") == "ALWAYS_COMPATIBLE"
+    client.create_producer(topic, schema=AvroSchema(Other))
+    schemas = f"/admin/v2/schemas/public/default/{name}"
+    body = {"type": "STRING", "schema": ""}
+    told = {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"}
+    assert broker.rest("POST", f"{schemas}/compatibility", body) == told
+    broker.rest("DELETE", f"{path}/schemaCompatibilityStrategy")
+    assert broker.rest("GET", f"{path}/schemaCompatibilityStrategy?applied=true") == "FULL"
+    assert not broker.rest("POST", f"{schemas}/compatibility", body)["compatibility"]
+    broker.rest("POST", f"{path}/schemaValidationEnforced", True)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic)
+    broker.rest("POST", f"{path}/schemaValidationEnforced", False)
+    client.create_producer(topic)
+
+
+def test_many_bring_the_same_at_once(broker: BrokerProcess, topic: str) -> None:
+    """Six clients, two schemas: two versions, whoever comes first."""
+    clients = [connect(broker) for _ in range(6)]
+    with ThreadPoolExecutor(max_workers=len(clients)) as pool:
+        producers = list(
+            pool.map(
+                lambda pair: pair[1].create_producer(
+                    topic, schema=AvroSchema(Flight) if pair[0] % 2 else AvroSchema(Delayed)
+                ),
+                enumerate(clients),
+            )
+        )
+    for number, producer in enumerate(producers):
+        producer.send(Flight(carrier="A", number=1) if number % 2 else Delayed(carrier="A", number=1, delay=2))
+    reader = clients[0].create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(Delayed))
+    messages = [reader.read_next(WAIT_MS) for _ in clients]
+    versions = {message.value().delay: version_of(message) for message in messages}
+    assert sorted(versions.values()) == [0, 1]
+    assert {version_of(message) for message in messages if message.value().delay == 2} == {versions[2]}
+    for one in clients:
+        one.close()
+
+
+class Asker:
+    """What official clients of other languages send, and this one does not: announcing a schema for each message."""
+
+    def __init__(self, wire: Raw) -> None:
+        self.wire = wire
+        self._ids = count(1)
+
+    def get_or_create(self, topic: str, kind: int, data: bytes = b"") -> pb.CommandGetOrCreateSchemaResponse:
+        brought = pb.Schema(name="S", schema_data=data, type=kind)  # type: ignore[arg-type]
+        command = pb.CommandGetOrCreateSchema(request_id=next(self._ids), topic=topic, schema=brought)
+        self.wire.send(pb.BaseCommand(type=39, getOrCreateSchema=command))
+        while (answer := self.wire.answer()) is not None and answer.type != 40:
+            pass  # what a consumer is told meanwhile
+        assert answer is not None
+        return answer.getOrCreateSchemaResponse
+
+    def subscribe(self, topic: str, name: str, kind: int) -> int:
+        number = next(self._ids)
+        command = pb.CommandSubscribe(
+            topic=topic, subscription=name, subType=0, consumer_id=number, request_id=number,
+            schema=pb.Schema(name="", schema_data=b"", type=kind),  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.wire.send(pb.BaseCommand(type=4, subscribe=command))
+        answer = self.wire.answer()
+        assert answer is not None
+        return answer.type
+
+
+@pytest.fixture
+def asker(broker: BrokerProcess) -> Iterator[Asker]:
+    with raw(broker) as wire:
+        wire.handshake()
+        yield Asker(wire)
+
+
+PLAIN = [kind for kind in SchemaType if kind in PRIMITIVES or kind is SchemaType.STRING]
+
+
+def test_every_plain_type(broker: BrokerProcess, asker: Asker, topic: str) -> None:
+    for kind in PLAIN:
+        name = f"{topic}-{kind.name}"
+        broker.rest("PUT", f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}")
+        assert asker.get_or_create(name, kind).schema_version == bytes(8), kind
+        assert asker.get_or_create(name, kind).schema_version == bytes(8), "the same"
+        other = SchemaType.AVRO if kind is SchemaType.STRING else SchemaType.STRING
+        refused = asker.get_or_create(name, other, json.dumps(Flight.schema()).encode())
+        assert refused.error_code == int(ErrorCode.INCOMPATIBLE_SCHEMA), kind
+
+
+def test_who_takes_what_the_topic_has(client: pulsar.Client, asker: Asker, topic: str) -> None:
+    client.create_producer(topic, schema=AvroSchema(Flight)).send(Flight(carrier="A", number=1))
+    # A consumer that takes what comes (AUTO_CONSUME) is let in, also on a topic with a schema.
+    assert asker.subscribe(topic, "auto", SchemaType.AUTO_CONSUME) == 13
+    # A producer that sends what it is given (AUTO_PRODUCE) has none, and gets or makes one for each message.
+    later = json.dumps(Delayed.schema()).encode()
+    assert asker.get_or_create(topic, 4, later).schema_version == bytes(7) + b"\1"
+    refused = asker.get_or_create(topic, 1)
+    assert refused.error_code == int(ErrorCode.INCOMPATIBLE_SCHEMA) and "\n" not in refused.error_message
+    for kind, data, reason in (
+        (77, b"", "schema type 77 is not known"),
+        (4, b"{" * 70_000, "is not JSON that can be read"),
+        (4, b"x" * 300_000, "at most 262144 are allowed"),
+        (15, b"\0\0\0\7x", "gives its key 7 bytes"),
+        (20, b"{}", "Protobuf-native"),
+        (5, b"{}", "has no definition besides its type"),
+    ):
+        assert reason in asker.get_or_create(topic, kind, data).error_message
+    assert asker.get_or_create(topic, 4, later).schema_version == bytes(7) + b"\1", "the connection goes on"
+
+
+def test_figures_of_schemas(own_broker: BrokerProcess, topic: str) -> None:
+    client = connect(own_broker)
+    client.create_producer(topic, schema=AvroSchema(Flight))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Other))
+    client.close()
+    with urllib.request.urlopen(f"http://127.0.0.1:{own_broker.http_port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    told = {line.split("{")[0] + "".join(re.findall('reason="[a-z_]*"', line)): float(line.split()[-1]) for line in lines
+            if line.startswith("magnetar_schema")}  # fmt: skip
+    assert told["magnetar_schema_topics"] == told["magnetar_schema_versions"] == 1
+    assert told["magnetar_schemas_registered_total"] == 1
+    assert told['magnetar_schemas_refused_totalreason="incompatible"'] == 1
+    assert told['magnetar_schemas_refused_totalreason="invalid"'] == 0

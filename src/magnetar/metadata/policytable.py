@@ -230,6 +230,7 @@ TABLE: Final[tuple[Policy, ...]] = (
             "schema_compatibility_strategy:schemaCompatibilityStrategy",
             "schema_compatibility_strategy:schemaCompatibilityStrategy",
         ),
+        default=lambda _config: "FULL",
         shown="FULL",
         by_hand=("namespace",),
         namespace_method="PUT",
@@ -243,6 +244,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "the schema registry",
         namespace="is_allow_auto_update_schema",
         namespace_path="isAllowAutoUpdateSchema",
+        default=lambda _config: True,
         shown="true",
         by_hand=("namespace",),
         removable=False,
@@ -255,6 +257,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         **_fields(
             "schema_validation_enforced:schemaValidationEnforced", "schema_validation_enforced:schemaValidationEnforced"
         ),
+        default=lambda _config: False,
         shown="false",
         by_hand=("namespace",),
         removable=False,
