@@ -24,8 +24,9 @@ from magnetar.core.settings import MetadataConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
-from magnetar.metadata.sync.machine import Batch, Snapshot, Synchroniser, Update
+from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed
+from magnetar.metadata.sync.updates import Batch, Snapshot, Update
 from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX
 
 if TYPE_CHECKING:

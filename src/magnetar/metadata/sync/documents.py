@@ -7,16 +7,21 @@ grows (`partitions`) as one field per value it ever had, of which the largest co
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from magnetar.core.errors import NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_tenant
+from magnetar.metadata import policychecks
+from magnetar.metadata.errors import Refused
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
+from magnetar.metadata.partitions import check_partitions
 from magnetar.metadata.permissions import PERMISSION_PREFIX
 from magnetar.metadata.policies import ClusterData, PartitionedTopic, Policies, TenantInfo
+from magnetar.metadata.policychecks import anything
+from magnetar.metadata.policytable import TABLE
 from magnetar.metadata.sync.records import Malformed, Record, canonical
 from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX, TopicPolicies
 
@@ -34,6 +39,7 @@ class Kind(NamedTuple):
         local: fields that never leave the cluster.
         grows: fields whose largest value counts.
         maps: fields that are told entry by entry.
+        checks: what values of a field are possible, beyond its type.
         whole: the one field of a document that is no object, "" of one that is.
     """
 
@@ -43,6 +49,7 @@ class Kind(NamedTuple):
     local: frozenset[str]
     grows: frozenset[str]
     maps: frozenset[str]
+    checks: Mapping[str, Callable[[Any], None]] = {}
     whole: str = ""
 
     def read(self, data: bytes) -> dict[str, Any]:
@@ -53,6 +60,19 @@ class Kind(NamedTuple):
     def write(self, document: Mapping[str, Any]) -> bytes:
         """The reverse of `read`."""
         return msgspec.json.encode(document[self.whole] if self.whole else document)
+
+
+def _partitions(number: int) -> None:
+    check_partitions(number)
+
+
+CHECKS: Final[Mapping[str, Mapping[str, Callable[[Any], None]]]] = {
+    NAMESPACE_PREFIX: {policy.namespace: policy.check for policy in TABLE if policy.namespace}
+    | {"backlog_quota_map": policychecks.quotas},
+    TOPIC_POLICIES_PREFIX: {policy.topic: policy.check for policy in TABLE if policy.topic}
+    | {"backlog_quota_map": policychecks.quotas},
+    PARTITIONED_PREFIX: {"partitions": _partitions},
+}
 
 
 def _kind(
@@ -66,7 +86,9 @@ def _kind(
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     maps = frozenset(name for name, kind in fields.items() if _is_map(kind))
     local = frozenset(name for name in fields if shared and name not in shared)
-    return Kind(prefix, fields, implicit, local, frozenset(grows), maps)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
+    checks = {names[name]: check for name, check in CHECKS.get(prefix, {}).items()}
+    return Kind(prefix, fields, implicit, local, frozenset(grows), maps, checks)
 
 
 def _is_map(kind: Any) -> bool:
@@ -148,8 +170,8 @@ def check_fields(path: str, kind: Kind, record: Record) -> None:
         elif base in kind.maps:
             value = {entry: value}
         try:
-            msgspec.convert(value, wanted)
-        except msgspec.ValidationError as error:
+            kind.checks.get(base, anything)(msgspec.convert(value, wanted))
+        except (msgspec.ValidationError, Refused) as error:
             raise Malformed(f"{path} {base}: {error}") from None
 
 

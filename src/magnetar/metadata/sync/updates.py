@@ -1,0 +1,88 @@
+"""What the machine of one cluster hands to its host, and what the host hands to it."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from magnetar.metadata.sync.events import Header
+from magnetar.metadata.sync.records import Record
+
+RECORD_PREFIX: Final = "metasync/record/"
+"""Where records are stored, beside the documents that they stand for."""
+
+AHEAD_PREFIX: Final = "metasync/ahead/"
+"""Where what is ahead of the clock waits, as records."""
+
+BURIED_MAX: Final = 100_000
+"""Deletions that are remembered after every cluster has confirmed them, so that what comes back from an old backup is known to
+be dead; beyond it the oldest are forgotten. Some 20 MB."""
+
+PEERS_MAX: Final = 64
+"""A ceiling, as for clusters of one file."""
+
+
+@dataclass(slots=True)
+class Update:
+    """What has to be stored, all or nothing, and what is true then.
+
+    Attributes:
+        records: new states, by path.
+        ahead: new states of what waits for the clock; EMPTY: nothing of it waits any more.
+        puts, deletes: documents of `Resources`.
+        due: partitioned topics that have to be made or grown (`topic`).
+        told: paths to be published: the local changes.
+        buried: deletions that nobody can contradict any more.
+        forgotten: buried ones that are too many.
+        heard: headers of the events in it.
+        listings: what snapshots of others listed, as (cluster, path, record).
+        wanted: paths of which somebody waits for this cluster's word.
+        projected: paths whose document is there afterwards because of a local change.
+    """
+
+    records: dict[str, Record] = field(default_factory=dict)
+    ahead: dict[str, Record] = field(default_factory=dict)
+    puts: dict[str, bytes] = field(default_factory=dict)
+    deletes: list[str] = field(default_factory=list)
+    due: set[str] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
+    buried: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    heard: list[Header] = field(default_factory=list)
+    listings: list[tuple[str, str, Record]] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+    projected: set[str] = field(default_factory=set)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has to be stored."""
+        return not (self.records or self.ahead or self.puts or self.deletes or self.buried or self.forgotten)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Events that were read and are applied together."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    heard: list[Header] = field(default_factory=list)
+    listings: list[tuple[str, str, Record]] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Peer:
+    """What another cluster said of itself last."""
+
+    header: Header
+    heard_ms: int
+    changed_ms: int = 0
+
+
+class Snapshot(NamedTuple):
+    """A snapshot to be published; `listed` is told when all of it is durable.
+
+    Attributes:
+        messages: events, in order.
+        records: what they list.
+    """
+
+    messages: list[bytes]
+    records: dict[str, Record]
