@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from magnetar.sim import metadata_runner
 from magnetar.sim.compare import compare, table
+from magnetar.sim.metadata_bugs import BUGS as METADATA_BUGS
 from magnetar.sim.runner import BUGS, run_many, run_world, shorter
 
 
@@ -24,19 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument(
-        "--mode", choices=("exact", "snapshot", "mixed"), default="exact", help="of replicated subscriptions"
+        "--mode",
+        choices=("exact", "snapshot", "mixed", "metadata"),
+        default="exact",
+        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead",
     )
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
-    parser.add_argument("--bug", default="", choices=("", *BUGS), help="leave a rule out")
+    parser.add_argument("--bug", default="", choices=("", *BUGS, *METADATA_BUGS), help="leave a rule out")
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
-        "--find", default="", choices=("", *BUGS), help="the first of the seeds that notices this planted bug"
+        "--find", default="", choices=("", *BUGS, *METADATA_BUGS), help="the first of the seeds that notices this planted bug"
     )
     parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
     parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
     given = parser.parse_args(arguments)
+    if given.mode == "metadata" or given.find in METADATA_BUGS:
+        return metadata_runner.main(given)
     if given.find:
         return _find(given)
     if given.compare:
