@@ -32,8 +32,8 @@ from magnetar.schemas.versions import encode_version
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, field_bytes
 
-ENTRIES = 1_000
-ROUNDS = 101
+ENTRIES = 100
+ROUNDS = 1_001
 BYTES = 1_024
 TOPIC = "persistent://public/default/t"
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 DIGEST_CHARACTERS: Final = 8
 """Of a schema's SHA-256, enough for people to tell the few schemas of a topic apart."""
 
-ANSWER_BYTES_MAX: Final = 8 << 20
-"""Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit; one is told even if it is larger."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is told even if it is larger."""
 
 
 def digest_of(definition: Definition) -> str:

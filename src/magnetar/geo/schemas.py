@@ -6,7 +6,8 @@ it alone, *before* the entry that carries it (what stands before is stored):
 
     GEO_APPEND     entries with a number that means nothing here: parked, what comes behind it queues
     ... WANTED     to whoever sent it: which numbers
-    ... BROUGHT    from there, after it asked the source: schemas; numbers that nobody can explain; or why it cannot tell now
+    ... BROUGHT    from there, after it asked the source: schemas (some: the rest is asked for again), numbers that nobody can
+                   explain, or why it cannot tell now
     host.bring     each is got or made here, one after the other; refused ones are remembered for this request only
     again          the request is judged as if it came now
 
@@ -247,9 +248,10 @@ class SchemaDesk:
         translation = parked.translation
         translation.missing |= parked.wanted & set(command.missing)
         told = {one.version: one for one in command.found if one.version in parked.wanted}
-        untold = parked.wanted - translation.missing - told.keys()
-        if command.reason or untold:
-            translation.trouble = command.reason or f"{translation.key[1]} did not tell schema version {min(untold)}"
+        if command.reason or not (told or translation.missing & parked.wanted):
+            translation.trouble = (
+                command.reason or f"{translation.key[1]} did not tell schema version {min(parked.wanted)}"
+            )
         parked.left = len(told) + 1
         for one in sorted(told.values(), key=lambda schema: schema.version):
             self._bring(parked, one)
