@@ -31,7 +31,7 @@ from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.logthread import LogThread
 from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
-from magnetar.runtime.stores.sqlite import SqliteStore
+from magnetar.runtime.stores.opening import open_store
 from magnetar.runtime.tls import Listening
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
@@ -100,7 +100,7 @@ class BrokerApp:
         self.tls = Listening(security.tls) if security.tls.certificate_file else None
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
-        self.store = SqliteStore(folder.path / "meta.sqlite")
+        self.store = open_store(self.config.metadata.store, name, folder.path)
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())

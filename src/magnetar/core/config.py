@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster
+from magnetar.core.places import SQLITE, parse_zookeeper
 from magnetar.core.security import Security
 from magnetar.core.security import build as build_security
 from magnetar.core.settings import (
@@ -517,6 +518,11 @@ def _spark_value(value: str | bool | float) -> str:
 
 def _metadata(value: dict[str, Any]) -> MetadataConfig:
     table = _table(MetadataConfig, value, "metadata")
+    if table.store != SQLITE:
+        try:
+            parse_zookeeper(table.store)
+        except ValueError as error:
+            raise ConfigError(f'metadata.store: {error}, or "sqlite"') from None
     if table.metadata_sync_topic:
         try:
             name = TopicName.parse(table.metadata_sync_topic)

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.places import SQLITE
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -231,6 +232,9 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MetadataConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[metadata]` table: tenants, namespaces and policies kept the same in clusters that share no store."""
 
+    store: str = SQLITE
+    """Where this cluster keeps its metadata: `sqlite`, a file in the data folder, or `zookeeper://host:2181/path` (several hosts
+    with commas), where each cluster has a node of its own below the path. Moving from one to the other is not done for you."""
     metadata_sync_topic: str = ""
     """The topic that carries changes, replicated to all clusters: `persistent://pulsar/system/metadata-sync`. Empty: every
     cluster keeps to itself. The same topic in every cluster."""

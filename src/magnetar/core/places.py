@@ -1,0 +1,29 @@
+"""Where metadata may be kept: the `store` of the `[metadata]` table."""
+
+from typing import Final
+
+SQLITE: Final = "sqlite"
+"""A file in the broker's data folder."""
+
+
+def parse_zookeeper(url: str) -> tuple[str, str]:
+    """Hosts and path of `zookeeper://host:port[,host:port...]/path`.
+
+    Raises:
+        ValueError: it is none; says what would be right.
+    """
+    hosts, slash, path = url.removeprefix("zookeeper://").partition("/")
+    good = url.startswith("zookeeper://") and hosts and all(_is_address(host) for host in hosts.split(","))
+    if (
+        not good
+        or not slash
+        or not path.strip("/")
+        or any(part in {"", ".", ".."} for part in path.strip("/").split("/"))
+    ):
+        raise ValueError(f'{url!r} is no place in ZooKeeper: write "zookeeper://host:2181/magnetar"')
+    return hosts, "/" + path.strip("/")
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(colon and host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536

@@ -1,0 +1,31 @@
+"""Opening the metadata store that the configuration names."""
+
+from pathlib import Path
+
+from magnetar.core.errors import StorageError
+from magnetar.core.places import SQLITE, parse_zookeeper
+from magnetar.metadata.store import Store
+from magnetar.runtime.stores.sqlite import SqliteStore
+
+
+def open_store(place: str, cluster: str, folder: Path) -> Store:
+    """The store of one broker, which nobody else writes to while it is open.
+
+    Args:
+        place: `sqlite`, or `zookeeper://host:port/path`.
+        cluster: whose; in ZooKeeper each cluster has a node of its own below the path.
+        folder: the broker's, for `meta.sqlite`.
+
+    Raises:
+        StorageError: it cannot be opened, is in use, or kazoo is not installed.
+    """
+    if place == SQLITE:
+        return SqliteStore(folder / "meta.sqlite")
+    hosts, path = parse_zookeeper(place)
+    try:
+        from magnetar.runtime.stores.zookeeper import ZooKeeperStore
+    except ModuleNotFoundError as error:
+        if error.name == "kazoo":
+            raise StorageError('metadata in ZooKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
+        raise
+    return ZooKeeperStore(hosts, f"{path}/{cluster}")

@@ -1,0 +1,122 @@
+"""A ZooKeeper server of one test, from Debian's package: installed, or unpacked into a cache folder; else the test is skipped."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import eventually, free_port
+
+PACKAGES = ("libzookeeper-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java", "libnetty-java")
+JARS = (
+    "zookeeper.jar",
+    "zookeeper-jute.jar",
+    "slf4j-api.jar",
+    "slf4j-nop.jar",
+    "metrics-core.jar",
+    "snappy-java.jar",
+    "netty-all.jar",
+)
+INSTALLED = Path("/usr/share/java")
+MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "magnetar" / "zookeeper-debian"
+
+
+def jars() -> str:
+    """The class path; skips the test when the package cannot be had."""
+    for folder in (INSTALLED, _cache() / "usr/share/java"):
+        if (folder / "zookeeper.jar").exists():
+            return ":".join(str(folder / jar) for jar in JARS)
+    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+        pytest.skip("no ZooKeeper on this machine (Debian's package zookeeper), and no apt-get to fetch it")
+    cache = _cache()
+    # Beside it, then moved: two test processes may do this at once.
+    work = cache.with_name(f"{cache.name}.{os.getpid()}")
+    work.mkdir(parents=True, exist_ok=True)
+    fetched = subprocess.run(["apt-get", "download", *PACKAGES], cwd=work, capture_output=True, timeout=90)
+    if fetched.returncode:
+        shutil.rmtree(work)
+        pytest.skip(f"Debian's package zookeeper cannot be fetched: {fetched.stderr.decode()[-200:].strip()}")
+    for package in work.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(work)], check=True, timeout=60)
+        package.unlink()
+    try:
+        work.rename(cache)
+    except OSError:
+        shutil.rmtree(work)
+    return ":".join(str(cache / "usr/share/java" / jar) for jar in JARS)
+
+
+class ZooKeeper:
+    """A server on a port of its own; started on creation.
+
+    Args:
+        folder: for its data and log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jars = jars()
+        if not shutil.which("java"):
+            pytest.skip("no Java on this machine")
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def hosts(self) -> str:
+        """For clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it (again), with what it had."""
+        with (self._folder / "zookeeper.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "java",
+                    "-Xmx128m",
+                    "-XX:+UseSerialGC",
+                    "-XX:TieredStopAtLevel=1",
+                    "-Dzookeeper.admin.enableServer=false",
+                    "-Dzookeeper.forceSync=no",
+                    "-Dzookeeper.4lw.commands.whitelist=ruok",
+                    "-cp",
+                    self._jars,
+                    MAIN,
+                    str(self.port),
+                    str(self._folder / "data"),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        eventually(self._answers, within_s=30, what="ZooKeeper does not answer")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
+                asked.sendall(b"ruok")
+                return asked.recv(4) == b"imok"
+        except OSError:
+            assert self._process is not None and self._process.poll() is None, (
+                self._folder / "zookeeper.log"
+            ).read_text()
+            return False
+
+    def freeze(self, frozen: bool) -> None:
+        """Let it hang (SIGSTOP), or go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
