@@ -143,6 +143,7 @@ class BrokerApp:
             from_file=frozenset(first.puts) - stored.keys(),
             boot=clock.now_ms(),
             service_url_tls=self.cluster.service_url_tls,
+            listeners=self.cluster.listener_urls(),
             security=security,
             keys=keys,
         )
@@ -194,6 +195,7 @@ class BrokerApp:
             service_url=self.broker.service_url,
             web_url=self.cluster.web_url,
             service_url_tls=self.cluster.service_url_tls,
+            listeners=self.cluster.listener_urls(),
             web_url_tls=self.cluster.web_url_tls,
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,

@@ -67,10 +67,17 @@ def _answer(call: Call) -> dict[str, str]:
     topic = call.topic()
     if call.control.partitions(str(topic)) is None and not call.info.topic_auto_creation:
         raise NotFound(f"topic {topic} does not exist")
-    url = call.info.service_url
-    answer = {"brokerUrl": url, "httpUrl": call.info.web_url, "nativeUrl": url}
-    if call.info.service_url_tls:
-        answer["brokerUrlTls"] = call.info.service_url_tls
+    url, url_tls = call.info.service_url, call.info.service_url_tls
+    listener = call.parameter("listenerName")
+    if listener:
+        if listener not in call.info.listeners:
+            raise NotFound(f"listener {listener!r:.80} is not one of this cluster's")
+        url, url_tls = call.info.listeners[listener]
+    answer = {"httpUrl": call.info.web_url}
+    if url:
+        answer |= {"brokerUrl": url, "nativeUrl": url}
+    if url_tls:
+        answer["brokerUrlTls"] = url_tls
     if call.info.web_url_tls:
         answer["httpUrlTls"] = call.info.web_url_tls
     return answer
@@ -83,7 +90,10 @@ for _domain in ("persistent", "non-persistent"):
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}",
         "Which broker serves a topic.",
         errors=(404, 412),
-        query={"authoritative": "accepted.", "listenerName": "accepted; there is one listener."},
+        query={
+            "authoritative": "accepted.",
+            "listenerName": "as a client's `listener_name`: one of `advertised_listeners`.",
+        },
         reply='{"brokerUrl": "pulsar://...", "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
     )
     async def look_up(call: Call) -> Any:

@@ -40,7 +40,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
-from magnetar.core.errors import ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.names import TopicName
 from magnetar.core.security import Security
 from magnetar.metadata.change import Change
@@ -82,6 +82,7 @@ class Broker:
         from_file: keys that were made from the configuration file at this start.
         boot: clock at the start, ms; never the same twice.
         service_url_tls: what clients that ask by TLS are told, `pulsar+ssl://host:port`; "" without.
+        listeners: name -> the same two for clients that ask for a listener by name.
         security: who is let in, and to what.
         keys: what proofs are checked with.
     """
@@ -109,6 +110,7 @@ class Broker:
         from_file: frozenset[str] = frozenset(),
         boot: int = 0,
         service_url_tls: str = "",
+        listeners: Mapping[str, tuple[str, str]] | None = None,
         security: Security = NO_SECURITY,
         keys: Keys = NO_KEYS,
     ) -> None:
@@ -119,6 +121,7 @@ class Broker:
         self.boot = boot
         self.service_url = service_url
         self.service_url_tls = service_url_tls
+        self._listeners = listeners or {}
         self.link_token = link_token
         self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
         self.resources = resources
@@ -390,6 +393,23 @@ class Broker:
         self.links.flush()
 
     # --------------------------------------------------------------------------------------------------------- helpers
+
+    def urls(self, listener: str) -> tuple[str, str]:
+        """What a client connects to, and by TLS ("" without).
+
+        Args:
+            listener: that it asks for by name; "": none.
+
+        Raises:
+            BrokerError: METADATA: there is no listener of that name. No error that clients try again after.
+        """
+        if not listener:
+            return self.service_url, self.service_url_tls
+        urls = self._listeners.get(listener)
+        if urls is None:
+            known = ", ".join(sorted(self._listeners)) or "none"
+            raise BrokerError(ErrorCode.METADATA, f"listener {listener!r:.80} is not one of this cluster's ({known})")
+        return urls
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
         """Call `then(now_ms)` at a time."""

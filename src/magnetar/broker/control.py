@@ -12,6 +12,7 @@ Rules of the seam:
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from magnetar.broker.failovers import FailoverControl
@@ -43,6 +44,7 @@ class BrokerInfo(NamedTuple):
         web_url: `http://host:port` of this interface.
         started_ms: wall clock.
         service_url_tls, web_url_tls: the same by TLS, "" without.
+        listeners: name -> `service_url` and `service_url_tls` of clients that ask for a listener by name.
         topic_auto_creation: whether a lookup of a topic that does not exist is answered.
     """
 
@@ -54,6 +56,7 @@ class BrokerInfo(NamedTuple):
     started_ms: int
     topic_auto_creation: bool = True
     service_url_tls: str = ""
+    listeners: Mapping[str, tuple[str, str]] = MappingProxyType({})
     web_url_tls: str = ""
 
 

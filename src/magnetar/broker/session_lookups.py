@@ -52,11 +52,11 @@ class SessionLookups:
             name = topic_name(command.topic)
             self._session.check(Operation.LOOK, name)
             self._broker.catalog.check_namespace(name)
+            urls = self._broker.urls(command.advertised_listener_name)
         except BrokerError as error:
             self._session.send(commands.lookup_failed(command.request_id, error.code, error.message))
             return
-        broker = self._broker
-        self._session.send(commands.lookup_response(command.request_id, broker.service_url, broker.service_url_tls))
+        self._session.send(commands.lookup_response(command.request_id, *urls))
 
     def _topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         try:

@@ -145,6 +145,10 @@ class Config(Struct, frozen=True, kw_only=True):
         return [cluster for cluster in self.clusters.values() if cluster.here]
 
 
+_LISTENER: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""What a listener may be called."""
+
+
 class _ClusterTable(Struct, kw_only=True):
     pulsar: str
     http: str
@@ -152,6 +156,8 @@ class _ClusterTable(Struct, kw_only=True):
     pulsar_tls: str | None = None
     https: str | None = None
     advertised_tls: str | None = None
+    advertised_listeners: dict[str, str] | None = None
+    advertised_listeners_tls: dict[str, str] | None = None
     here: bool = True
 
 
@@ -413,8 +419,23 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
         pulsar_tls=pulsar_tls,
         https=https,
         advertised_tls=tls,
+        advertised_listeners=_named(table.advertised_listeners, where, "advertised_listeners"),
+        advertised_listeners_tls=_named(table.advertised_listeners_tls, where, "advertised_listeners_tls"),
         here=table.here,
     )
+
+
+def _named(table: dict[str, str] | None, where: str, key: str) -> dict[str, str]:
+    """Addresses by the name of a listener."""
+    found = {}
+    for name, text in (table or {}).items():
+        if not _LISTENER.fullmatch(name):
+            raise ConfigError(f"{where}.{key}: {name!r} is no name: 1 to 64 letters, digits, '-', '_' and '.'")
+        address = _address(text, f"{where}.{key}.{name}")
+        if address.wildcard:
+            raise ConfigError(f"{where}.{key}.{name}: nobody can connect to {address}: write this machine's name there")
+        found[name] = str(address)
+    return found
 
 
 def _advertised(text: str | None, listen: Address, where: str, key: str) -> str:

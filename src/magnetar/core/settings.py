@@ -71,6 +71,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         here: whether it runs on this machine (`magnetar up` starts it).
         pulsar_tls, https: listen addresses of the same by TLS; None: none.
         advertised_tls: `host:port` that clients and Spark executors are told for TLS, "" without.
+        advertised_listeners, advertised_listeners_tls: name -> `host:port` that clients are told who ask for that name
+            (`listener_name`), such as from outside a private network.
     """
 
     name: str
@@ -81,6 +83,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     pulsar_tls: Address | None = None
     https: Address | None = None
     advertised_tls: str = ""
+    advertised_listeners: dict[str, str] = {}
+    advertised_listeners_tls: dict[str, str] = {}
 
     def listeners(self) -> list[tuple[str, Address]]:
         """Key of the file and address of everything that it listens on."""
@@ -96,6 +100,17 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     def service_url_tls(self) -> str:
         """What a Pulsar client connects to by TLS, "" without."""
         return f"pulsar+ssl://{self.advertised_tls}" if self.advertised_tls else ""
+
+    def listener_urls(self) -> dict[str, tuple[str, str]]:
+        """Name of a listener -> what its clients connect to, and by TLS; "" for what it has not."""
+        plain, tls = self.advertised_listeners, self.advertised_listeners_tls
+        return {
+            name: (
+                f"pulsar://{plain[name]}" if name in plain else "",
+                f"pulsar+ssl://{tls[name]}" if name in tls else "",
+            )
+            for name in (*plain, *tls)
+        }
 
     @property
     def admin_url(self) -> str:
