@@ -1,7 +1,9 @@
-"""The pipeline of docs/spark.md, run as it stands: two clusters, flights of which some are in both, a topic and Parquet."""
+"""The pipeline of docs/spark.md and examples/flights_delays.py, run as they stand: two clusters, a topic and Parquet."""
 
+import itertools
 import json
 import re
+import runpy
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,9 @@ from tests.support.brokers import World
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "spark.md"
+EXAMPLE = ROOT / "examples" / "flights_delays.py"
 EACH = 400
 
 
@@ -38,6 +42,20 @@ def publish(world: World, cluster: str, payloads: list[bytes]) -> None:
     client.close()
 
 
+def january() -> dict[str, list[bytes]]:
+    """The first flights of each airport, as JSON."""
+    lines = flights.rows(flights.source())
+    columns = next(lines)
+    found: dict[str, list[bytes]] = {"EWR": [], "JFK": [], "LGA": []}
+    for number, line in enumerate(lines):
+        row = flights.flight(number, dict(zip(columns, line, strict=True)))
+        if len(found[str(row["origin"])]) < EACH:
+            found[str(row["origin"])].append(json.dumps(row).encode())
+        elif all(len(several) == EACH for several in found.values()):
+            break
+    return found
+
+
 def delays(payloads: list[bytes]) -> dict[tuple[str, str], tuple[int, float | None]]:
     """What the pipeline should find: flights and mean delay by hour and origin."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -51,8 +69,7 @@ def delays(payloads: list[bytes]) -> dict[tuple[str, str], tuple[int, float | No
 
 
 def test_the_pipeline(spark: Any, world: World, tmp_path: Path) -> None:
-    all_flights = flights.departures(flights.january(flights.rows(flights.source())), EACH)
-    ewr, jfk, lga = (all_flights[name].payloads for name in ("ewr", "jfk", "lga"))
+    ewr, jfk, lga = january().values()
     publish(world, "west", ewr + jfk + jfk[:50])
     publish(world, "east", jfk[100:] + lga)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -89,3 +106,32 @@ def utc(spark: Any, rows: list[Any]) -> list[dict[str, Any]]:
     from datetime import UTC
 
     return [row.asDict() | {"hour": row["hour"].astimezone(UTC)} for row in rows]
+
+
+def test_the_example(spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 900
+    for name, value in {
+        "WEST": world["west"].url, "EAST": world["east"].url, "OUT": str(tmp_path / "out"), "FLIGHTS": str(count)
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    expected: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    lines = flights.rows(flights.source())
+    columns = next(lines)
+    for line in itertools.islice(lines, count):
+        row = dict(zip(columns, line, strict=True))
+        expected[row["time_hour"], row["origin"]].append(row["dep_delay"])
+    register(spark)
+    try:
+        for _ in range(2):  # again: nothing is new, nothing is added
+            found = runpy.run_path(str(EXAMPLE))
+            got = {(row["hour"], row["origin"]): row for row in utc(spark, found["newest"].collect())}
+            assert {(hour.strftime("%Y-%m-%dT%H:%M:%SZ"), origin) for hour, origin in got} == set(expected)
+            for (hour, origin), row in got.items():
+                known = [int(text) for text in expected[hour.strftime("%Y-%m-%dT%H:%M:%SZ"), origin] if text != "NA"]
+                wanted = (len(expected[hour.strftime("%Y-%m-%dT%H:%M:%SZ"), origin]), len(known), sum(known))
+                assert (row["flights"], row["departed"], row["minutes"] or 0) == wanted
+            assert found["in_topic"].count() == len(expected)
+            assert found["told"].count() == found["hours"].count()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
