@@ -3,13 +3,14 @@
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
 from tests.clients.conftest import connect
-from tests.support.brokers import BrokerProcess, eventually
+from tests.support.brokers import BrokerProcess, World, eventually
 
 WAIT_MS = 10_000
 
@@ -304,3 +305,27 @@ def test_eviction_and_expiry_follow_a_policy_at_once(client: pulsar.Client, spac
     space.set("messageTTL", 3600)
     eventually(lambda: space.stats()["subscriptions"]["slow"]["lastExpireTimestamp"] > time_before, within_s=5)
     assert space.stats()["subscriptions"]["slow"]["msgBacklog"] == 1, "an hour old is nobody's message"
+
+
+def test_inactive_topics_are_deleted_where_a_policy_asks_for_it(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 100\n").start()
+    space = Space(world["solo"])
+    client = connect(world["solo"])
+    listed = f"/admin/v2/persistent/{space.name}"
+    try:
+        caught_up = client.subscribe(space.topic("caught-up"), "s")
+        for name in ("unused", "caught-up", "behind", "kept"):
+            client.create_producer(space.topic(name)).send(b"x")
+        client.subscribe(space.topic("behind"), "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive(caught_up, 1) == [b"x"]
+        world["solo"].rest("PUT", f"{listed}/parts/partitions", 2)
+        client.close()
+        policy = {"maxInactiveDurationSeconds": 1, "deleteWhileInactive": True}
+        space.set("inactiveTopicPolicies", policy | {"inactiveTopicDeleteMode": "delete_when_no_subscriptions"})
+        space.set("inactiveTopicPolicies", policy | {"deleteWhileInactive": False}, topic="kept")
+        left = {space.topic(name) for name in ("caught-up", "behind", "kept", "parts-partition-0", "parts-partition-1")}
+        eventually(lambda: set(world["solo"].rest("GET", listed)) == left)
+        space.set("inactiveTopicPolicies", policy | {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up"})
+        eventually(lambda: set(world["solo"].rest("GET", listed)) == left - {space.topic("caught-up")})
+    finally:
+        world.close()

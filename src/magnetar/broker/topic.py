@@ -130,7 +130,7 @@ class Topic:
         self.publish_throttle: PublishThrottle | None = None
         self.dispatch_rate: Rate | None = None
         self.used_ms = outbox.now_ms
-        """When somebody last published, came or went."""
+        """When something was last stored, or somebody was seen to be connected."""
         self.producers = Producers(limits.producers)
         self.subscriptions: dict[str, Subscription] = {}
         self.durable = True
@@ -253,7 +253,6 @@ class Topic:
         count = sum(entry.count for entry in entries)
         producer.messages += count
         producer.bytes += size
-        self.used_ms = self.outbox.now_ms
         if self.publish_throttle is not None and self.publish_throttle.rate is not None:
             self.publish_throttle.rate.take(count, size)
         return append
@@ -308,6 +307,7 @@ class Topic:
     def confirm(self, append: Append, location: Location) -> None:
         """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
         self.in_flight -= 1
+        self.used_ms = self.outbox.now_ms
         self.log.confirm(append, location)
         if self.deduplication is not None:
             self.deduplication.confirmed(append.entries)

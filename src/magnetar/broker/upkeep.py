@@ -4,6 +4,7 @@ expiry      messages older than the namespace's TTL are acknowledged on every su
 publish time is the producer's clock, and what a link has not sent would be lost, geo-replication.md)
 quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
 as its policy says; links do not count, they hold data until an operator says otherwise
+inactive    topics that nobody uses are deleted where a policy asks for it
 retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
 """
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.topic import Topic
-from magnetar.core.errors import ErrorCode
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.policies import BacklogQuota
 from magnetar.storage.topiclog import Retention
@@ -44,7 +45,8 @@ class Upkeep:
 
     def _round(self, now_ms: int) -> None:
         for topic in list(self._broker.topics.values()):
-            if topic.log.last == NONE:
+            self.inactive(topic, now_ms)
+            if topic.log.last == NONE or topic.deleting:
                 continue
             self.enforce(topic, now_ms)
             self._broker.deduplications.tick(topic, now_ms)
@@ -70,6 +72,38 @@ class Upkeep:
         if ttl_s:
             for subscription in topic.durable_subscriptions():
                 subscription.expire(now_ms - ttl_s * 1000)
+
+    def inactive(self, topic: Topic, now_ms: int) -> None:
+        """Delete a topic that nobody uses, where a policy says so: never by itself, never one that a link concerns, and no
+        single partition.
+        """
+        if topic.producers.live or topic.producers.waiting or topic.consumer_count():
+            topic.used_ms = now_ms
+        policy = topic.limits.inactive
+        if policy is None or now_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
+            return
+        broker, name = self._broker, topic.name
+        kept = name.partition >= 0 and broker.resources.partitions(name.base) is not None
+        if (
+            kept
+            or name.local.startswith("__")
+            or broker.links.replicated(name)
+            or broker.links.durable_low(topic) is not None
+        ):
+            return
+        left = list(topic.durable_subscriptions())
+        if policy.mode == "delete_when_no_subscriptions" and left:
+            return
+        if any(subscription.backlog_entries() for subscription in left):
+            return
+
+        def told(error: BrokerError | None) -> None:
+            outcome = (
+                f"cannot be deleted: {error}" if error is not None else "is deleted, as policy inactive-topics says"
+            )
+            broker.outbox.put(Note("info", f"topic {topic.text}, unused for {policy.duration_s} s or more, {outcome}"))
+
+        broker.catalog.delete(topic, force=False, done=told)
 
     def check_quota(self, topic: Topic, now_ms: int) -> None:
         """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
