@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from magnetar.cli.commands import ORDER, app
-from magnetar.core import config, settings
+from magnetar.core import config, security, settings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -100,7 +100,7 @@ def struct_table(struct: type[msgspec.Struct]) -> str:
     lines = ["| key | default | what and why |", "| --- | --- | --- |"]
     for field in msgspec.structs.fields(struct):
         text = docs.get(field.name, "").replace("|", "\\|")
-        lines.append(f"| `{field.encode_name}` | `{shown(field.default)}` | {text} |")
+        lines.append(f"| `{field.encode_name}` | `{shown([] if field.default is msgspec.NODEFAULT else field.default)}` | {text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -117,6 +117,14 @@ def config_page() -> str:
             struct_table(config.SubscriptionsConfig),
             "## `[deduplication]`\n",
             struct_table(config.DeduplicationConfig),
+            "## `[authentication]`\n\nWho somebody is, see ../security.md.\n",
+            struct_table(security.AuthenticationConfig),
+            "## `[authorization]`\n\nRoles that no tenant can give.\n",
+            struct_table(security.AuthorizationConfig),
+            "## `[tls]`\n\nOf `pulsar_tls` and `https` of every cluster.\n",
+            struct_table(security.TlsConfig),
+            "## `[client]`\n\nOf the commands; `--token-file` and the environment come first.\n",
+            struct_table(security.ClientConfig),
         ]
     )
 

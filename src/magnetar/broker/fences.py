@@ -122,6 +122,10 @@ class Fences:
         resources = self._broker.resources
         return resources.cluster_data(cluster).broker_service_url if cluster in resources.clusters() else ""
 
+    def _url_tls(self, cluster: str) -> str:
+        resources = self._broker.resources
+        return resources.cluster_data(cluster).broker_service_url_tls if cluster in resources.clusters() else ""
+
     def describe(self, text: str, name: str) -> dict[str, Any]:
         """The fence and what a failover has to know of the subscription, as plain values.
 
@@ -247,7 +251,9 @@ class Fences:
             self._outbox.put(Note("info", f"failover: subscription {name} of {text} is {after}"))
         subscription.hold(after.held)
         if after.phase is Phase.MOVED:
-            subscription.disconnect_all(migrated_to=self._url(after.target))
+            subscription.disconnect_all(
+                migrated_to=self._url(after.target), migrated_to_tls=self._url_tls(after.target)
+            )
         self._go_on(key)
         self._waits.wake(text)
 
@@ -466,7 +472,9 @@ class Fences:
         if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
             session.send(
                 commands.success(command.request_id),
-                *commands.consumer_migrated(command.consumer_id, url, named=session.remembers_migration),
+                *commands.consumer_migrated(
+                    command.consumer_id, url, self._url_tls(fence.target), named=session.remembers_migration
+                ),
             )
             done(None)
         else:

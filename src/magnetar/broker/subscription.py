@@ -170,18 +170,21 @@ class Subscription(AckedSubscription):
             self._gone += Counters.of(consumer)
             self._dispatcher.remove(consumer)
 
-    def disconnect_all(self, *, migrated_to: str = "") -> None:
+    def disconnect_all(self, *, migrated_to: str = "", migrated_to_tls: str = "") -> None:
         """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them.
 
         Args:
-            migrated_to: `pulsar://host:port` of another cluster that they shall come to instead.
+            migrated_to, migrated_to_tls: `pulsar://host:port` of another cluster that they shall come to instead, and
+                the same by TLS.
         """
         gone = list(self._dispatcher.consumers)
         self._dispatcher.remove_all()
         for consumer in gone:
             self._gone += Counters.of(consumer)
             if migrated_to and may_push(_TOPIC_MIGRATED, consumer.protocol_version):
-                told = commands.consumer_migrated(consumer.consumer_id, migrated_to, named=consumer.remembers)
+                told = commands.consumer_migrated(
+                    consumer.consumer_id, migrated_to, migrated_to_tls, named=consumer.remembers
+                )
             else:
                 told = (commands.close_consumer(consumer.consumer_id),)
             self._outbox.put(Send(consumer.connection, told))

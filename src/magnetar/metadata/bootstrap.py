@@ -40,8 +40,10 @@ def bootstrap(resources: "Resources", config: Config, uuid: str = "") -> Change:
         old = _known(resources, name)
         new = msgspec.structs.replace(
             old or ClusterData(),
-            service_url=cluster.admin_url,
+            service_url=cluster.web_url,
+            service_url_tls=cluster.web_url_tls,
             broker_service_url=cluster.service_url,
+            broker_service_url_tls=cluster.service_url_tls,
             uuid=uuid if name == resources.cluster else old.uuid if old else "",
         )
         if new != old:

@@ -285,19 +285,22 @@ def close_producer(producer_id: int) -> bytes:
     )
 
 
-def close_consumer(consumer_id: int, url: str | None = None) -> bytes:
+def close_consumer(consumer_id: int, url: str | None = None, url_tls: str = "") -> bytes:
     """CLOSE_CONSUMER from the broker: look up again and come back; with `url`, come there at once."""
     return encode(
         pb.BaseCommand(
             type=16,
             close_consumer=pb.CommandCloseConsumer(
-                consumer_id=consumer_id, request_id=NO_REQUEST, assignedBrokerServiceUrl=url
+                consumer_id=consumer_id,
+                request_id=NO_REQUEST,
+                assignedBrokerServiceUrl=url,
+                assignedBrokerServiceUrlTls=url_tls or None,
             ),
         )
     )
 
 
-def consumer_migrated(consumer_id: int, url: str, *, named: bool) -> tuple[bytes, ...]:
+def consumer_migrated(consumer_id: int, url: str, url_tls: str = "", *, named: bool) -> tuple[bytes, ...]:
     """What sends one consumer to another cluster.
 
     It is CLOSE_CONSUMER that makes a client go, and to the assigned address at once, without a backoff. TOPIC_MIGRATED makes
@@ -305,11 +308,11 @@ def consumer_migrated(consumer_id: int, url: str, *, named: bool) -> tuple[bytes
 
     Args:
         consumer_id: whom.
-        url: where to.
+        url, url_tls: where to, and where by TLS.
         named: whether the client can be sent TOPIC_MIGRATED.
     """
-    close = close_consumer(consumer_id, url)
-    return (topic_migrated(consumer_id, 1, url), close) if named else (close,)
+    close = close_consumer(consumer_id, url, url_tls)
+    return (topic_migrated(consumer_id, 1, url, url_tls), close) if named else (close,)
 
 
 def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = None, message: str = "") -> bytes:
@@ -352,7 +355,7 @@ def active_consumer_change(consumer_id: int, active: bool) -> bytes:
     )
 
 
-def topic_migrated(resource_id: int, resource_type: int, url: str) -> bytes:
+def topic_migrated(resource_id: int, resource_type: int, url: str, url_tls: str = "") -> bytes:
     """TOPIC_MIGRATED (protocol version 20): type 0 is a producer, 1 a consumer."""
     return encode(
         pb.BaseCommand(
@@ -361,6 +364,7 @@ def topic_migrated(resource_id: int, resource_type: int, url: str) -> bytes:
                 resource_id=resource_id,
                 resource_type=resource_type,
                 brokerServiceUrl=url,
+                brokerServiceUrlTls=url_tls or None,
             ),
         )
     )

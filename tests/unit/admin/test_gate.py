@@ -1,0 +1,77 @@
+"""What each route of REST needs: every route has a rule, and those that change things are nobody's by accident."""
+
+import re
+
+import pytest
+
+from magnetar.admin.gate import RULES, operation_of
+from magnetar.admin.server import ROUTES
+from magnetar.broker.authorizing import Operation
+
+P = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+N = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+EXAMPLES = {
+    ("GET", "/admin/v2/brokers/health"): Operation.IDENTIFIED,
+    ("GET", "/admin/v2/brokers/{cluster}"): Operation.MONITOR,
+    ("GET", "/admin/v2/clusters"): Operation.IDENTIFIED,
+    ("PUT", "/admin/v2/clusters/{cluster}"): Operation.SUPER,
+    ("GET", "/admin/v2/tenants"): Operation.SUPER,
+    ("GET", "/admin/v2/tenants/{tenant}"): Operation.TENANT,
+    ("POST", "/admin/v2/tenants/{tenant}"): Operation.SUPER,
+    ("PUT", N): Operation.TENANT,
+    ("GET", f"{N}/permissions"): Operation.TENANT,
+    ("POST", f"{N}/permissions/{{role}}"): Operation.TENANT,
+    ("GET", f"{N}/topics"): Operation.LOOK,
+    ("PUT", P): Operation.TENANT,
+    ("DELETE", P): Operation.TENANT,
+    ("GET", f"{P}/partitions"): Operation.LOOK,
+    ("PUT", f"{P}/partitions"): Operation.TENANT,
+    ("GET", f"{P}/stats"): Operation.LOOK,
+    ("POST", f"{P}/subscription/{{subscription}}/skip_all"): Operation.CONSUME,
+    ("POST", f"{P}/terminate"): Operation.TENANT,
+    ("POST", f"{P}/permissions/{{role}}"): Operation.TENANT,
+    ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.PRODUCE,
+    ("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.TENANT,
+    ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"): Operation.LOOK,
+    ("GET", "/geo/v1/links"): Operation.MONITOR,
+    ("POST", "/geo/v1/links/{target}/skip"): Operation.SUPER,
+    ("GET", "/metrics"): Operation.MONITOR,
+    ("GET", "/"): Operation.MONITOR,
+    ("GET", "/openapi.json"): Operation.IDENTIFIED,
+    ("POST", "/"): Operation.SUPER,
+    ("GET", "/something/new"): Operation.SUPER,
+}
+
+
+@pytest.mark.parametrize("route", EXAMPLES, ids=" ".join)
+def test_examples(route: tuple[str, str]) -> None:
+    assert operation_of(*route) is EXAMPLES[route]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_every_route_is_for_somebody_on_purpose(route: object) -> None:
+    found = next(one for one in ROUTES if one is route)
+    operation = operation_of(found.method, found.path)
+    if found.changes:
+        assert operation not in {Operation.IDENTIFIED, Operation.MONITOR, Operation.LOOK} or found.path.endswith(
+            ("/compatibility", "/version")
+        )
+    if operation in {Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.TENANT}:
+        assert "{tenant}" in found.path
+    if operation is Operation.SUPER:
+        assert re.match(r"/admin/v2/(clusters|tenants|brokers)\b|/geo/v1/", found.path)
+
+
+def test_no_rule_is_dead() -> None:
+    """Each rule decides for a route that exists."""
+    import magnetar.admin.gate as gate
+
+    decided = set()
+    for route in ROUTES:
+        for number, (method, pattern, _operation) in enumerate(gate._COMPILED):
+            if method in {"*", route.method} and pattern.fullmatch(route.path):
+                decided.add(number)
+                break
+    dead = [RULES[number] for number in range(len(RULES)) if number not in decided]
+    assert dead == []
