@@ -6,6 +6,7 @@ parts of URLs, so what could be mistaken for a path (`.`, `..`, a backslash, a c
 """
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import NameNotValid
@@ -21,6 +22,9 @@ PRODUCER_BYTES_MAX: Final = 512
 
 PARTITIONS_MAX: Final = 4096
 """A ceiling: one request must not create an unbounded number of topics."""
+
+NAMES_KEPT: Final = 4096
+"""Names read last are kept as they were taken apart: brokers ask for the same at every poll. 2 MB at most."""
 
 _PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _CLUSTER: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?", re.ASCII)
@@ -86,29 +90,7 @@ class TopicName(NamedTuple):
         Raises:
             NameNotValid: the domain is unknown, a part is missing or breaks the grammar, or the name is too long.
         """
-        if _size(text) > TOPIC_BYTES_MAX:
-            raise NameNotValid(f"topic {_shown(text)} is too long: at most {TOPIC_BYTES_MAX} bytes")
-        domain, separator, rest = text.partition("://")
-        if not separator:
-            domain, rest = "persistent", text
-            if "/" not in rest:
-                rest = f"public/default/{rest}"
-        if domain not in {"persistent", "non-persistent"}:
-            raise NameNotValid(f"topic {_shown(text)} is not valid: it starts with persistent:// or non-persistent://")
-        parts = rest.split("/", 2)
-        if len(parts) != 3:
-            raise NameNotValid(f"topic {_shown(text)} is not valid: write {domain}://tenant/namespace/topic")
-        tenant, namespace, local = parts
-        _part(tenant, "tenant", text)
-        _part(namespace, "namespace", text)
-        # A slash in the local name would make a second name for the same REST path; Pulsar's old five-part names
-        # (with a cluster in them) also end here.
-        if not local or local in {".", ".."} or "/" in local or "\\" in local or _CONTROL.search(local):
-            raise NameNotValid(
-                f"topic {_shown(text)} is not valid: the part behind the namespace must not be empty, '.', '..' or "
-                "hold slashes or control characters"
-            )
-        return cls(domain, tenant, namespace, local)
+        return _topic_name(text)
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
@@ -200,3 +182,30 @@ def check_producer(text: str) -> str:
 def link_cursor_name(remote: str) -> str:
     """The name of the cursor that keeps a link's place, as Pulsar's replicators name theirs."""
     return f"pulsar.repl.{remote}"
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _topic_name(text: str) -> TopicName:
+    if _size(text) > TOPIC_BYTES_MAX:
+        raise NameNotValid(f"topic {_shown(text)} is too long: at most {TOPIC_BYTES_MAX} bytes")
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text
+        if "/" not in rest:
+            rest = f"public/default/{rest}"
+    if domain not in {"persistent", "non-persistent"}:
+        raise NameNotValid(f"topic {_shown(text)} is not valid: it starts with persistent:// or non-persistent://")
+    parts = rest.split("/", 2)
+    if len(parts) != 3:
+        raise NameNotValid(f"topic {_shown(text)} is not valid: write {domain}://tenant/namespace/topic")
+    tenant, namespace, local = parts
+    _part(tenant, "tenant", text)
+    _part(namespace, "namespace", text)
+    # A slash in the local name would make a second name for the same REST path; Pulsar's old five-part names
+    # (with a cluster in them) also end here.
+    if not local or local in {".", ".."} or "/" in local or "\\" in local or _CONTROL.search(local):
+        raise NameNotValid(
+            f"topic {_shown(text)} is not valid: the part behind the namespace must not be empty, '.', '..' or "
+            "hold slashes or control characters"
+        )
+    return TopicName(domain, tenant, namespace, local)

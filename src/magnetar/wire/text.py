@@ -5,13 +5,16 @@ access: a topic name of the wrong type would surface deep in the broker. So text
 """
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 _TEXT: Final = FieldDescriptor.TYPE_STRING
 _MESSAGE: Final = FieldDescriptor.TYPE_MESSAGE
+
+_PARTS_MAX: Final = 8
+"""Of a kind of message with more parts than this only those that are set are looked at: to ask for each costs more."""
 
 
 @cache
@@ -30,15 +33,62 @@ def _search(descriptor: Descriptor | None, seen: set[str]) -> bool:
     )
 
 
+class _Plan(NamedTuple):
+    """Where a kind of message holds text: names of fields, so that only these are looked at.
+
+    Attributes:
+        texts, lists: text fields, and repeated ones.
+        parts, many: messages that hold text, and repeated ones.
+    """
+
+    texts: tuple[str, ...]
+    lists: tuple[str, ...]
+    parts: tuple[str, ...]
+    many: tuple[str, ...]
+
+
+@cache
+def _plan(kind: type[Message]) -> _Plan | None:
+    """None for a kind with many parts (BaseCommand), of which hardly any is set: those are listed, not asked for."""
+    fields = [field for field in kind.DESCRIPTOR.fields if field.type == _TEXT or _holds_text(field.message_type)]
+    plan = _Plan(
+        tuple(field.name for field in fields if field.type == _TEXT and not field.is_repeated),
+        tuple(field.name for field in fields if field.type == _TEXT and field.is_repeated),
+        tuple(field.name for field in fields if field.type == _MESSAGE and not field.is_repeated),
+        tuple(field.name for field in fields if field.type == _MESSAGE and field.is_repeated),
+    )
+    return plan if len(plan.parts) <= _PARTS_MAX else None
+
+
 def text_is_valid(message: Message) -> bool:
     """Whether every text field of the message, at any depth, is UTF-8."""
-    for field, value in message.ListFields():
-        kind = field.type
-        if kind == _TEXT:
-            values = value if field.is_repeated else (value,)
-            if not all(isinstance(item, str) for item in values):
+    plan = _plan(type(message))  # type: ignore[arg-type]  # classes can be hashed, whatever the stub says of their instances
+    if plan is None:
+        return _all_parts(message)
+    for name in plan.texts:
+        if type(getattr(message, name)) is not str:
+            return False
+    for name in plan.lists:
+        for item in getattr(message, name):
+            if type(item) is not str:
                 return False
-        elif kind == _MESSAGE and _holds_text(field.message_type):
+    for name in plan.parts:
+        if message.HasField(name) and not text_is_valid(getattr(message, name)):
+            return False
+    for name in plan.many:
+        for item in getattr(message, name):
+            if not text_is_valid(item):
+                return False
+    return True
+
+
+def _all_parts(message: Message) -> bool:
+    for field, value in message.ListFields():
+        if field.type == _TEXT:
+            values = value if field.is_repeated else (value,)
+            if not all(type(item) is str for item in values):
+                return False
+        elif field.type == _MESSAGE and _holds_text(field.message_type):
             items = value if field.is_repeated else (value,)
             if not all(text_is_valid(item) for item in items):
                 return False
