@@ -1,15 +1,16 @@
 """Random worlds around the real machine of snapshot mode: nothing invented, no seek undone, the tail told, then silence.
 
 `MAGNETAR_SEEDS=20000 pytest tests/property/test_snapworld.py` runs more of them. A failure prints its seed and story;
-`python -c "from tests.support.snapworld import run_world; print(run_world(SEED))"` replays it exactly.
+`python -c "from tests.support.snapworld import OneWayWorld, run_world; print(run_world(SEED))"` replays it exactly.
 """
 
 import os
+from unittest.mock import patch
 
 import pytest
 
 from tests.support.snapbugs import BUGS, KNOWN, find
-from tests.support.snapworld import run_world
+from tests.support.snapworld import OneWayWorld, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "240"))
 CHUNKS = 8
@@ -23,6 +24,19 @@ def test_rules_hold(chunk: int) -> None:
         why, trace = run_world(seed)
         if why:
             pytest.fail(f"seed {seed}: {why}\n" + "\n".join(trace))
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_rules_hold_where_links_lead_one_way(chunk: int) -> None:
+    for seed in range(chunk, SEEDS // 2, 2):
+        why, trace = run_world(seed, OneWayWorld)
+        if why:
+            pytest.fail(f"seed {seed}: {why}\n" + "\n".join(trace))
+
+
+def test_a_link_that_is_taken_away_has_to_be_noticed() -> None:
+    with patch("magnetar.geo.snapshots.machine.Snapshots.routes_changed", lambda _self: None):
+        assert any(run_world(seed, OneWayWorld)[0] for seed in (13, *range(300)))
 
 
 def test_a_world_replays_exactly() -> None:

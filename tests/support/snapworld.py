@@ -408,6 +408,8 @@ class World:
     boost: ClassVar[dict[str, float]] = {}
     """What a world does more (or less) often than others."""
     clusters_least: ClassVar[int] = 2
+    one_way: ClassVar[float] = 0.0
+    """Share of worlds in which single directions of links are taken away and given back."""
     warm: ClassVar[float] = 0.6
     """Share of worlds in which the subscription is there from the beginning."""
 
@@ -431,6 +433,7 @@ class World:
         self.forgetful = self.settling = False
         self.routes = {(s, d) for s in self.names for d in self.names if s != d}
         self.members = set(self.names)
+        self.cut: set[tuple[str, str]] = set()
         if len(self.names) > 2 and rng.random() < 0.3 and not self.is_plain:
             self.members.discard(self.names[-1])
             self.routes = {route for route in self.routes if self.names[-1] not in route}
@@ -441,6 +444,10 @@ class World:
         if not self.is_plain and rng.random() < 0.2:
             self.filtered = {route for route in sorted(self.routes) if rng.random() < 0.3}
         self.home = rng.choice(sorted(self.members))
+        # Chance of its own: worlds that have none of it stay as they are.
+        fork = random.Random(rng.getstate()[1][0])
+        self.one_ways = fork.choice((0.3, 1.0)) if fork.random() < self.one_way and not self.is_plain else 0.0
+        self.mends = fork.random() < 0.7
         self.sites: dict[str, Site] = {}
         for name in self.names:
             self.sites[name] = Site(self, name)
@@ -510,6 +517,7 @@ class World:
             "seek": seek if safe else 0, "wipe": wipe if safe else 0, "expire": self.rng.choice((0, 0.2)) if safe else 0,
             "join": 0.1 if safe else 0, "leave": 0.03 if safe else 0, "delete": self.rng.choice((0, 0, 0.1)) if safe else 0,
             "quota": self.rng.choice((0, 0, 0.3)) if safe else 0, "handshake": 0.1 if safe else 0,
+            "part": self.one_ways, "mend": self.one_ways / 2,
         }  # fmt: skip
         for name, factor in self.boost.items():
             weights[name] *= factor
@@ -585,7 +593,7 @@ class World:
 
     def restarted(self, site: Site) -> None:
         """What was on its way to a cluster comes again."""
-        for route in self.routes:
+        for route in self.routes | self.cut:
             if route[1] == site.cluster:
                 self.at[route] = self.durable.get(route, NONE)
 
@@ -736,7 +744,7 @@ class World:
         site = self.site()
         site.store()
         keep = [cursor.mark_delete for cursor in site.open.values()]
-        keep += [self.durable_from(site, route[1]) for route in self.routes if route[0] == site.cluster]
+        keep += [self.durable_from(site, route[1]) for route in self.routes | self.cut if route[0] == site.cluster]
         self.trim_to(site, min(keep, default=site.log.last))
 
     def durable_from(self, site: Site, target: str) -> Position:
@@ -756,7 +764,7 @@ class World:
         self.say(f"a quota trims {site.cluster}")
         self.trim_to(site, site.log.last)
         # Links tell that something was lost to them.
-        for source, target in sorted(self.routes):
+        for source, target in sorted(self.routes | self.cut):
             if source == site.cluster:
                 site.machine.rebased(target)
 
@@ -778,7 +786,7 @@ class World:
         self.say(f"{site.cluster} loses its disk")
         self.forgetful = True
         site.wipe()
-        for route in self.routes:
+        for route in self.routes | self.cut:
             if site.cluster in route:
                 self.at[route] = self.durable[route] = NONE
         for other in sorted(self.members - {site.cluster}):
@@ -806,8 +814,29 @@ class World:
             self.forgetful = True
             self.members.discard(name)
             self.routes = {route for route in self.routes if name not in route}
+            self.cut = {route for route in self.cut if name not in route}
             for other in self.names:
                 self.sites[other].machine.routes_changed()
+
+    def part(self) -> None:
+        """One direction of a link is taken away: what it has not brought is held until it is given back."""
+        ways = sorted(route for route in self.routes if route[::-1] in self.routes)
+        if ways:
+            route = self.rng.choice(ways)
+            self.say(f"{route[0]} has no link to {route[1]} any more")
+            self.routes.discard(route)
+            self.cut.add(route)
+            for member in sorted(self.members):
+                self.sites[member].machine.routes_changed()
+
+    def mend(self) -> None:
+        """All links lead both ways again."""
+        if self.cut:
+            self.say("links lead both ways again")
+            self.routes |= self.cut
+            self.cut.clear()
+            for member in sorted(self.members):
+                self.sites[member].machine.routes_changed()
 
     # ---------------------------------------------------------------------------------------------------------- running
 
@@ -846,7 +875,13 @@ class World:
 
     def settle(self) -> None:
         self.settling = True
+        if self.mends:
+            self.mend()
         self.quiet()
+        if self.cut:
+            # Positions do not go where no answer comes from: nothing is promised but silence, and what every step checks.
+            self.check_silence()
+            return
         self.check_told()
         home = self.sites[self.home]
         if SUB not in home.open:
@@ -867,6 +902,11 @@ class World:
             self.consume(home, 99)
         self.quiet()
         self.check_tail(home)
+        self.check_silence()
+        self.check_bases()
+
+    def check_silence(self) -> None:
+        """Nobody writes another marker, however long it takes."""
         written = self.markers_written
         self.now_ms += 3_600_000
         for site in self.sites.values():
@@ -874,7 +914,6 @@ class World:
         self.quiet()
         if self.markers_written != written:
             raise Violation("an idle topic writes markers")
-        self.check_bases()
 
     def check_bases(self) -> None:
         """What one creation of the subscription took for consumed, another did not: nobody skips it."""
@@ -933,6 +972,12 @@ class Saved(NamedTuple):
 
     def watermark_positions(self) -> dict[str, Position]:
         return self.watermarks
+
+
+class OneWayWorld(World):
+    """Links that lead one way for a while, or for good."""
+
+    one_way = 1.0
 
 
 def run_world(seed: int, world: type[World] = World, steps: int | None = None) -> tuple[str, list[str]]:

@@ -123,6 +123,8 @@ class Acks:
         self.of: dict[Name, Acked] = {}
         self.shared: dict[tuple[str, str], Shared] = {}
         self._heard: set[Name] = set()
+        self._seen: dict[str, dict[str, dict[str, Subscription]]] = {}
+        self._behind: set[str] = set()
         self._written: dict[tuple[str, str, Position], int] = {}
         self._seeking: tuple[Consumer, Subscription, set[int]] | None = None
 
@@ -269,6 +271,10 @@ class Acks:
         if state is not None and state.base is not None:
             # What the starting point skipped anyway is no acknowledgement: another creation may want it.
             fresh -= self.uids(topic, state.base)
+        if cluster.broker is not None and cluster.broker.topics[topic].replicated is None:
+            # No link concerns the topic: nobody keeps a set, and whoever begins one takes what the cursor is behind of for
+            # where it started. What comes again when another cluster starts earlier is one more price of that.
+            return key
         truth.unsafe.append((key, fresh))
         truth.told.setdefault(key, set()).update(fresh)
         return key
@@ -352,20 +358,45 @@ class Acks:
         """Notice subscriptions that were made or deleted, and markers that were read."""
         broker = cluster.broker
         assert broker is not None
+        seen = self._seen.get(cluster.name)
+        for text, topic in broker.topics.items():
+            if seen is None or seen.get(text) != topic.subscriptions:
+                self._look(cluster, loaded=loaded)
+                break
+        if cluster.name in self._behind:
+            self._read_on(cluster)
+
+    def _look(self, cluster: "Cluster", *, loaded: bool) -> None:
+        broker = cluster.broker
+        assert broker is not None
+        self._behind.add(cluster.name)
+        self._seen[cluster.name] = {text: dict(topic.subscriptions) for text, topic in broker.topics.items()}
         for text, topic in broker.topics.items():
             for name, machine in topic.subscriptions.items():
                 truth = self.get((cluster.name, text, name))
                 if truth.machine is not machine:
                     self._made(cluster, text, machine, truth, loaded=loaded)
-                if truth.unread and topic.replicated is not None:
-                    linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
-                    self._read(truth, topic.log.last, linked)
         for (at, text, name), truth in self.of.items():
             if at == cluster.name and truth.machine is not None:
                 found = broker.topics.get(text)
                 if found is not None and name not in found.subscriptions:
                     truth.machine = None
                     self.all(text, name).given_up = True
+                    self.world.count("subscription given up")
+
+    def _read_on(self, cluster: "Cluster") -> None:
+        broker = cluster.broker
+        assert broker is not None
+        behind = False
+        for text, topic in broker.topics.items():
+            for name in topic.subscriptions:
+                truth = self.get((cluster.name, text, name))
+                if truth.unread and topic.replicated is not None:
+                    linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
+                    self._read(truth, topic.log.last, linked)
+                behind = behind or bool(truth.unread)
+        if not behind:
+            self._behind.discard(cluster.name)
 
     def _made(self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, *, loaded: bool) -> None:
         assert cluster.broker is not None
@@ -413,6 +444,7 @@ class Acks:
             fresh = self.uids(topic, IndexSet(one.acks))
             truth = self.get((cluster.name, topic, one.subscription))
             truth.unread.append((entry.position, marker.writer, key, fresh))
+            self._behind.add(cluster.name)
             if entry.origin:
                 continue
             base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
@@ -452,10 +484,12 @@ class Acks:
 
     def sought(self, consumer: Consumer) -> None:
         """A seek was answered: it is durable."""
+        self.world.count("seek")
         self.get((consumer.cluster, consumer.topic, consumer.subscription)).undone.clear()
 
     def lost(self, cluster: str, topic: str) -> None:
         """A topic's log is gone: what only it knew may come again."""
+        self._seen.pop(cluster, None)
         for name in [name for name in self.of if name[:2] == (cluster, topic)]:
             del self.of[name]
         for (text, subscription), shared in self.shared.items():

@@ -31,7 +31,7 @@ class Plant(NamedTuple):
         patches: by the dotted name of what is replaced.
         kind: of exact mode's machine, if it is another.
         seed: that finds it.
-        focus: actions that its worlds do more often, see `World.focus`.
+        focus, shape, replicated_share: of its worlds, see `World`.
     """
 
     mode: str
@@ -39,27 +39,38 @@ class Plant(NamedTuple):
     kind: Any
     seed: int
     focus: tuple[str, ...] = ()
+    shape: str = ""
+    replicated_share: float = World.replicated_share
 
 
 KNOWN: dict[str, int] = {
-    "no_chain": 4, "no_dedup": 3, "p_is_cursor": 0, "read_unsynced": 2, "no_handshake": 12,
-    "expiry_is_ack": 27, "latest_is_ack": 41, "cumulative_by_index": 27, "full_replaces": 11, "no_pending": 11,
-    "floor_is_ack": 11, "no_restricted_check": 63, "told_expiry": 8, "fence_dispatches": 0,
-    "activates_unmerged": 11, "passed_over": 11, "lives_ascend": 72, "gap_not_recounted": 43,
+    "no_chain": 3, "no_dedup": 1, "p_is_cursor": 2, "read_unsynced": 1, "no_handshake": 13, "w_from_log_only": 96,
+    "any_life": 37, "gap_not_recounted": 13,
+    "expiry_is_ack": 2, "latest_is_ack": 27, "cumulative_by_index": 2, "full_replaces": 14, "no_pending": 75,
+    "floor_is_ack": 5, "passed_over": 25, "lives_ascend": 56, "destination_silent": 143,
+    "fence_dispatches": 0, "activates_unmerged": 75, "final_untold": 111,
+    "no_restricted_check": 24, "told_expiry": 8,
 }  # fmt: skip
 """A seed that finds each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`)."""
 
 FOCUS: dict[str, tuple[str, ...]] = {
-    "destination_silent": ("wipe", "recreate"), "passed_over": ("policy",), "lives_ascend": ("wipe",),
+    "destination_silent": ("wipe",), "passed_over": ("policy",), "lives_ascend": ("wipe",),
     "activates_unmerged": ("failover",), "final_untold": ("failover",), "fence_dispatches": ("failover",),
     "w_from_log_only": ("retention", "die"), "unknown_base_is_all": ("break_link", "die"), "told_expiry": ("expire",),
-    "expiry_is_ack": ("expire",), "gap_not_recounted": ("wipe",), "any_life": ("recreate", "wipe"),
+    "expiry_is_ack": ("expire",), "gap_not_recounted": ("wipe",),
+    "no_handshake": ("wipe", "recreate"), "any_life": ("recreate", "part"),
     "no_full_on_rebase": ("wipe", "recreate"), "delta_after_restart": ("die",),
     "epoch_no_incarnation": ("seek", "wipe"), "epoch_counter": ("seek",),
     "seek_is_final": ("seek",), "seek_forgets_foreign": ("seek",), "stale_low": ("recreate", "retention"),
     "no_epoch": ("seek",), "seek_forgets_nothing": ("seek",), "no_replay": ("die",), "epoch_volatile": ("die", "seek"),
 }  # fmt: skip
 """What the worlds of rare ones do more often."""
+
+SHAPES = {"destination_silent": "export"}
+"""The topology of those that only one kind shows."""
+
+UNREPLICATED = frozenset({"w_from_log_only", "no_handshake"})
+"""Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
 BUGS: dict[str, Plant] = {
     **{name: Plant("exact", patches, None, KNOWN.get(name, -1)) for name, patches in LINKS.items()},
@@ -69,7 +80,13 @@ BUGS: dict[str, Plant] = {
     },
     **{name: Plant("snapshot", patches, None, KNOWN.get(name, -1)) for name, patches in SNAPSHOT.items()},
 }
-BUGS = {name: plant._replace(focus=FOCUS.get(name, ())) for name, plant in BUGS.items()}
+BUGS = {
+    name: plant._replace(
+        focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""),
+        replicated_share=0.0 if name in UNREPLICATED else World.replicated_share,
+    )
+    for name, plant in BUGS.items()
+}  # fmt: skip
 
 
 @contextmanager
@@ -87,4 +104,8 @@ def planted(bug: str) -> Iterator[type[World]]:
 
 def focused(kind: type[World], bug: str) -> type[World]:
     """The worlds of a planted bug, with or without it."""
-    return type("Focused", (kind,), {"focus": BUGS[bug].focus}) if bug and BUGS[bug].focus else kind
+    if not bug:
+        return kind
+    plant = BUGS[bug]
+    kept = {"focus": plant.focus, "shape": plant.shape, "replicated_share": plant.replicated_share}
+    return type("Focused", (kind,), kept)

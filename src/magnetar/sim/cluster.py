@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _Fact = tuple[int, Callable[[Broker], None]]
 
 LINK_TOKEN = b"sim"
-VALIDATE_EVERY = 10
+VALIDATE_EVERY = 20
 """Every so many events the broker's own `validate` runs: it costs as much as several events."""
 
 logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)
@@ -140,6 +140,9 @@ class Cluster:
         if self.broker is None:
             return
         self.life += 1
+        self.world.count("broker died")
+        if not self.log.idle or not self.store.idle:
+            self.world.count("broker died with something on its way to the disk")
         self.log.over = True
         self.store.power_cut()
         self.broker = None
@@ -150,6 +153,7 @@ class Cluster:
 
     def _power_cut(self, life: int) -> None:
         if life == self.life:
+            self.world.count("power cut within an operation of the disk")
             self.die()
             self.world.revive_later(self)
 
@@ -195,12 +199,15 @@ class Cluster:
         self._hop(self._of_log, life, lambda broker: broker.appended(batch))
 
     def _failed(self, life: int, batch: list[Append], error: str) -> None:
+        self.world.count("append failed")
         self._hop(self._of_log, life, lambda broker: broker.append_failed(batch, error))
 
     def _healed(self, life: int) -> None:
         self._hop(self._of_log, life, lambda broker: broker.healed())
 
     def _answered(self, life: int, done: Callable[[str], None], error: str) -> None:
+        if error:
+            self.world.count("commit of the store failed")
         self._hop(self._of_store, life, lambda _broker: done(error))
 
     # --------------------------------------------------------------------------------------------------------- effects

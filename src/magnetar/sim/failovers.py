@@ -74,6 +74,7 @@ class Failover:
             self.over = True
         else:
             self._leaving = True
+            self.world.count("failover given up")
             self._next(self._give_up)
 
     def _fences(self, cluster: "Cluster") -> "Fences | None":
@@ -191,12 +192,16 @@ class Failovers:
         pairs = [(one, other) for one, other in world.pairs if (other, one) in world.pairs]
         if not pairs:
             return
-        source, target = rng.choice(pairs)
+        busy = sorted({one.cluster for one in world.workload.consumers if one.open and one.received})
+        source, target = rng.choice([pair for pair in pairs if pair[0] in busy] or pairs)
         broker, topic = world.clusters[source].broker, rng.choice(world.topics)
         known = broker.topics.get(topic) if broker is not None else None
         if known is None or not known.subscriptions:
             return
-        found = Failover(world, topic, rng.choice(sorted(known.subscriptions)), source, target)
+        name = rng.choice(sorted(known.subscriptions))
+        if rng.random() < 0.5:
+            world.workload.finish(source, name)
+        found = Failover(world, topic, name, source, target)
         self.begun += 1
         self._going.append(found)
         found.go_on()
@@ -214,6 +219,7 @@ class Failovers:
         """The target dispatches."""
         assert one.moved is not None
         self.completed += 1
+        self.world.count("failover")
         self.done[one.target.name, one.topic, one.subscription] = one.moved
         if self.world.rng.random() < 0.8:
             self.world.workload.follow(one.topic, one.subscription, one.target.name)

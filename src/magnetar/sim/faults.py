@@ -120,11 +120,14 @@ class Faults:
         apart = world.net.reachable(one, other)
         world.say(f"{one} and {other} {'cannot' if apart else 'can'} reach each other")
         world.net.part(one, other, apart)
+        if apart:
+            world.count("sites parted")
 
     def break_link(self) -> None:
         """A connection of the pipeline breaks."""
         found = [one for one in self.world.net.connections.values() if one.client is None]
         if found:
+            self.world.count("link cut off")
             self.rng.choice(found).cut()
 
     def stop_pipeline(self) -> None:
@@ -132,10 +135,12 @@ class Faults:
         if self.world.links:
             link = self.rng.choice(list(self.world.links.values()))
             link.stopped = not link.stopped
+            self.world.count("pipeline stopped or started")
 
     def change_filter(self) -> None:
         """A link's filter changes."""
         if self.world.links:
+            self.world.count("filter changed")
             self.rng.choice(list(self.world.links.values())).change_filter()
 
     def wipe(self) -> None:
@@ -144,7 +149,9 @@ class Faults:
         cluster = world.clusters[rng.choice(world.names)]
         cluster.die()
         cluster.wiped()
+        world.count("disk lost")
         if rng.random() < 0.3:
+            world.count("disk lost, and the clock is behind")
             cluster.skew_ms -= 500_000 + 13 * cluster.lives
         world.lost_disk(cluster)
         world.say(f"{cluster.name} loses its disk")
@@ -160,6 +167,7 @@ class Faults:
 
         def deleted(error: MagnetarError | None) -> None:
             if error is None and cluster.broker is not None:
+                self.world.count("topic deleted")
                 self.world.forgotten(cluster.name, topic)
                 self.world.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
 
@@ -173,13 +181,18 @@ class Faults:
         cluster = self.world.clusters[name]
         if cluster.broker is not None and topic not in cluster.broker.topics:
             try:
-                cluster.control.create_topic(topic, None, {}, lambda _error: None)
+                cluster.control.create_topic(topic, None, {}, self._created)
             except MagnetarError:
                 return
+
+    def _created(self, error: MagnetarError | None) -> None:
+        if error is None:
+            self.world.count("topic made anew")
 
     def clock(self) -> None:
         """A cluster's clock is set."""
         cluster = self.world.clusters[self.rng.choice(self.world.names)]
+        self.world.count("clock set")
         cluster.skew_ms += self.rng.choice((-60_000, -500, 500, 60_000))
         self.world.say(f"the clock of {cluster.name} is off by {cluster.skew_ms} ms")
 
@@ -206,6 +219,7 @@ class Faults:
         try:
             change = cluster.broker.resources.set_subscription_mode(NAMESPACE, mode)
             cluster.control.apply(change, lambda _error: None)
+            self.world.count("mode set")
             self.world.say(f"{cluster.name}: the namespace is in {mode} mode")
         except MagnetarError:
             self.world.clock.after(300, self.set_mode, cluster, mode)
@@ -214,8 +228,16 @@ class Faults:
         """Set it, if the broker takes it."""
         assert cluster.broker is not None
         self.world.say(f"{cluster.name}: the policy names {chosen}")
+        before = set(cluster.broker.resources.replication_clusters(NAMESPACE))
+
+        def done(error: MagnetarError | None) -> None:
+            if error is None and self.world.storm:
+                for what, named in (("left", before - set(chosen)), ("joined", set(chosen) - before)):
+                    if named:
+                        self.world.count(f"cluster {what} the policy")
+
         try:
             change = cluster.broker.resources.set_replication(NAMESPACE, chosen)
-            cluster.control.apply(change, lambda _error: None)
+            cluster.control.apply(change, done)
         except MagnetarError:
             return

@@ -46,11 +46,20 @@ CALM_TICK_MS = 2_000
 HANDSHAKE_MS = 6_000
 """Between two handshakes of an idle link: well below `identity_silence_ms`."""
 
+CALM_HANDSHAKE_MS = 11_000
+"""The same when all is well and nobody else uses a cluster's name: once in each look of `World.calm`."""
+
 AGAIN_MS = 300
 """Between two handshakes of a link that waits for one."""
 
 WINDOW = 3
 """Pieces under way of one task."""
+
+WORKER_ENDS = 0.2
+"""How often a task is the last of its worker: the next one opens a connection of its own."""
+
+SLOW_MS = 100
+"""A range that waits longer counts as delayed."""
 
 TASKS_MAX = 5
 """Tasks of a link at a time, zombies included."""
@@ -62,7 +71,7 @@ class Peer:
     def __init__(self, world: "World", cluster: str, site: str, lost: Callable[[], None]) -> None:
         self._waiting: dict[int, Callable[[Frame], None]] = {}
         self._requests = 0
-        self._lost = lost
+        self.lost = lost
         self.connection: Connection | None = world.net.connect(
             world.clusters[cluster], site, self._frames, self._closed
         )
@@ -94,7 +103,7 @@ class Peer:
 
     def _closed(self) -> None:
         self._waiting.clear()
-        self._lost()
+        self.lost()
 
     def close(self) -> None:
         """Done with it."""
@@ -151,10 +160,13 @@ class Task:
         link = self._link
         if self.over:
             return
-        self._peer = Peer(link.world, link.target, link.site, lambda: self._end("connection lost"))
-        if not self._peer.open:
-            self._end("destination down")
-            return
+        if self.zombie and self.work.frames:
+            link.world.count("range sent twice")
+        if self.work.frames:
+            self._peer = link.lend(lambda: self._end("connection lost"))
+            if not self._peer.open:
+                self._end("destination down")
+                return
         self._step()
 
     def _step(self) -> None:
@@ -162,6 +174,7 @@ class Task:
             return
         link = self._link
         if link.rng.random() < link.task_dies:
+            link.world.count("task died")
             self._end("died")
             return
         while self._at < len(self.work.frames) and len(self._flying) < WINDOW and not self.over:
@@ -213,7 +226,7 @@ class Task:
             return
         self.over = True
         if self._peer is not None:
-            self._peer.close()
+            self._link.give_back(self._peer, used_up=bool(trouble))
         work = self.work
         whole = not trouble and self._at == len(work.frames) and not self._flying
         c = work.end if whole else self._confirmed
@@ -257,6 +270,7 @@ class Link:
         self._shook_ms = -HANDSHAKE_MS
         self._planned: dict[str, Range] = {}
         self.tasks: list[Task] = []
+        self._spare: list[Peer] = []
         world.clock.after(int(rng.random() * TICK_MS), self._tick)
 
     # ---------------------------------------------------------------------------------------------------- the filter
@@ -329,8 +343,10 @@ class Link:
             return
         if not self._to.open:
             return
-        names = [name for name, told in self._topics.items() if self._shaken.get(name) != _life(told)]
-        if self.world.clock.now_ms - self._shook_ms >= (AGAIN_MS if names else HANDSHAKE_MS):
+        shaken = self._shaken
+        names = [name for name, told in self._topics.items() if shaken.get(name) != _life(told)]
+        idle_ms = HANDSHAKE_MS if self.world.storm else CALM_HANDSHAKE_MS
+        if self.world.clock.now_ms - self._shook_ms >= (AGAIN_MS if names else idle_ms):
             self._handshake()
         for name in list(self._topics):
             self._plan(name)
@@ -409,6 +425,7 @@ class Link:
         blocked: str = "", reason: str = "",
     ) -> None:  # fmt: skip
         if self.rng.random() < self.loses:
+            self.world.count("handshake lost")
             return
 
         def fill(request_id: int) -> pb.CommandGeoCommit:
@@ -445,6 +462,8 @@ class Link:
                 self._from.ask(1006, "geo_commit", fill, then)
 
         late = self.rng.random() < self.loses
+        if late:
+            self.world.count("commit late")
         self.world.clock.after(int(self.rng.random() * 20_000) if late else 0, go)
 
     # ----------------------------------------------------------------------------------------------------------- ranges
@@ -498,7 +517,10 @@ class Link:
             zombie = Task(self, work, zombie=True)
             self.tasks.append(zombie)
             self.world.clock.after(int(self.rng.random() * self.rng.choice((100, 3_000, 60_000))), zombie.start)
-        self.world.clock.after(self.pause_ms(), task.start)
+        pause_ms = self.pause_ms()
+        if pause_ms >= SLOW_MS:
+            self.world.count("range delayed")
+        self.world.clock.after(pause_ms, task.start)
 
     def other_life(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
         """The topic was made anew since the plan, perhaps by a clock that is behind (as `spark.reading` sees it)."""
@@ -529,6 +551,23 @@ class Link:
     def next_p(self, position: Position, p: Position, *, sent: bool) -> Position:
         """What the next entry comes after: the last that was sent, not the last that was read."""
         return position if sent else p
+
+    def lend(self, lost: Callable[[], None]) -> Peer:
+        """A connection to the destination for one task: workers keep theirs from task to task, until something goes wrong."""
+        while self._spare:
+            peer = self._spare.pop()
+            if peer.open:
+                peer.lost = lost
+                return peer
+        return Peer(self.world, self.target, self.site, lost)
+
+    def give_back(self, peer: Peer, *, used_up: bool) -> None:
+        """A task is over."""
+        if used_up or not peer.open or self.rng.random() < WORKER_ENDS:
+            peer.close()
+        else:
+            peer.lost = _nobody
+            self._spare.append(peer)
 
     def ended(self, task: Task, trouble: str) -> None:
         """A task is over."""
@@ -567,6 +606,10 @@ class Link:
     def idle(self) -> bool:
         """Nothing is under way or to be done."""
         return not self.tasks and all(place(one.cursor.c) >= place(one.last) for one in self._topics.values())
+
+
+def _nobody() -> None:
+    """A connection that no task uses may end."""
 
 
 def _life(state: pb.GeoTopicState) -> tuple[int, int]:

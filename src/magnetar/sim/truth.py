@@ -164,10 +164,16 @@ class Truth:
             position = entry.position
             if entry.flags & EntryFlags.MARKER:
                 copy.markers.add(position)
+                if entry.origin and (cluster.name, entry.origin) not in self.world.links:
+                    self.world.count("marker over a one-way link")
                 self.world.marker_stored(cluster, topic, entry)
                 continue
             uid = uid_of(entry.data)
             self._bind(cluster, topic, copy, entry, uid)
+            if entry.origin and (cluster.name, entry.origin) not in self.world.links:
+                self.world.count("entry over a one-way link")
+            if self.published[uid].to is not None:
+                self.world.count("restricted entry stored")
             for checker in self.world.checkers:
                 checker.stored(cluster, topic, copy, entry, self.published[uid])
             copy.at[position] = uid
@@ -196,6 +202,7 @@ class Truth:
             for position in [one for one in copy.at if one.ledger in gone]:
                 uid = copy.at.pop(position)
                 copy.deleted.add(uid)
+                self.world.count("entry deleted by retention")
                 for checker in self.world.checkers:
                     checker.trimmed(cluster, topic, copy, position, self.published[uid])
             copy.markers = {one for one in copy.markers if one.ledger not in gone}

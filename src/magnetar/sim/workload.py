@@ -45,7 +45,7 @@ class Workload:
             "leave": (0.5, self.leave),
             "break": (0.5, self.hang_up),
             "redeliver": (0.3, self.redeliver),
-            "seek": (rng.choice((0, 0, 0.5)), self.seek),
+            "seek": (rng.choice((0, 0, 1.5)), self.seek),
             "skip": (rng.choice((0, 0, 0.3)), self.skip),
             "expire": (rng.choice((0, 0, 0, 0.3)), self.expire),
             "unsubscribe": (rng.choice((0, 0, 0, 0.2)), self.unsubscribe),
@@ -107,10 +107,28 @@ class Workload:
 
     def acknowledge(self) -> None:
         """One by one, up to here, or a part of a batch."""
-        rng = self.rng
         consumer = self._busy()
         if consumer is None:
+            # Nobody has anything: a step that does nothing finds nothing.
+            if any(one.open for one in self.consumers):
+                self.publish()
+            else:
+                self.subscribe()
             return
+        self._acknowledge(consumer)
+
+    def finish(self, cluster: str, subscription: str) -> None:
+        """The consumers of a subscription in a cluster acknowledge something more, as work that was under way ends."""
+        for consumer in self.consumers:
+            if (
+                (consumer.cluster, consumer.subscription) == (cluster, subscription)
+                and consumer.open
+                and consumer.received
+            ):
+                self._acknowledge(consumer)
+
+    def _acknowledge(self, consumer: Consumer) -> None:
+        rng = self.rng
         way = rng.random()
         if way < 0.2:
             batches = [one for one in consumer.received if one.count > 1]
@@ -118,15 +136,18 @@ class Workload:
                 one = rng.choice(batches)
                 keep = rng.getrandbits(one.count) & ((1 << one.count) - 1)
                 self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges a part of {one.uid}")
+                self.world.count("part of a batch acknowledged")
                 consumer.ack_some(one, keep)
                 return
         if way < 0.6 and consumer.kind in (EXCLUSIVE, FAILOVER):
             one = rng.choice(consumer.received)
             self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges through {one.uid}")
+            self.world.count("acknowledged through")
             consumer.ack_through(one, answer=rng.random() < 0.3)
             return
         chosen = rng.sample(consumer.received, rng.randint(1, min(len(consumer.received), 6)))
         self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {sorted(one.uid for one in chosen)}")
+        self.world.count("acknowledged one by one")
         consumer.ack(chosen, answer=rng.random() < 0.3)
 
     def _somebody(self) -> Consumer | None:
@@ -145,6 +166,7 @@ class Workload:
         if clients:
             connection = self.rng.choice(clients).connection
             assert connection is not None
+            self.world.count("client cut off")
             connection.cut()
 
     def redeliver(self) -> None:
@@ -182,6 +204,8 @@ class Workload:
             self._operate("skips all", lambda control, *what: control.skip_all(*what, _ignore), self._skipped)
 
     def _skipped(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+        if fresh:
+            self.world.count("skip")
         self.world.acks.add(cluster, topic, machine, fresh)
 
     def expire(self) -> None:
@@ -190,8 +214,13 @@ class Workload:
         self._operate(
             f"expires what is older than {age_s} s",
             lambda control, *what: control.expire(*what, age_s, _ignore),
-            self.world.acks.expire,
+            self._expired,
         )
+
+    def _expired(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+        if fresh:
+            self.world.count("expiry")
+        self.world.acks.expire(cluster, topic, machine, fresh)
 
     def _operate(
         self,

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,12 +58,14 @@ def config_of(names: tuple[str, ...]) -> Config:
     return _CONFIGS[names]
 
 
-def topology(rng: random.Random, names: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """A kind, and who has a link to whom."""
-    kind = rng.choice(("mesh", "mesh", "mesh", "oneway", "star", "chain", "chain2", "random"))
+def topology(rng: random.Random, names: list[str], shape: str = "") -> tuple[str, list[tuple[str, str]]]:
+    """A kind (or the one that is wanted), and who has a link to whom."""
+    kind = shape or rng.choice(("mesh", "mesh", "mesh", "oneway", "star", "chain", "chain2", "export", "random"))
     every = [(one, other) for one in names for other in names if one != other]
     if kind == "oneway":
         return kind, [(one, other) for one, other in every if one < other]
+    if kind == "export":
+        return kind, [(one, other) for one, other in every if other != names[0]]
     if kind == "star":
         hub = rng.choice(names)
         return kind, [pair for pair in every if hub in pair]
@@ -92,6 +95,10 @@ class World:
     """Only what makes duplicates: no seeks, no lost disks, no changes of policies; both modes can be compared."""
     focus: tuple[str, ...] = ()
     """Actions that are done far more often than elsewhere: for planted bugs that only they show."""
+    shape = ""
+    """A kind of topology instead of a chance of each."""
+    replicated_share = 0.9
+    """How many worlds replicate their subscriptions."""
     link_class: type[Link] = Link
     sets_class: type[SimSets] = SimSets
 
@@ -99,6 +106,8 @@ class World:
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
         self.mode, self.trace = mode, trace
         self.digest = 0
+        self.happened: Counter[str] = Counter()
+        """What really took place (an action may find nothing to do): tests see to it that worlds have some of everything."""
         self._sets: type[SimSets] = type("Sets", (self.sets_class,), {"world": self})
         self.clock = Clock()
         self.slow_disk_ms = rng.choice((2, 20, 200))
@@ -107,13 +116,16 @@ class World:
         self.names = ["a", "b", "c", "d"][: rng.choice((2, 2, 3, 3, 3, 4))]
         self.topics = [TOPIC]
         self.skipped: set[int] = set()
-        self.replicated = rng.random() < 0.9 or self.plain
+        self.replicated = rng.random() < self.replicated_share or self.plain
         self.storm = True
         self.truth = Truth(self)
         self.acks = Acks(self)
         self.failovers = Failovers(self)
         self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
-        self.kind, self.pairs = kind, pairs = topology(rng, self.names) if not self.plain else _mesh(self.names)
+        self._watching = [one for one in self.checkers if type(one).after_event is not Checker.after_event]
+        self.kind, self.pairs = kind, pairs = (
+            topology(rng, self.names, self.shape) if not self.plain else _mesh(self.names)
+        )
         self._sources = {name: {name} | {one for one, other in pairs if other == name} for name in self.names}
         for _ in self.names:
             for name in self.names:
@@ -145,6 +157,9 @@ class World:
             )
             for name in self.names
         }
+        self.happened[f"topology: {kind}"] += 1
+        if any(skews.values()):
+            self.count("clocks differ")
         self.say(f"{kind}: {' '.join(f'{one}>{other}' for one, other in pairs)}, clocks {skews}")
         for cluster in self.clusters.values():
             cluster.start()
@@ -159,6 +174,10 @@ class World:
         """One line of the story."""
         if self.trace is not None:
             self.trace.append(f"{self.clock.now_ms % 10_000_000:8d} {text}")
+
+    def count(self, what: str) -> None:
+        """Something took place that worlds are meant to have."""
+        self.happened[what] += 1
 
     def hop_ms(self) -> int:
         """From another thread to the broker's."""
@@ -204,7 +223,7 @@ class World:
         """A broker handled an event."""
         self.acks.after_event(cluster)
         self.failovers.after_event(cluster)
-        for checker in self.checkers:
+        for checker in self._watching:
             checker.after_event(cluster)
 
     def receipted(self, _cluster: str, entry: Published) -> None:

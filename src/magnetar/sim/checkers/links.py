@@ -93,8 +93,9 @@ class OnceAndInOrder(Checker):
                 self._gens[key] = state.cursor.gen
                 lost = self._lost.get(key)
                 if lost is not None and state.cursor.gen > lost[0]:
-                    # The rewind is in use: what the destination once had and was deleted here meanwhile is declared now.
-                    del self._lost[key]
+                    # A rewind is in use: what the destination once had and was deleted here meanwhile is declared now. It may
+                    # be one to a watermark of the life that was lost: then another follows, and declares the rest.
+                    self._lost[key] = (state.cursor.gen, lost[1])
                     copy = self.world.truth.copies.get((cluster.name, topic))
                     if copy is not None:
                         self._exempt.setdefault(key, set()).update(copy.deleted & lost[1])
