@@ -2,10 +2,12 @@
 
 import io
 import json
+import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 import fastavro
@@ -15,8 +17,10 @@ import pytest
 from magnetar.core.errors import ConfigError
 from magnetar.schemas.keyvalue import put_together
 from magnetar.schemas.types import Definition, SchemaType
+from magnetar.spark.pulsar.avrocolumns import Bad, Unfit
+from magnetar.spark.pulsar.avrocolumns import Decoder as AvroColumns
 from magnetar.spark.pulsar.columns import Columns, columns_of, ddl, sql_of
-from magnetar.spark.pulsar.typed import Misfit, Run, Typed
+from magnetar.spark.pulsar.typed import Misfit, Part, Run, Typed, _bare
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 RICH = {
@@ -229,6 +233,128 @@ def test_a_version_that_is_not_there_and_a_type_that_changed() -> None:
         decoded(typed, [b"x"], V1)
     with pytest.raises(Misfit, match="does not fit AVRO"):
         decoded(typed, [written(record(("a", "string")), {"a": "x"})], V0)
+
+
+SIMPLE = ["int", "long", "float", "double", "string", "boolean", "bytes"]
+NUMBERS = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
+
+
+def a_schema(rng: random.Random, names: Iterator[int], depth: int = 0) -> Any:
+    """A random type that has columns."""
+    roll = rng.random()
+    if depth > 2 or roll < 0.4:
+        return rng.choice(SIMPLE)
+    if roll < 0.5:
+        return {"type": "enum", "name": f"E{next(names)}", "symbols": ["A", "B", "C"]}
+    if roll < 0.55:
+        return {"type": "fixed", "name": f"F{next(names)}", "size": rng.randint(0, 3)}
+    if roll < 0.6:
+        return {"type": "long", "logicalType": rng.choice(["timestamp-millis", "timestamp-micros"])}
+    if roll < 0.7:
+        inner = a_schema(rng, names, depth + 1)
+        branches = ["null", inner]
+        rng.shuffle(branches)
+        return inner if isinstance(inner, list) else branches
+    if roll < 0.8:
+        return {"type": "array", "items": a_schema(rng, names, depth + 1)}
+    if roll < 0.87:
+        return {"type": "map", "values": a_schema(rng, names, depth + 1)}
+    if roll < 0.9:
+        return rng.choice([["int", "long"], ["null", "float", "double"]])
+    return a_random_record(rng, names, depth + 1)
+
+
+def a_random_record(rng: random.Random, names: Iterator[int], depth: int = 0) -> Any:
+    fields = [
+        {"name": f"f{number}", "type": a_schema(rng, names, depth)}
+        for number in range(rng.randint(1 if depth else 2, 4))
+    ]
+    return {"type": "record", "name": f"R{next(names)}", "fields": fields}
+
+
+def a_value(rng: random.Random, node: Any) -> Any:
+    """A random value of a type, as it is stored."""
+    if isinstance(node, list):
+        return a_value(rng, rng.choice(node))
+    kind = node if isinstance(node, str) else node["type"]
+    if kind in NUMBERS:
+        low, high = NUMBERS[kind]
+        if isinstance(node, dict):
+            low, high = -(10**11), 10**11
+        return rng.choice([0, -1, 1, 63, -65, low, high, rng.randint(low, high)])
+    if kind in ("float", "double"):
+        return rng.choice([0.0, -1.5, 2.0**20])
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "string":
+        return rng.choice(["", "x", "ü", "word" * rng.randint(1, 60)])
+    if kind == "bytes":
+        return rng.randbytes(rng.randint(0, 5))
+    if kind == "fixed":
+        return rng.randbytes(node["size"])
+    if kind == "enum":
+        return rng.choice(node["symbols"])
+    if kind == "array":
+        return [a_value(rng, node["items"]) for _ in range(rng.choice([0, 0, 1, 2, 5]))]
+    if kind == "map":
+        return {f"k{number}": a_value(rng, node["values"]) for number in range(rng.choice([0, 0, 1, 3]))}
+    return {field["name"]: a_value(rng, field["type"]) for field in node["fields"]} if kind == "record" else None
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_column_at_a_time_is_what_the_library_reads(seed: int) -> None:
+    """The dumb twin reads one value after the other, by another library; also of values that were damaged."""
+    rng = random.Random(seed)
+    schema = a_random_record(rng, count())
+    bare = _bare(schema)
+    parsed = fastavro.parse_schema(json.loads(json.dumps(bare)))
+    columns = columns_of(defined(schema))
+    assert columns is not None
+    kept = {name: kind for name, kind in columns.items() if rng.random() < 0.7} or columns
+    kind = pa.struct(list(kept.items()))
+    quick, slow = AvroColumns(schema, kind), Part(defined(schema), kind)
+    values: list[bytes] = []
+    for _ in range(rng.randint(1, 30)):
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, parsed, a_value(rng, bare))
+        values.append(buffer.getvalue())
+    expected = slow._avro_by_value(values)
+    made = quick.array(values)
+    made.validate(full=True)
+    assert made.equals(expected)
+    for _ in range(20):
+        spoilt, at = list(values), rng.randrange(len(values))
+        one = bytearray(spoilt[at])
+        roll = rng.random()
+        if roll < 0.5 and one:
+            one[rng.randrange(len(one))] = rng.choice([0, 1, 2, 127, 128, 255])
+        elif roll < 0.75:
+            del one[rng.randint(0, len(one)) :]
+        else:
+            one += rng.randbytes(rng.randint(1, 3))
+        spoilt[at] = bytes(one)
+        try:
+            found = quick.array(spoilt)
+        except (Bad, Unfit, pa.ArrowException) as error:
+            if isinstance(error, Bad):
+                assert error.index == at
+            # (A byte that is no boolean, or a number too large for a field that is not wanted, the library takes.)
+            if isinstance(error, Bad) and roll >= 0.5 and kept == columns:
+                with pytest.raises((Misfit, pa.ArrowException, ValueError, OverflowError)):
+                    slow._avro_by_value([spoilt[at]])
+        else:
+            if kept == columns:  # what is passed over is not looked at closely
+                assert repr(found.to_pylist()) == repr(slow._avro_by_value(spoilt).to_pylist())
+
+
+def test_long_lists_and_texts() -> None:
+    schema = record(("many", {"type": "array", "items": "int"}), ("text", "string"))
+    value = {"many": list(range(5000)), "text": "x" * 100_000}
+    assert decoded(one_of(defined(schema)), [written(schema, value)] * 2) == [value] * 2
+    # A list that claims to be longer than there are bytes, of items that have none.
+    hollow = record(("none", {"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}}))
+    with pytest.raises(Misfit):
+        decoded(one_of(defined(hollow)), [b"\xfe\xff\xff\xff\x0f"])
 
 
 def nested(kind: Callable[[Any], Any]) -> Any:

@@ -26,6 +26,8 @@ from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.schemas.errors import SchemaInvalid
 from magnetar.schemas.keyvalue import take_apart
 from magnetar.schemas.types import Definition, SchemaType
+from magnetar.spark.pulsar.avrocolumns import Bad, Unfit
+from magnetar.spark.pulsar.avrocolumns import Decoder as AvroColumns
 from magnetar.spark.pulsar.columns import Columns
 from magnetar.spark.pulsar.columns import columns_of as columns_of_schema
 
@@ -226,6 +228,7 @@ class Part:
             self._mark = os.urandom(MARK_BYTES)
             self._head = _file_head(_marked(loaded))
             self._scales = _scaled(loaded)
+            self._at_once = _at_once(loaded, kind)
             self._decode = self._avro
         elif definition.type is SchemaType.JSON:
             self._scales = _scaled(json.loads(definition.data))
@@ -278,6 +281,17 @@ class Part:
     def _avro(self, values: list[Any]) -> pa.Array:
         if not values:
             return pa.array([], self._kind)
+        if self._at_once is not None:
+            try:
+                return self._at_once.array(values)
+            except Bad as bad:
+                raise Misfit(bad.index, "is not as its Avro schema says") from None
+            except (Unfit, pa.ArrowException):
+                pass  # the other one knows which and why
+        return self._avro_by_value(values)
+
+    def _avro_by_value(self, values: list[Any]) -> pa.Array:
+        """One value after the other, by the library."""
         body = b"".join(itertools.chain.from_iterable(zip(values, itertools.repeat(self._mark))))
         block = b"".join((self._head, _zigzag(len(values)), _zigzag(len(body)), body, bytes(16)))
         rows: list[Any] = []
@@ -369,6 +383,14 @@ class Part:
 
 
 # ----------------------------------------------------------------------------------------------------------- Avro's files
+
+
+def _at_once(schema: Any, kind: pa.DataType) -> AvroColumns | None:
+    """A decoder for all values at once; None when it does not know such a schema."""
+    try:
+        return AvroColumns(schema, kind)
+    except Unfit:
+        return None
 
 
 def _zigzag(number: int) -> bytes:
