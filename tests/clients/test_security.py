@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import NONE
+from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode
 from tests.clients.test_hostile import Raw
@@ -377,6 +379,51 @@ def test_link_commands_need_a_role_that_may_replicate(secured: Secured) -> None:
         client.send(pb.BaseCommand(type=1010, geo_status=pb.CommandGeoStatus(request_id=1)))
         refused = client.answer()
         assert refused is not None and refused.error.error == ErrorCode.NOT_ALLOWED
+
+
+def test_a_link_for_one_namespace_touches_no_other(secured: Secured) -> None:
+    mine, other = "persistent://public/linked/t", "persistent://public/default/not-linked"
+    secured.broker.rest("PUT", "/admin/v2/namespaces/public/linked")
+    for name in ("linked/t", "default/not-linked"):
+        secured.broker.rest("PUT", f"/admin/v2/persistent/public/{name}")
+    secured.grant("narrow", "replicate", place="/admin/v2/namespaces/public/linked")
+    address = f"127.0.0.1:{secured.broker.pulsar_port}"
+    trust = f"pulsar+ssl://127.0.0.1:{secured.broker.pulsar_tls_port}?ca={secured.authority.file}"
+    for where in (address, trust):
+        with LinkClient.connect(where, token("narrow")) as client:
+            assert client.read(mine).response.end.ledger == -1
+            with pytest.raises(
+                LinkRefused, match="role narrow may not replicate persistent://public/default/not-linked"
+            ):
+                client.read(other)
+            queries = [pb.GeoWatermarkQuery(topic=topic, incarnation=1, partitions=0) for topic in (mine, other)]
+            told = {each.topic: each.blocked for each in client.watermarks("far", "u-1", queries).topics}
+            assert told[other] == "policy" and "may not replicate" not in told[mine]
+            append = pb.CommandGeoAppend(
+                request_id=0,
+                topic=other,
+                source="far",
+                uuid="u-1",
+                incarnation=1,
+                gen=1,
+                p=geo_position(NONE),
+            )
+            client.append_async(append, [])
+            (answer,) = client.poll(20_000)
+            assert answer.response.blocked == "policy" and "role narrow may not replicate" in answer.response.reason
+            commit = pb.GeoCommitTopic(
+                topic=other,
+                incarnation=1,
+                cursor=pb.GeoCursor(c=geo_position(NONE), s=geo_position(NONE), gen=1),
+            )
+            with pytest.raises(LinkRefused) as caught:
+                client.commit("far", [commit])
+            assert caught.value.code is ErrorCode.AUTHORIZATION
+    secured.broker.rest("DELETE", "/admin/v2/namespaces/public/linked/permissions/narrow")
+    with pytest.raises(LinkRefused, match="role narrow may not be a link"):
+        LinkClient.connect(address, token("narrow"))
+    with pytest.raises(LinkDown, match="certificate is not trusted"):
+        LinkClient.connect(trust.replace("ca.pem", "server.cert.pem"), token("root"))
 
 
 # --------------------------------------------------------------------------------------------------- who may do what

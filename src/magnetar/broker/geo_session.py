@@ -5,13 +5,14 @@
     GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
     GEO_RESTORE 1012                                                     a wiped cluster
 
-Only connections that presented the link token have a `GeoSession`.
+Only connections that presented the link token, or a role that may replicate, have a `GeoSession`.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note, Send
+from magnetar.broker.geo_access import GeoAccess
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.geo.destination import LinkDestination
@@ -37,6 +38,7 @@ class GeoSession:
         self._session = session
         self._broker = session.broker
         self._links = session.broker.links
+        self._access = GeoAccess(session)
         self._handlers: dict[int, Callable[[Frame], None]] = {
             1000: self._topics,
             1002: self._read,
@@ -71,11 +73,14 @@ class GeoSession:
     def _topics(self, frame: Frame) -> None:
         request = frame.command.geo_topics
         self._links.source(request.to).poll(
-            self._session.number, request, lambda told: self._answer(1001, geo_topics_response=told)
+            self._session.number, request, lambda told: self._answer(1001, geo_topics_response=self._access.known(told))
         )
 
     def _read(self, frame: Frame) -> None:
         request = frame.command.geo_read
+        if (unread := self._access.unread(request)) is not None:
+            self._answer(1003, geo_read_response=unread)
+            return
 
         def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
             session = self._session
@@ -113,6 +118,9 @@ class GeoSession:
 
     def _append(self, frame: Frame) -> None:
         request = frame.command.geo_append
+        if (kept_out := self._access.kept_out(request)) is not None:
+            self._answer(1005, geo_append_response=kept_out)
+            return
         try:
             self._links.destination.append(
                 self._session.number,
@@ -126,6 +134,7 @@ class GeoSession:
 
     def _restore(self, frame: Frame) -> None:
         request = frame.command.geo_restore
+        self._access.check(request.topic)
         try:
             self._links.restores.machine.restore(
                 self._session.number,
@@ -139,6 +148,7 @@ class GeoSession:
 
     def _schemas(self, frame: Frame) -> None:
         request = frame.command.geo_schemas
+        self._access.check(request.topic)
         LinkDestination.name_of(request.topic)
         self._answer(1015, geo_schemas_response=self._links.schemas.told(request))
 
@@ -149,12 +159,19 @@ class GeoSession:
             desk.brought(self._session.number, brought)
 
     def _commit(self, frame: Frame) -> None:
+        tell = frame.command.geo_commit
+        for topic in (*(one.topic for one in tell.commits), *(one.topic for one in tell.learned)):
+            self._access.check(topic)
         self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))
 
     def _watermarks(self, frame: Frame) -> None:
-        self._links.destination.watermarks(
-            frame.command.geo_watermarks, lambda told: self._answer(1009, geo_watermarks_response=told)
-        )
+        strangers = self._access.strangers(frame.command.geo_watermarks)
+
+        def reply(told: pb.CommandGeoWatermarksResponse) -> None:
+            told.topics.extend(strangers)
+            self._answer(1009, geo_watermarks_response=told)
+
+        self._links.destination.watermarks(frame.command.geo_watermarks, reply)
 
     def _status(self, frame: Frame) -> None:
         request = frame.command.geo_status
@@ -166,4 +183,4 @@ class GeoSession:
                 one = source.status(request.request_id)
                 told.blocked.extend(one.blocked)
                 told.gap += one.gap
-        self._answer(1011, geo_status_response=told)
+        self._answer(1011, geo_status_response=self._access.blocked(told))
