@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+import uuid
 from array import array
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +77,8 @@ def prepare(options: argparse.Namespace, producer: str) -> Plan:
     entries = -(-options.messages // batch)
     message = os.urandom(options.size)
     payload = message if batch == 1 else encode_batch([(pb.SingleMessageMetadata(), message)] * batch)
+    if options.key and batch > 1:
+        raise MagnetarError("--key goes with --batch 1: all batches share one payload here")
     metadata = pb.MessageMetadata(producer_name=producer, sequence_id=0, publish_time=int(time.time() * 1000))
     if batch > 1:
         metadata.num_messages_in_batch = batch
@@ -83,6 +86,9 @@ def prepare(options: argparse.Namespace, producer: str) -> Plan:
     for number in range(entries):
         sequence = number * batch
         metadata.sequence_id = sequence
+        if options.key:
+            del metadata.properties[:]
+            metadata.properties.add(key=options.key, value=str(uuid.uuid4()))
         heads.append(send_head(1, sequence, metadata.SerializeToString(), payload, batch))
         receipts.append(b"\x08\x01\x10" + varint(sequence) + b"\x1a")
     return Plan(heads, payload, receipts, entries, batch)
@@ -360,6 +366,9 @@ def main() -> int:
     )
     parser.add_argument("--window", type=positive, default=1000, help="closed loop: entries without a receipt, at most")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop: messages per second")
+    parser.add_argument(
+        "--key", default="", metavar="PROPERTY", help="give each message a property with a unique value"
+    )
     parser.add_argument("--producer", default="", help="producer name; default: the broker's choice")
     options = parser.parse_args()
     try:

@@ -27,7 +27,7 @@ from magnetar.wire.batches import decode_batch, encode_batch
 from magnetar.wire.metadata import build, parse_metadata, split
 from tests.support.geoworld import TOPIC, Client, Message, Node, World
 
-SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "30"))
+SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "12"))
 WINDOW_MS = 600_000
 NAMES = "abc"
 

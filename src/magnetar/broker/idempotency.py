@@ -15,14 +15,14 @@ A fingerprint is 72 bits of XXH3: among 10 million keys a new one is taken for a
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-from xxhash import xxh3_128_intdigest
+from xxhash import xxh3_128_digest
 
-from magnetar.broker.idempotency_index import MOVED_PER_BLOCK, NUMBERS, SLOT_SHIFT, KeyIndex
+from magnetar.broker.idempotency_index import MOVED_PER_BLOCK, NUMBERS, KeyIndex
 from magnetar.core.ids import NONE, Position
 
 BLOCK_SHIFT: Final = 12
@@ -38,20 +38,24 @@ KEPT: Final = 0xFFFF
 """As a message's place: it is never withdrawn (the last chunk of several, or the end of a huge batch)."""
 
 KEY_BYTES: Final = 24
+from_bytes = int.from_bytes
 _MASK_32: Final = 2**32 - 1
-_MASK_64: Final = 2**64 - 1
 _HALF: Final = 2**31
 _PART_SHIFT: Final = 32
 _ORIGIN_SHIFT: Final = 48
 _HIGH_SHIFT: Final = 56
 _ABOUT: Final = (1 << _HIGH_SHIFT) - 1
 
-FINGERPRINT_MASK: Final = 2**72 - 1
+FINGERPRINT_BYTES: Final = 9
+BULK: Final = 8
+"""From so many keys on, array operations are faster than one look-up after the other."""
+
+_PARTS: Final = np.dtype([("low", "<u8"), ("high", "u1")])
 
 
-def fingerprint(key: bytes) -> int:
+def fingerprint(key: bytes) -> bytes:
     """Of a key's bytes: 72 bits."""
-    return xxh3_128_intdigest(key) & FINGERPRINT_MASK
+    return xxh3_128_digest(key)[:FINGERPRINT_BYTES]
 
 
 def pack(published_ms: int, origin: int, part: int) -> int:
@@ -121,13 +125,13 @@ class KeyTable:
         self._block_keys = 1 << BLOCK_SHIFT
         self._blocks: dict[int, Block] = {}
         # Of the newest block:
-        self._keys: list[int] = []
+        self._keys: list[bytes] = []
         self._about: list[int] = []
         self._times: list[int] = []
         self._entries: list[int] = []
         self._start = 0
         """Number of the first key of the open block."""
-        self._fresh: dict[int, int] = {}
+        self._fresh: dict[bytes, int] = {}
         self._index = KeyIndex()
         self._moving = -1
         self._ledgers: list[tuple[int, int]] = []
@@ -148,32 +152,49 @@ class KeyTable:
     def _column(self, number: int) -> Block:
         return self._blocks[number >> BLOCK_SHIFT]
 
-    def find(self, key: int, now_ms: int) -> int:
+    def find(self, key: bytes, now_ms: int) -> int:
         """The number of a key that is known at a time, or -1."""
         number = self._fresh.get(key, -1)
         if number >= self.head and abs(self._age(number, now_ms)) < self.window_ms:
             return number
-        index = self._index
-        slots = index.slots
-        if not slots[key >> SLOT_SHIFT & len(slots) - 1] and index.old is None:  # as for most new keys
+        low = from_bytes(key[:8], "little")
+        if not self._index.may_have(low):  # as for most new keys
             return -1
-        head, size = self.head, self._start - self.head
-        for value in index.candidates(key & _MASK_64):
-            number = head + (value - 1 - head) % NUMBERS
-            if number - head < size and self._is(number, key) and abs(self._age(number, now_ms)) < self.window_ms:
+        head, size, blocks, last = self.head, self._start - self.head, self._blocks, self._block_keys - 1
+        for value in self._index.candidates(low):
+            distance = (value - 1 - head) % NUMBERS
+            if distance >= size:
+                continue
+            number = head + distance
+            if blocks[number >> BLOCK_SHIFT].low[number & last] != low or not self._is(number, key):
+                continue
+            if abs(self._age(number, now_ms)) < self.window_ms:
                 return number
         return -1
 
-    def _is(self, number: int, key: int) -> bool:
+    def find_all(self, keys: Sequence[bytes], now_ms: int) -> list[int]:
+        """The same for many."""
+        if len(keys) < BULK:
+            return [self.find(key, now_ms) for key in keys]
+        found = [-1] * len(keys)
+        maybe = self._index.hits(np.frombuffer(b"".join(keys), _PARTS)["low"])
+        if not self._fresh.keys().isdisjoint(keys):
+            fresh = self._fresh
+            maybe = sorted({*maybe, *(at for at, key in enumerate(keys) if key in fresh)})
+        for at in maybe:
+            found[at] = self.find(keys[at], now_ms)
+        return found
+
+    def _is(self, number: int, key: bytes) -> bool:
         """Whether a key of a closed block has a fingerprint."""
         block, offset = self._blocks[number >> BLOCK_SHIFT], number & self._block_keys - 1
-        return block.low[offset] == key & _MASK_64 and block.about[offset] >> _HIGH_SHIFT == key >> 64
+        return block.about[offset] >> _HIGH_SHIFT == key[8] and block.low[offset] == from_bytes(key[:8], "little")
 
-    def copies(self, key: int, now_ms: int) -> list[int]:
+    def copies(self, key: bytes, now_ms: int) -> list[int]:
         """The numbers of all that share a key and are known at a time, oldest first."""
         found = {self._start + at for at, other in enumerate(self._keys) if other == key}
         head = self.head
-        for value in self._index.candidates(key & _MASK_64):
+        for value in self._index.candidates(from_bytes(key[:8], "little")):
             number = head + (value - 1 - head) % NUMBERS
             if number < self._start and self._is(number, key):
                 found.add(number)
@@ -216,7 +237,8 @@ class KeyTable:
         self._fresh.clear()
         self._start = number & -self._block_keys
         held = number - self._start
-        self._keys, self._about, self._times, self._entries = ([0] * held for _ in range(4))
+        self._keys = [bytes(FINGERPRINT_BYTES)] * held
+        self._about, self._times, self._entries = ([0] * held for _ in range(3))
 
     def resize(self, *, window_ms: int, keys_max: int) -> None:
         """Other limits from now on."""
@@ -225,7 +247,7 @@ class KeyTable:
             self.evicted += len(self) - keys_max
             self._drop(len(self) - keys_max)
 
-    def push(self, key: int, time_ms: int, about: int = 0) -> int:
+    def push(self, key: bytes, time_ms: int, about: int = 0) -> int:
         """Remember a key; its number."""
         number = self.tail
         if number - self.head >= self.keys_max:
@@ -241,6 +263,31 @@ class KeyTable:
         self.newest_ms = time_ms
         self.tail = number + 1
         return number
+
+    def extend(
+        self, keys: Sequence[bytes], time_ms: int, about: Sequence[int], ledger: int, entries: Sequence[int]
+    ) -> None:
+        """Remember many keys at once, of messages whose places are known."""
+        done, count = 0, len(keys)
+        if not self._ledgers or self._ledgers[-1][1] != ledger:
+            self._ledgers.append((self.tail, ledger))
+        while done < count:
+            if len(self._keys) >= self._block_keys:
+                self._close()
+            end = min(count, done + self._block_keys - len(self._keys))
+            part = keys[done:end]
+            self._keys += part
+            self._about += about[done:end]
+            self._times += [time_ms] * (end - done)
+            self._entries += entries[done:end]
+            self._fresh.update(zip(part, range(self.tail, self.tail + end - done), strict=True))
+            self.tail += end - done
+            done = end
+        self.newest_ms = time_ms
+        excess = self.tail - self.head - self.keys_max
+        if excess > 0:
+            self._drop(excess)
+            self.evicted += excess
 
     def place(self, number: int, position: Position) -> None:
         """Say where the message of a key is stored; in the order of numbers and positions."""
@@ -259,8 +306,8 @@ class KeyTable:
             return
         while self._start > tail:
             self._reopen()
-        for column in (self._keys, self._about, self._times, self._entries):
-            del column[tail - self._start :]
+        at = tail - self._start
+        del self._keys[at:], self._about[at:], self._times[at:], self._entries[at:]
         self._fresh = dict(zip(self._keys, range(self._start, tail), strict=True))
         self.tail = tail
         while self._ledgers and self._ledgers[-1][0] >= tail:
@@ -303,10 +350,11 @@ class KeyTable:
 
     def _as_columns(self) -> Block:
         block = Block()
-        block.low = array("Q", [key & _MASK_64 for key in self._keys])
-        both = zip(self._about, self._keys, strict=True)
-        block.about = array("Q", [about | key >> 64 << _HIGH_SHIFT for about, key in both])
-        block.times = array("I", [time & _MASK_32 for time in self._times])
+        parts = np.frombuffer(b"".join(self._keys), _PARTS)
+        about = np.array(self._about, np.uint64) | parts["high"].astype(np.uint64) << np.uint64(_HIGH_SHIFT)
+        times = np.array(self._times, np.int64).astype(np.uint32)
+        for column, values in zip(block.columns(), (parts["low"], about, times), strict=False):
+            column.frombytes(values.tobytes())
         block.entries = array("I", self._entries)
         return block
 
@@ -323,13 +371,13 @@ class KeyTable:
     def _reopen(self) -> None:
         """The last closed block is open again: all behind it is gone."""
         self._start -= self._block_keys
-        for column in (self._keys, self._about, self._times, self._entries):
-            column.clear()
+        self._keys, self._about, self._times, self._entries = [], [], [], []
         self._open(self._blocks.pop(self._start >> BLOCK_SHIFT))
         self.tail = self._start + len(self._keys)
 
     def _open(self, block: Block) -> None:
-        self._keys += [low | about >> _HIGH_SHIFT << 64 for low, about in zip(block.low, block.about, strict=True)]
+        both = zip(block.low, block.about, strict=True)
+        self._keys += [low.to_bytes(8, "little") + (about >> _HIGH_SHIFT).to_bytes(1, "little") for low, about in both]
         self._about += [about & _ABOUT for about in block.about]
         self._times += block.times
         self._entries += block.entries
@@ -365,13 +413,13 @@ class KeyTable:
             index.begin(self._start - self.head + self._block_keys)
             self._moving = (start >> BLOCK_SHIFT) - 1
         index.enter(np.frombuffer(low, np.uint64), start)
-        if index.old is not None:
+        if index.moving:
             self._move_to(max(self._moving - MOVED_PER_BLOCK + 1, self.head >> BLOCK_SHIFT))
 
     def _move_to(self, last: int) -> None:
         """Move blocks to the new table, down to one."""
         index = self._index
-        if index.old is None:
+        if not index.moving:
             return
         for number in range(self._moving, last - 1, -1):
             block = self._blocks.get(number)

@@ -50,7 +50,7 @@ class Conflicts:
             self.origins.append(origin)
             return len(self.origins) - 1
 
-    def losers(self, key: int, number: int, time_ms: int) -> Iterator[tuple[Loser, bool]]:
+    def losers(self, key: bytes, number: int, time_ms: int) -> Iterator[tuple[Loser, bool]]:
         """What is withdrawn because of a message that is being stored, and whether it can be: chunks cannot.
 
         Args:

@@ -1,6 +1,7 @@
-"""The index of a ring of keys: an open-addressing table that grows without a pause.
+"""The index of a ring of keys: open-addressing tables with a filter in front, which grow without a pause.
 
-    enter   a block of keys at once, with array operations: some 80 ns a key
+    filter  16 bits for each slot, one of them set by each key: nearly every new key is found to be new by one look
+    enter   a block of keys at once, with array operations: some 100 ns a key
     full    a second table begins; what is new goes there, and with every block four older ones of the ring are entered, newest
             first; until the last one is, look-ups ask both. Whatever left the ring meanwhile is not entered again.
 
@@ -23,62 +24,38 @@ MOVED_PER_BLOCK: Final = 4
 """Blocks moved to a new table with every new one: some 2 ms, and a table is done before the next one is due."""
 
 NUMBERS: Final = 2**32 - 1
-SLOT_SHIFT: Final = 32
-"""A table goes by the bits of a fingerprint from here on."""
+_SLOT_SHIFT: Final = 32
+"""Slots go by the bits of a fingerprint from here on, the filter by those below."""
+
+Words = NDArray[np.uint64]
 
 
-class KeyIndex:
-    """Low halves of fingerprints -> key numbers.
+class _Table:
+    """One table and its filter."""
 
-    Attributes:
-        slots: of the table that new keys go to.
-        old: of the one before, while it is asked, too.
-    """
+    __slots__ = ("bits", "filter", "slots", "used")
 
-    def __init__(self) -> None:
-        self._table: NDArray[np.uint32] = np.zeros(SLOTS_MIN, np.uint32)
-        self.slots = self._table.data
-        self.old: memoryview | None = None
-        self._used = 0
+    def __init__(self, size: int) -> None:
+        self.slots: NDArray[np.uint32] = np.zeros(size, np.uint32)
+        self.filter: NDArray[np.uint8] = np.zeros(2 * size, np.uint8)
+        self.bits = self.filter.data
+        self.used = 0
 
-    def candidates(self, low: int) -> Iterator[int]:
-        """Slot values that may belong to a fingerprint."""
-        for slots in (self.slots, self.old):
-            if slots is None:
-                continue
-            mask = len(slots) - 1
-            at = low >> SLOT_SHIFT & mask
-            while value := slots[at]:
-                yield value
-                at = at + 1 & mask
+    def may_have(self, low: int) -> bool:
+        """Whether a key may be here."""
+        bits = self.bits
+        return bits[(low >> 3) & len(bits) - 1] >> (low & 7) & 1 > 0
 
-    def has_room(self, keys: int) -> bool:
-        """Whether so many more fit into the table."""
-        return self._used + keys <= len(self.slots) * FILL_MAX
+    def may_have_all(self, low: Words) -> NDArray[np.bool_]:
+        """The same for many."""
+        bits = self.filter[low >> np.uint64(3) & np.uint64(len(self.filter) - 1)]
+        found: NDArray[np.bool_] = (bits >> (low & np.uint64(7)).astype(np.uint8) & np.uint8(1)).astype(np.bool_)
+        return found
 
-    def begin(self, keys: int) -> None:
-        """Begin a new table, for so many keys and as many again; the present one becomes the old one."""
-        size = SLOTS_MIN
-        while size < 2.5 * keys:
-            size *= 2
-        self.old = self.slots
-        self._table = np.zeros(size, np.uint32)
-        self.slots, self._used = self._table.data, 0
-
-    def moved(self) -> None:
-        """Everything of the old table that is alive is in the new one."""
-        self.old = None
-
-    def enter(self, low: NDArray[np.uint64], first: int) -> None:
-        """Enter keys; there is room for them.
-
-        Args:
-            low: the low halves of their fingerprints.
-            first: number of the first.
-        """
-        table = self._table
-        mask = len(table) - 1
-        at = (low >> np.uint64(SLOT_SHIFT) & np.uint64(mask)).astype(np.intp)
+    def enter(self, low: Words, first: int) -> None:
+        """See `KeyIndex.enter`."""
+        table, mask = self.slots, len(self.slots) - 1
+        at = (low >> np.uint64(_SLOT_SHIFT) & np.uint64(mask)).astype(np.intp)
         numbers = np.arange(first, first + len(low), dtype=np.uint64)
         values = (numbers % np.uint64(NUMBERS) + np.uint64(1)).astype(np.uint32)
         while len(values):
@@ -87,8 +64,75 @@ class KeyIndex:
             # Of several that want the same slot, one has it now.
             left = table[at] != values
             at, values = at[left] + 1 & mask, values[left]
-        self._used += len(low)
+        places = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
+        np.bitwise_or.at(self.filter, places, np.uint8(1) << (low & np.uint64(7)).astype(np.uint8))
+        self.used += len(low)
+
+
+class KeyIndex:
+    """Low halves of fingerprints -> key numbers.
+
+    Attributes:
+        moving: an older table is asked, too.
+    """
+
+    def __init__(self) -> None:
+        self._table = _Table(SLOTS_MIN)
+        self._old: _Table | None = None
+
+    @property
+    def moving(self) -> bool:
+        """Whether an older table is asked, too."""
+        return self._old is not None
+
+    def candidates(self, low: int) -> Iterator[int]:
+        """Slot values that may belong to a fingerprint."""
+        for table in (self._table, self._old):
+            if table is None or not table.may_have(low):
+                continue
+            slots = table.slots.data
+            mask = len(slots) - 1
+            at = low >> _SLOT_SHIFT & mask
+            while value := slots[at]:
+                yield value
+                at = at + 1 & mask
+
+    def may_have(self, low: int) -> bool:
+        """Whether a fingerprint may be here."""
+        return self._table.may_have(low) or (self._old is not None and self._old.may_have(low))
+
+    def hits(self, low: Words) -> list[int]:
+        """Which of many fingerprints may be here."""
+        found = self._table.may_have_all(low)
+        if self._old is not None:
+            found |= self._old.may_have_all(low)
+        places: list[int] = found.nonzero()[0].tolist()
+        return places
+
+    def has_room(self, keys: int) -> bool:
+        """Whether so many more fit into the table."""
+        return self._table.used + keys <= len(self._table.slots) * FILL_MAX
+
+    def begin(self, keys: int) -> None:
+        """Begin a new table, for so many keys and as many again; the present one becomes the old one."""
+        size = SLOTS_MIN
+        while size < 2.5 * keys:
+            size *= 2
+        self._old, self._table = self._table, _Table(size)
+
+    def moved(self) -> None:
+        """Everything of the old table that is alive is in the new one."""
+        self._old = None
+
+    def enter(self, low: Words, first: int) -> None:
+        """Enter keys; there is room for them.
+
+        Args:
+            low: the low halves of their fingerprints.
+            first: number of the first.
+        """
+        self._table.enter(low, first)
 
     def memory(self) -> int:
         """Bytes of the tables."""
-        return 4 * (len(self.slots) + (len(self.old) if self.old is not None else 0))
+        return sum(6 * len(table.slots) for table in (self._table, self._old) if table is not None)

@@ -1,15 +1,23 @@
 """Which messages of an entry are stored already, by their idempotency keys, and what is left to store."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from magnetar.broker.idempotency import KEPT, WHOLE, KeyTable
-from magnetar.broker.idempotency_keys import Message, key_of, open_entry, smaller
+from magnetar.broker.idempotency import KEPT, KeyTable
+from magnetar.broker.idempotency_keys import Message, open_entry, smaller
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
 
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
-_SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
+SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
+"""Entries that are not simply one message."""
+
+WHOLE_MASK: Final = 2**32 - 1
+"""Of a publish time: what `idempotency.pack` makes of a message of this cluster that is in no batch."""
+
+NEW: Final = -1
+"""As the number of a key: it is not known."""
 
 
 class Counters:
@@ -48,7 +56,7 @@ class Keyed(NamedTuple):
 
     data: bytes
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
-    keys: list[tuple[int, int]]
+    keys: list[tuple[bytes, int]]
     first: int
     repeated: int = 0
 
@@ -57,14 +65,22 @@ def place(flags: int, at: int) -> int:
     """Of message number `at` of an entry, as `idempotency.pack` takes it."""
     if flags & _CHUNK:
         return KEPT
-    return min(at + 1, KEPT) if flags & _BATCH else WHOLE
+    return min(at + 1, KEPT) if flags & _BATCH else 0
 
 
-def judge(table: KeyTable, name: str, seen: Inspected, now_ms: int) -> Keyed | None:
+def numbered(table: KeyTable, pending: Mapping[bytes, int], key: bytes, now_ms: int) -> int:
+    """The number that a key has, or will have when what is pending is staged; -1: it is new."""
+    if key in pending:
+        return table.tail + list(pending).index(key)
+    return table.find(key, now_ms)
+
+
+def judge(table: KeyTable, pending: Mapping[bytes, int], name: str, seen: Inspected, now_ms: int) -> Keyed | None:
     """Look an entry's keys up.
 
     Args:
         table: of the topic.
+        pending: keys that are about to be staged.
         name: of the property.
         seen: the entry.
         now_ms: the broker's clock.
@@ -75,24 +91,16 @@ def judge(table: KeyTable, name: str, seen: Inspected, now_ms: int) -> Keyed | N
     Raises:
         BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
     """
-    if not seen.flags & _SPECIAL:  # most messages: the same as below, for a third less
-        key = key_of(seen.payload, seen.metadata_end, seen.metadata, name)
-        if key is None:
-            return None
-        number = table.find(key, now_ms)
-        if number < 0:
-            return Keyed(seen.payload, seen.count, [(key, WHOLE)], -1)
-        return Keyed(b"", 0, [], number, 1)
     opened = open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end)
     if opened is None:
         return None
     kept: list[Message] = []
-    keys: dict[int, int] = {}
+    keys: dict[bytes, int] = {}
     first = -1
     for message in opened.messages:
         key = message.key
         if key is not None:
-            number = table.find(key, now_ms)
+            number = numbered(table, pending, key, now_ms)
             if number >= 0 or key in keys:
                 first = number if first < 0 else first
                 continue

@@ -12,13 +12,16 @@ import zlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from xxhash import xxh3_128_digest
+
 from magnetar.broker.deduplication import span
-from magnetar.broker.idempotency import fingerprint
+from magnetar.broker.idempotency import FINGERPRINT_BYTES, fingerprint
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.batches import walk_batch
-from magnetar.wire.metadata import build
+from magnetar.wire.metadata import build, parse_metadata
 from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from magnetar.wire.varint import varint
 
 KEY_BYTES_MAX: Final = 1024
 """A ceiling on one key: an identifier of a request is far shorter; whoever puts a document there has mixed something up."""
@@ -26,6 +29,11 @@ KEY_BYTES_MAX: Final = 1024
 BATCH_BYTES_MAX: Final = 16 << 20
 """A ceiling on a batch that is decompressed in the broker: three times the largest message that clients may send."""
 
+ENTRY_HEADER_BYTES: Final = 10
+"""Magic, checksum, size: the metadata begins behind them."""
+
+_PROPERTIES: Final = 4 << 3 | 2
+from_bytes = int.from_bytes
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
 _MARKER: Final = int(EntryFlags.MARKER)
@@ -41,7 +49,7 @@ class Message(NamedTuple):
         start, end: where it is in the opened batch.
     """
 
-    key: int | None
+    key: bytes | None
     start: int = 0
     end: int = 0
 
@@ -60,7 +68,7 @@ class Opened(NamedTuple):
     complete: bool = True
 
 
-def key_in(properties: Iterable[KeyValue], name: str) -> int | None:
+def key_in(properties: Iterable[KeyValue], name: str) -> bytes | None:
     """The fingerprint of the key among a message's properties; None: it has none.
 
     Raises:
@@ -81,13 +89,58 @@ def key_in(properties: Iterable[KeyValue], name: str) -> int | None:
     return fingerprint(key)
 
 
-def key_of(data: bytes, metadata_end: int, metadata: MessageMetadata, name: str) -> int | None:
-    """The fingerprint of a single message's key; None: it has none.
+class KeyProperty:
+    """The property that holds the key.
 
-    Raises:
-        BrokerError: NOT_ALLOWED: it is too long.
+    Args:
+        name: its name.
     """
-    return key_in(metadata.properties, name) if metadata.properties else None
+
+    __slots__ = ("_size", "_start", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        text = name.encode()
+        self._start = b"".join((b"\x0a", varint(len(text)), text, b"\x12"))
+        self._size = len(self._start)
+
+    def easily(self, entries: Iterable[bytes]) -> list[bytes | None]:
+        """The fingerprints of entries' keys, as if they were single messages; None: none is easily found.
+
+        Every client writes name and value of a property one behind the other, so that the pair is found by its bytes. Who
+        hides such a pair within another field sends that key.
+        """
+        start, room = self._start, self._size + 1
+        found: list[bytes | None] = []
+        for data in entries:
+            at = data.rfind(start, ENTRY_HEADER_BYTES, ENTRY_HEADER_BYTES + from_bytes(data[6:10], "big"))
+            if at > 0:
+                begin = at + room
+                size = data[begin - 1]
+                whole = begin + size - at
+                # Both sizes in one byte, the pair itself a whole `properties` field.
+                if size and whole < 0x80 and data[at - 1] == whole and data[at - 2] == _PROPERTIES:
+                    found.append(xxh3_128_digest(data[begin : begin + size])[:FINGERPRINT_BYTES])
+                    continue
+            found.append(None)
+        return found
+
+    def of_single(self, data: bytes, metadata: MessageMetadata | None = None) -> bytes | None:
+        """The fingerprint of a single message's key; None: it has none.
+
+        Args:
+            data: the entry.
+            metadata: parsed, if it is.
+
+        Raises:
+            BrokerError: NOT_ALLOWED: it is too long.
+        """
+        (key,) = self.easily((data,))
+        if key is not None:
+            return key
+        if metadata is None:
+            metadata = parse_metadata(data)
+        return key_in(metadata.properties, self.name) if metadata.properties else None
 
 
 def uncompressed(metadata: MessageMetadata, payload: memoryview) -> memoryview:

@@ -14,15 +14,15 @@ second one.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
 from magnetar.broker.effects import Note, Outbox, Read, Timer
 from magnetar.broker.idempotency import KeyTable, pack
 from magnetar.broker.idempotency_conflicts import Conflicts
-from magnetar.broker.idempotency_judging import Counters, Keyed, judge, place
-from magnetar.broker.idempotency_keys import Opened, open_entry
+from magnetar.broker.idempotency_judging import NEW, SPECIAL, Counters, Keyed, judge, numbered, place
+from magnetar.broker.idempotency_keys import KeyProperty, Message, Opened, open_entry
 from magnetar.broker.idempotency_saving import Saving
 from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, load_block
 from magnetar.broker.withdrawals import Loser, Withdrawals
@@ -56,6 +56,10 @@ _REPLICATED: Final = int(EntryFlags.REPLICATED)
 class TopicIdempotency:
     """The keys of one topic.
 
+    Attributes:
+        pending: keys of entries that are about to be staged, in order, and what is kept of each.
+        taken: how many keys each of these entries brings.
+
     Args:
         outbox: the broker's.
         topic: full name.
@@ -84,7 +88,7 @@ class TopicIdempotency:
         self.status = Status.RECOVERING
         self.topic = topic
         self.policy = policy
-        self._property = policy.property
+        self._property = KeyProperty(policy.property)
         self.table = KeyTable(window_ms=policy.window_seconds * 1000, keys_max=policy.keys_max)
         self.duplicates = 0
         self.twice = 0
@@ -101,8 +105,8 @@ class TopicIdempotency:
         self._counters = counters
         self._when_drained = when_drained
         self._ready: list[Callable[[], None]] = []
-        self._taken: list[int] = []
-        """How many keys each entry brings that is about to be staged."""
+        self.pending: dict[bytes, int] = {}
+        self.taken: list[int] = []
         self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
         """What is staged and not confirmed, with the number behind its last key, and what it drives out."""
         self._durable = 0
@@ -276,6 +280,30 @@ class TopicIdempotency:
 
     # -------------------------------------------------------------------------------------------------------- judging
 
+    def look_up(self, entries: Sequence[bytes]) -> tuple[list[bytes | None], list[int], bool]:
+        """The keys of entries that came together, as far as they are easily found, and their numbers.
+
+        That entries are single messages, and sound, is still to be seen.
+
+        Returns:
+            Keys; None: none, or to be looked for by `judge`. Numbers; NEW: not known. Whether no key comes twice.
+        """
+        keys = self._property.easily(entries)
+        now_ms = self._outbox.now_ms
+        if None in keys:
+            find = self.table.find
+            return keys, [NEW if key is None else find(key, now_ms) for key in keys], False
+        numbers = self.table.find_all(keys, now_ms)  # type: ignore[arg-type]  # there is no None in it
+        return keys, numbers, len(set(keys)) == len(keys)
+
+    def number(self, key: bytes, looked_up: int) -> int:
+        """The number of a key that was looked up with others, some of which may have been taken since."""
+        if looked_up == NEW:
+            looked_up = numbered(self.table, self.pending, key, self._outbox.now_ms)
+        if looked_up != NEW:
+            self._count_repeated(1)
+        return looked_up
+
     def judge(self, seen: Inspected) -> Keyed | None:
         """Look an entry's keys up; nothing is remembered yet.
 
@@ -285,44 +313,55 @@ class TopicIdempotency:
         Raises:
             BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
         """
-        keyed = judge(self.table, self._property, seen, self._outbox.now_ms)
+        keyed = judge(self.table, self.pending, self._property.name, seen, self._outbox.now_ms)
         if keyed is not None and keyed.repeated:
-            self.duplicates += keyed.repeated
-            self._counters.duplicates += keyed.repeated
+            self._count_repeated(keyed.repeated)
         return keyed
 
-    def take(self, keys: list[tuple[int, int]], publish_ms: int) -> None:
-        """An entry is about to be staged: its keys are known from now on. Every entry of an append is announced so."""
-        now_ms = self._outbox.now_ms
+    def _count_repeated(self, messages: int) -> None:
+        self.duplicates += messages
+        self._counters.duplicates += messages
+
+    def take(self, keys: list[tuple[bytes, int]], publish_ms: int) -> None:
+        """An entry is about to be staged: its keys are known from now on. Every entry of an append is announced so, or by
+        writing to `pending` and `taken`.
+        """
         for key, part in keys:
-            self.table.push(key, now_ms, pack(publish_ms, 0, part))
-        self._taken.append(len(keys))
+            self.pending[key] = pack(publish_ms, 0, part)
+        self.taken.append(len(keys))
 
     def give_back(self) -> None:
         """What was announced will not be staged."""
-        self.table.truncate(self.table.tail - sum(self._taken))
-        self._taken.clear()
+        self.pending.clear()
+        self.taken.clear()
 
     def staged(self, append: Append) -> None:
         """Entries have positions."""
         losers: list[Loser] = []
         if self.status is Status.ENABLED:
-            taken, self._taken = self._taken, []
-            if taken:
-                number = self.table.tail - sum(taken)
-                for entry, count in zip(append.entries, taken, strict=True):
-                    for _ in range(count):
-                        if number >= self.table.head:
-                            self.table.place(number, entry.position)
-                        number += 1
+            brought = len(self.pending)
+            if self.taken:
+                self._enter(append)
             else:
                 for entry in append.entries:
                     if entry.flags & _REPLICATED:
                         self._remember(entry)
                 losers, self._losers = self._losers, []
-            self.table.expire(self._outbox.now_ms, EXPIRED_PER_STEP + sum(taken))
+            self.table.expire(self._outbox.now_ms, EXPIRED_PER_STEP + brought)
             self._count()
         self._flying.append((append, self.table.tail, losers))
+
+    def _enter(self, append: Append) -> None:
+        """The keys that were announced have places."""
+        pending, taken = self.pending, self.taken
+        if pending:
+            entries = [entry.entry for entry in append.entries]
+            if len(pending) != len(entries) or max(taken) > 1:
+                entries = [entry for entry, count in zip(entries, taken, strict=True) for _ in range(count)]
+            about = list(pending.values())
+            self.table.extend(list(pending), self._outbox.now_ms, about, append.entries[0].ledger, entries)
+            pending.clear()
+        taken.clear()
 
     def confirmed(self, append: Append) -> None:
         """An append is in the log."""
@@ -350,8 +389,11 @@ class TopicIdempotency:
         return self.table.position(number)
 
     def _open(self, entry: StoredEntry) -> Opened | None:
-        metadata = parse_metadata(entry.data)
-        return open_entry(self.policy.property, entry.flags, metadata, entry.data, split(entry.data))
+        end = split(entry.data)
+        if not entry.flags & SPECIAL:
+            key = self._property.of_single(entry.data)
+            return None if key is None else Opened([Message(key)], None)
+        return open_entry(self._property.name, entry.flags, parse_metadata(entry.data), entry.data, end)
 
     def _remember(self, entry: StoredEntry) -> None:
         """Push an entry's keys; what loses because of them waits in `_losers`."""
@@ -459,5 +501,6 @@ class TopicIdempotency:
         self.table.validate()
         self._withdrawals.validate()
         assert not self._losers, "losers were found and not taken along"
-        assert not self._taken, "keys were announced and never staged"
+        assert not self.pending, "keys are pending that nobody stages"
+        assert not self.taken, "keys were announced and never staged"
         assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
-from magnetar.broker.idempotency_judging import Keyed
+from magnetar.broker.idempotency_judging import NEW, SPECIAL, WHOLE_MASK, Keyed
+from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import MessageNotAllowed, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -22,6 +23,7 @@ from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
+from magnetar.wire.metadata import Inspected
 
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
@@ -66,39 +68,81 @@ class Publishing:
 
     def take(self, frames: list[Frame], message_bytes_max: int) -> None:
         """Handle the frames in order, up to the first that ends the producer."""
-        deduplication, idempotency, producer = self._deduplication, self._idempotency, self._producer
-        numbers = producer.numbers
-        keyed: Keyed | None = None
-        if idempotency is not None and not self._keys_known(frames[0].command.send):
+        if self._idempotency is not None:
+            self._take_keyed(self._idempotency, frames, message_bytes_max)
             return
+        judged = self._deduplication is not None
         for frame in frames:
             send = frame.command.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
                 self._topic.check_entry(seen, len(frame.payload))
-                if idempotency is not None:
-                    keyed = idempotency.judge(seen)
-                    if keyed is not None and not keyed.count:
-                        if not self._known(send, keyed):
-                            return
-                        continue
-                if deduplication is not None and numbers is not None:
-                    verdict = deduplication.judge(producer.name, numbers, seen.flags, seen.metadata)
-                    if verdict:
-                        if not self._repeated(send, verdict):
-                            return
-                        continue
+                verdict = self._judge(seen) if judged else Verdict.NEW
             except BrokerError as error:
                 if not self._refused(send, error):
                     return
                 continue
-            if idempotency is not None:
-                idempotency.take(keyed.keys if keyed is not None else [], seen.publish_time)
+            if verdict:
+                if not self._repeated(send, verdict):
+                    return
+                continue
+            self._entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            self._receipts.append((send.sequence_id, send.highest_sequence_id))
+            self._size += len(frame.payload)
+        self._append()
+
+    def _judge(self, seen: Inspected) -> Verdict:
+        deduplication, numbers = self._deduplication, self._producer.numbers
+        if deduplication is None or numbers is None:
+            return Verdict.NEW
+        return deduplication.judge(self._producer.name, numbers, seen.flags, seen.metadata)
+
+    def _take_keyed(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> None:
+        """The same with idempotency keys, which are looked up for all frames at once."""
+        if not self._keys_known(frames[0].command.send):
+            return
+        keys, numbers, distinct = idempotency.look_up([frame.payload for frame in frames])
+        judged = self._deduplication is not None
+        taken, pending = idempotency.taken, idempotency.pending
+        for frame, key, number in zip(frames, keys, numbers, strict=True):
+            send = frame.command.send
+            keyed: Keyed | None = None
+            try:
+                seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                self._topic.check_entry(seen, len(frame.payload))
+                if key is None or seen.flags & SPECIAL:
+                    keyed = idempotency.judge(seen)
+                    known = keyed.first if keyed is not None and not keyed.count else NEW
+                elif distinct and number == NEW:  # as nearly all
+                    known = NEW
+                else:
+                    known = idempotency.number(key, number)
+                verdict = self._judge(seen) if judged and known == NEW else Verdict.NEW
+            except BrokerError as error:
+                if not self._refused(send, error):
+                    return
+                continue
+            if known != NEW:
+                if not self._known(send, known):
+                    return
+                continue
+            if verdict:
+                if not self._repeated(send, verdict):
+                    return
+                continue
+            data, count = seen.payload, seen.count
             if keyed is not None:
-                self._entries.append(NewEntry(keyed.data, seen.flags, keyed.count, seen.publish_time))
+                idempotency.take(keyed.keys, seen.publish_time)
+                distinct = False
+                data, count = keyed.data, keyed.count
+            elif key is None or seen.flags & SPECIAL:
+                taken.append(0)
             else:
-                self._entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+                pending[key] = seen.publish_time & WHOLE_MASK
+                taken.append(1)
+            self._entries.append(NewEntry(data, seen.flags, count, seen.publish_time))
             self._receipts.append((send.sequence_id, send.highest_sequence_id))
             self._size += len(frame.payload)
         self._append()
@@ -140,13 +184,13 @@ class Publishing:
             return False
         return True
 
-    def _known(self, send: pb.CommandSend, keyed: Keyed) -> bool:
+    def _known(self, send: pb.CommandSend, number: int) -> bool:
         """All messages of an entry are stored already."""
         if not self._append():
             return False
         assert self._idempotency is not None
         self._topic.answer(
-            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.position(keyed.first)
+            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.position(number)
         )
         return True
 

@@ -32,12 +32,12 @@ class Twin:
 
     def __init__(self, window_ms: int, keys_max: int) -> None:
         self.window_ms, self.keys_max = window_ms, keys_max
-        self.held: list[tuple[int, int, Position]] = []
+        self.held: list[tuple[bytes, int, Position]] = []
 
-    def find(self, key: int, now_ms: int) -> Position | None:
+    def find(self, key: bytes, now_ms: int) -> Position | None:
         return next((p for k, t, p in self.held if k == key and abs(now_ms - t) < self.window_ms), None)
 
-    def push(self, key: int, now_ms: int, position: Position) -> None:
+    def push(self, key: bytes, now_ms: int, position: Position) -> None:
         self.held = [*self.held[-(self.keys_max - 1) :], (key, now_ms, position)] if self.keys_max > 1 else []
         if self.keys_max == 1:
             self.held = [(key, now_ms, position)]
@@ -63,6 +63,8 @@ def test_the_table_is_its_dumb_twin(seed: int, monkeypatch: pytest.MonkeyPatch) 
         key = rng.choice(keys)
         if what < 0.6:
             number, expected = table.find(key, now), twin.find(key, now)
+            some = rng.sample(keys, 12)
+            assert table.find_all(some, now) == [table.find(one, now) for one in some]
             assert (table.position(number) if number >= 0 else None) == expected
             if number < 0:
                 ledger, entry = (ledger + 1, 0) if rng.random() < 0.02 else (ledger, entry + 1)
@@ -97,7 +99,7 @@ def test_many_keys_in_few_bytes() -> None:
     ]
     ring, index = table.memory()
     assert ring == 24 * len(keys)
-    assert index < 16 * len(keys)
+    assert index < 30 * len(keys)  # two tables while one takes over from the other
     # All of them grow old, others come: the room is used again.
     table.expire(2000, 40_000)
     assert len(table) == 20_000
@@ -105,16 +107,16 @@ def test_many_keys_in_few_bytes() -> None:
         table.push(fingerprint(b"%d" % n), 2000)
     ring, index = table.memory()
     assert ring <= 24 * (60_000 + (1 << BLOCK_SHIFT))
-    assert index < 16 * 60_000
+    assert index < 30 * 60_000
     table.expire(4000, LARGE)
-    assert (len(table), table.memory()[1] <= 256, table.expired) == (0, True, 100_000)
+    assert (len(table), table.memory()[1] <= 6 * 64, table.expired) == (0, True, 100_000)
     assert table.position(table.tail) == NONE
 
 
 def test_keys_made_to_fall_together_are_all_kept() -> None:
     """ints that agree in all bits that place them: the table becomes slow, not wrong."""
     table = KeyTable(window_ms=1000, keys_max=LARGE)
-    keys = [7 | n << 64 for n in range(256)]
+    keys = [bytes((7, *bytes(7), n)) for n in range(256)]
     for key in keys:
         table.push(key, 1)
     assert [table.find(key, 1) for key in keys] == list(range(len(keys)))
