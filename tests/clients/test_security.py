@@ -186,6 +186,17 @@ def test_looking_up_by_https_leads_to_tls(secured: Secured) -> None:
     assert answer["httpUrlTls"] == secured.broker.web_tls
 
 
+def test_the_spark_formats_connection_is_let_in(secured: Secured) -> None:
+    from magnetar.spark.pulsar.connection import Access, Connection, Down
+
+    trust = str(secured.authority.file)
+    for url in (secured.broker.url, secured.broker.url_tls):
+        for check_name in (False, True):
+            Connection(url, Access(url, token("app"), trust, check_name=check_name)).close()
+        with pytest.raises(Down, match="nothing was presented"):
+            Connection(url, Access(url, "", trust))
+
+
 def test_a_client_without_the_right_secret_is_not_let_in(secured: Secured) -> None:
     wrong = pulsar.AuthenticationToken(token("app", OTHER_SECRET))
     with closing(secured.client(wrong, timeout_s=1)) as client, pytest.raises(pulsar.PulsarException):

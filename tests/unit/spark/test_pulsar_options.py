@@ -1,5 +1,7 @@
 """Options of the format `pulsar`: each mistake is one line that names the option and says what is allowed."""
 
+from pathlib import Path
+
 import pytest
 
 from magnetar.core.errors import ConfigError
@@ -110,3 +112,20 @@ def test_patterns_stay_in_their_namespace() -> None:
     assert options.namespace == "a/b"
     assert options.pattern == "persistent://a/b/(?:t|u)"
     assert Access("pulsar://h:1", "s").token == "s"
+
+
+def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> None:
+    file = tmp_path / "app.jwt"
+    file.write_text("a.b.c\n")
+    file.chmod(0o600)
+    given = {
+        "service.url": "pulsar://h:1",
+        "topic": "t",
+        "pulsar.client.authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    }
+    for params in (f"file:{file}", f"file://{file}", "token:a.b.c"):
+        found = read_options(given | {"pulsar.client.authParams": params}, streaming=False)
+        assert found.access.token == "a.b.c" and "a.b.c" not in repr(found)
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by others"):
+        read_options(given | {"pulsar.client.authParams": f"file:{file}"}, streaming=False)

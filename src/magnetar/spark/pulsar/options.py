@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.errors import ConfigError
+from magnetar.runtime.secretfile import read_token
 from magnetar.spark.pulsar.connection import Access, split_url
 from magnetar.spark.pulsar.offsets import Places, decode, full_name
 
@@ -146,6 +147,15 @@ class _Given:
         raise ConfigError(f"option {name} is {given!r}: allowed is {' or '.join(allowed)}")
 
 
+def _token(params: str) -> str:
+    """The token that the option names. A file keeps it out of the options, which plans and Spark's pages may show."""
+    if params.startswith("file:"):
+        return read_token(
+            params.removeprefix("file:").removeprefix("//"), "option pulsar.client.authParams: token file"
+        )
+    return params.removeprefix("token:")
+
+
 def _access(given: _Given) -> tuple[Access, str]:
     url = given.text("service.url")
     if not url:
@@ -158,13 +168,13 @@ def _access(given: _Given) -> tuple[Access, str]:
     plugin, params = given.text("pulsar.client.authPluginClassName"), given.text("pulsar.client.authParams")
     if plugin and plugin.rpartition(".")[2] not in ("AuthenticationToken", "token"):
         raise ConfigError("option pulsar.client.authPluginClassName: only AuthenticationToken is supported")
-    if params and not params.startswith("token:"):
-        raise ConfigError("option pulsar.client.authParams: allowed is token:<the token>")
+    if params and not params.startswith(("token:", "file:")):
+        raise ConfigError("option pulsar.client.authParams: allowed is file:<path of the token>, or token:<the token>")
     if bool(plugin) != bool(params):
         raise ConfigError("options pulsar.client.authPluginClassName and pulsar.client.authParams go together")
     return Access(
         url,
-        params.removeprefix("token:"),
+        _token(params),
         given.text("pulsar.client.tlsTrustCertsFilePath"),
         given.flag("pulsar.client.tlsAllowInsecureConnection", False),
         given.flag("pulsar.client.tlsHostnameVerificationEnable", False),

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.names import TopicName
+from magnetar.runtime.tls import client_context
 from magnetar.spark.pulsar.client import Client, Reader, TopicGone
 from magnetar.spark.pulsar.connection import Down, Refused
 from magnetar.spark.pulsar.offsets import EARLIEST, Place, Places
@@ -180,7 +181,9 @@ def admin_get(options: ReadOptions, topic: str, what: str) -> Any:
     url = f"{options.admin_url}/admin/v2/persistent/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}/{what}"
     headers = {"Authorization": f"Bearer {options.access.token}"} if options.access.token else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=ADMIN_S) as answer:  # noqa: S310 - checked to be http
+        context = client_context(options.access.trust) if url.startswith("https:") else None
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked to be http
+        with urllib.request.urlopen(request, timeout=ADMIN_S, context=context) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
         logger.warning("%s: %s", url, error)
