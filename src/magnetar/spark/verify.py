@@ -373,7 +373,7 @@ class _Job:
     def _example(self, one: comparing.Example) -> Example:
         return Example(
             self._topics[one.topic],
-            Identity(one.origin, one.incarnation, one.index),
+            Identity(one.origin, one.incarnation, one.first),
             one.messages,
             Position(one.ledger, one.entry) if one.ledger >= 0 else None,
             (self._clusters[one.copy_cluster], Position(one.copy_ledger, one.copy_entry))

@@ -32,7 +32,7 @@ class Example(NamedTuple):
     """A message that is wrong; numbers as in the job, -1 where there is none.
 
     Attributes:
-        topic, origin, incarnation, index: its identity.
+        topic, origin, incarnation, first: its identity.
         messages: in its entry.
         ledger, entry: where it stands in the cluster at fault.
         copy_cluster, copy_ledger, copy_entry: the copy that counts, for what is missing or altered.
@@ -41,7 +41,7 @@ class Example(NamedTuple):
     topic: int
     origin: str
     incarnation: int
-    index: int
+    first: int
     messages: int
     ledger: int
     entry: int
@@ -127,7 +127,7 @@ class Comparison:
         table = table[np.lexsort((table["entry"], table["ledger"], table["index"]))]
         fresh = np.ones(len(table), np.bool_)
         fresh[1:] = table["index"][1:] != table["index"][:-1]
-        at = np.searchsorted(table["index"], indexes)
+        at: Array = np.searchsorted(table["index"], indexes)
         there = np.zeros(len(indexes), np.bool_)
         inside = at < len(table)
         there[inside] = table["index"][at[inside]] == indexes[inside]
@@ -146,9 +146,8 @@ class Comparison:
             votes += (sums == sums[other]) & there[other]
         votes[~there] = -1
         if self._origin in self._terms.clusters:
-            votes[self._terms.clusters.index(self._origin)][there[self._terms.clusters.index(self._origin)]] = (
-                len(self._held) + 1
-            )
+            own = self._terms.clusters.index(self._origin)
+            votes[own][there[own]] = len(self._held) + 1
         # Of equal votes the smallest checksum, so that the outcome does not depend on the order of clusters.
         best = votes.max(axis=0)
         candidates = np.where(votes == best, sums, np.iinfo(np.int64).max)

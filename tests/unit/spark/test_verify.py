@@ -215,7 +215,7 @@ def test_reach_tells_what_was_trimmed_and_what_is_on_its_way() -> None:
         (2, "missing"): 10,
     }  # fmt: skip
     (missing,) = [one for one in found if (one.cluster, one.kind) == (1, "missing")]
-    assert [(one.index, one.copy_cluster, one.copy_entry) for one in missing.examples] == [(0, 0, 0), (1, 0, 1)]
+    assert [(one.first, one.copy_cluster, one.copy_entry) for one in missing.examples] == [(0, 0, 0), (1, 0, 1)]
 
 
 def test_an_entry_is_as_large_as_the_texts_say() -> None:
