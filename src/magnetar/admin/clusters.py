@@ -14,13 +14,13 @@ clusters = Routes("Clusters", "/admin/v2/clusters")
 tenants = Routes("Tenants", "/admin/v2/tenants")
 
 
-@clusters.add("GET", "", "Names of all known clusters.", reply='["us-east", ...]')
+@clusters.add("GET", "", "Names of all known clusters.", reply='["us-east", ...]', returns=list[str])
 async def list_clusters(call: Call) -> Any:
     """Sorted."""
     return call.resources.clusters()
 
 
-@clusters.add("GET", "/{cluster}", "How a cluster is reached.", errors=(404,), reply="ClusterData")
+@clusters.add("GET", "/{cluster}", "How a cluster is reached.", errors=(404,), reply="ClusterData", returns=ClusterData)
 async def get_cluster(call: Call) -> Any:
     """With our `uuid` for the own cluster."""
     return call.resources.cluster_data(call.name("cluster"))
@@ -65,6 +65,7 @@ async def delete_cluster(call: Call) -> None:
     "Clusters that may not be mixed with it in one namespace.",
     errors=(404,),
     reply='["a", ...]',
+    returns=list[str],
 )
 async def get_peers(call: Call) -> Any:
     """Names."""
@@ -78,13 +79,15 @@ async def set_peers(call: Call) -> None:
     await call.apply(lambda: call.resources.set_peers(call.name("cluster"), peers))
 
 
-@tenants.add("GET", "", "Names of all tenants.", reply='["public", ...]')
+@tenants.add("GET", "", "Names of all tenants.", reply='["public", ...]', returns=list[str])
 async def list_tenants(call: Call) -> Any:
     """Sorted."""
     return call.resources.tenants()
 
 
-@tenants.add("GET", "/{tenant}", "A tenant's administrators and clusters.", errors=(404,), reply="TenantInfo")
+@tenants.add(
+    "GET", "/{tenant}", "A tenant's administrators and clusters.", errors=(404,), reply="TenantInfo", returns=TenantInfo
+)
 async def get_tenant(call: Call) -> Any:
     """Roles are acted on from issue 6 on."""
     return call.resources.tenant(call.name("tenant"))

@@ -15,13 +15,15 @@ namespaces = Routes("Namespaces", "/admin/v2/namespaces")
 QUOTA_KINDS = get_args(BacklogQuotaType)
 
 
-@namespaces.add("GET", "/{tenant}", "Namespaces of a tenant.", errors=(404,), reply='["tenant/namespace", ...]')
+@namespaces.add(
+    "GET", "/{tenant}", "Namespaces of a tenant.", errors=(404,), reply='["tenant/namespace", ...]', returns=list[str]
+)
 async def list_namespaces(call: Call) -> Any:
     """Sorted."""
     return call.resources.namespaces(call.name("tenant"))
 
 
-@namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies")
+@namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies", returns=Policies)
 async def get_policies(call: Call) -> Any:
     """As stored."""
     return call.resources.policies(call.namespace()).public()
@@ -69,6 +71,7 @@ async def delete_namespace(call: Call) -> None:
         "includeSystemTopic": "true lists the broker's own.",
     },
     reply='["persistent://...", ...]',
+    returns=list[str],
 )
 async def list_topics(call: Call) -> Any:
     """Both domains by default."""
@@ -88,7 +91,12 @@ def visible(names: list[str], system: bool) -> list[str]:
 
 
 @namespaces.add(
-    "GET", "/{tenant}/{namespace}/replication", "Where its messages go.", errors=(404, 412), reply='["us-east", ...]'
+    "GET",
+    "/{tenant}/{namespace}/replication",
+    "Where its messages go.",
+    errors=(404, 412),
+    reply='["us-east", ...]',
+    returns=list[str],
 )
 async def get_replication(call: Call) -> Any:
     """This cluster is usually one of them."""
@@ -111,7 +119,12 @@ async def set_replication(call: Call) -> None:
 
 
 @namespaces.add(
-    "GET", "/{tenant}/{namespace}/allowedClusters", "Where its topics may exist.", errors=(404, 412), reply='["a", ...]'
+    "GET",
+    "/{tenant}/{namespace}/allowedClusters",
+    "Where its topics may exist.",
+    errors=(404, 412),
+    reply='["a", ...]',
+    returns=list[str],
 )
 async def get_allowed(call: Call) -> Any:
     """Empty: the same as the replication clusters."""
@@ -139,6 +152,7 @@ async def set_allowed(call: Call) -> None:
     "How far consumers may fall behind, by kind.",
     errors=(404, 412),
     reply='{"destination_storage": BacklogQuota}',
+    returns=dict[BacklogQuotaType, BacklogQuota],
 )
 async def get_quotas(call: Call) -> Any:
     """Empty: no limit."""

@@ -137,6 +137,7 @@ def _add(
         query=query,
         reply=example(policy),
         may_be_unset=True,
+        returns=policy.kind,
     )(get)
     routes.add(
         method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
@@ -161,6 +162,7 @@ for _policy in TABLE:
     errors=(404, 412),
     query=APPLIED | GLOBAL,
     reply='{"destination_storage": BacklogQuota}',
+    returns=dict[BacklogQuotaType, BacklogQuota],
 )
 async def get_quotas(call: Call) -> Any:
     """Empty: as its namespace says."""

@@ -1,7 +1,7 @@
 """The route table as OpenAPI and as a page of the documentation."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -50,7 +50,8 @@ def statuses(route: Route) -> list[int]:
 def openapi(groups: Sequence[Routes], version: str) -> dict[str, Any]:
     """OpenAPI 3.1 of the route table."""
     routes = [(group, route) for group in groups for route in group.routes]
-    bodies = list({id(route.body): route.body for _, route in routes if route.body is not None}.values())
+    kinds = [kind for _, route in routes for kind in (route.body, route.returns) if kind is not None]
+    bodies = list({id(kind): kind for kind in kinds}.values())
     schemas, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     schema_of = {id(body): schema for body, schema in zip(bodies, schemas, strict=True)}
     components["Refusal"] = {
@@ -64,7 +65,7 @@ def openapi(groups: Sequence[Routes], version: str) -> dict[str, Any]:
             "summary": route.summary,
             "tags": [group.title],
             "operationId": _operation_id(route),
-            "responses": {str(status): _response(route, status) for status in statuses(route)},
+            "responses": {str(status): _response(route, status, schema_of) for status in statuses(route)},
         }
         parameters = [*_path_parameters(route), *_query_parameters(route)]
         if parameters:
@@ -90,12 +91,15 @@ def _operation_id(route: Route) -> str:
     return re.sub(r"\W+", "_", f"{route.method.lower()}_{route.path}").strip("_")
 
 
-def _response(route: Route, status: int) -> dict[str, Any]:
+def _response(route: Route, status: int, schema_of: Mapping[int, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": MEANINGS[status]}
     if status >= 400:
         response["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
-    elif status == 200 and route.reply:
-        response["description"] = f"{MEANINGS[200]} {route.reply}"
+    elif status == 200:
+        if route.reply:
+            response["description"] = f"{MEANINGS[200]} {route.reply}"
+        if route.returns is not None:
+            response["content"] = {"application/json": {"schema": schema_of[id(route.returns)]}}
     return response
 
 

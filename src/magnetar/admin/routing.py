@@ -31,6 +31,7 @@ class Route:
         reply: what the answer holds, for the reference.
         may_be_unset: a GET that answers 204 when there is nothing set.
         own: not a path of Pulsar's but one of ours.
+        returns: type of the JSON answer of success, where it is described; None: `reply` says it in words.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Route:
     reply: str = ""
     may_be_unset: bool = False
     own: bool = False
+    returns: Any = None
 
     @property
     def changes(self) -> bool:
@@ -85,6 +87,7 @@ class Routes:
         body_needed: bool = True,
         reply: str = "",
         may_be_unset: bool = False,
+        returns: Any = None,
     ) -> Callable[[Handler], Handler]:
         """Decorate the function that answers `method path`."""
 
@@ -104,6 +107,7 @@ class Routes:
                         reply,
                         may_be_unset,
                         self._own,
+                        returns,
                     )
                 )
             return handler

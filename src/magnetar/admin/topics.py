@@ -92,6 +92,7 @@ def _absent(call: Call, topic: TopicName) -> None:
     errors=(404, 412),
     query=SYSTEM_QUERY,
     reply='["persistent://...", ...]',
+    returns=list[str],
 )
 async def list_topics(call: Call) -> Any:
     """Of the domain in the path."""
@@ -111,6 +112,7 @@ def _of_domain(call: Call, names: Sequence[str]) -> list[str]:
     errors=(404, 412),
     query=SYSTEM_QUERY,
     reply='["persistent://...", ...]',
+    returns=list[str],
 )
 async def list_partitioned(call: Call) -> Any:
     """Of the domain in the path."""
