@@ -130,7 +130,7 @@ class Schemas:
     def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
         self._broker = broker
         self._outbox = broker.outbox
-        self.registry = Registry.load(stored)
+        self.registry = Registry.load(stored, versions_max=broker.config.schema_versions_per_topic_max)
         self._queues: dict[str, deque[_Job]] = {}
         self._storing: dict[str, Addition] = {}
         self._going: Counter[str] = Counter()

@@ -323,6 +323,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling, as for producers."""
     subscriptions_per_topic_max: Count = 1_000
     """A ceiling: each durable subscription holds back retention and has a cursor."""
+    schema_versions_per_topic_max: Count = 10_000
+    """A ceiling, deletions included: ten times what a topic is to be fast with; more is a producer that makes them up."""
     handles_per_connection_max: Count = 10_000
     """A ceiling on producers and consumers of one connection."""
     unacked_messages_per_consumer_max: CountOrZero = 50_000

@@ -216,13 +216,13 @@ class Registry:
         self._topics: dict[str, TopicSchemas] = {}
 
     @classmethod
-    def load(cls, stored: Mapping[str, bytes]) -> "Registry":
+    def load(cls, stored: Mapping[str, bytes], *, versions_max: int = VERSIONS_MAX) -> "Registry":
         """What the store holds; keys of other parts are passed over.
 
         Raises:
             StorageError: a value is damaged; names its key.
         """
-        registry = cls()
+        registry = cls(versions_max=versions_max)
         for key in sorted(key for key in stored if key.startswith(SCHEMA_PREFIX)):
             id_, _, number = key.removeprefix(SCHEMA_PREFIX).rpartition("/")
             try:

@@ -336,3 +336,18 @@ def test_what_is_counted(world: World) -> None:
         "refused_without_schema": 0,
         "refused_by_store": 0,
     }
+
+
+def test_a_topic_that_is_full(world: World) -> None:
+    node = world["a"]
+    node.broker.schemas.registry._versions_max = 2
+    person = Person(node)
+    for brought in (OLD, NEW):
+        person.produce(brought)
+        world.work()
+    third = schema({"name": "c", "type": "int", "default": 0})
+    refused = person.produce(third)
+    again = person.produce(NEW)
+    world.work()
+    assert (person.told(refused), person.told(again)) == (ErrorCode.NOT_ALLOWED, version(1))
+    assert node.broker.schemas.events["refused_full"] == 1
