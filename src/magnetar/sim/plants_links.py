@@ -10,7 +10,8 @@ from magnetar.geo.destination import LinkDestination
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.reading import place
 from magnetar.geo.source import LinkSource
-from magnetar.sim.pipeline import Link, Range
+from magnetar.sim.carrying import Range
+from magnetar.sim.pipeline import Link
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb

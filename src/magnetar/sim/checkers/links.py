@@ -67,7 +67,9 @@ class OnceAndInOrder(Checker):
                 there = self.world.truth.copies.get((source, topic))
                 if there is not None:
                     self._exempt.setdefault(key, set()).update(there.deleted)
-                    self._lost[key] = (self._gen(source, target, topic), set(copy.ever))
+                    # A second loss may come before the source noticed the first.
+                    lost = self._lost.get(key, (0, set()))[1] | copy.ever
+                    self._lost[key] = (self._gen(source, target, topic), lost)
 
     def _gen(self, source: str, target: str, topic: str) -> int:
         return self._gens.get((source, target, topic), 0)
