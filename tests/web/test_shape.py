@@ -131,6 +131,30 @@ def test_what_does_not_exist(tell: Tell) -> None:
     tell(story)
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("functions/public/default", "Functions"),
+        ("namespaces/public/default/persistence", "bookies"),
+        ("persistent/public/default/t/persistence", "bookies"),
+        ("namespaces/public/default/replicatorDispatchRate", "links throttle"),
+        ("namespaces/public/default/autoTopicCreation", "auto_create_topics"),
+        ("persistent/public/default/t/offload", "tiered"),
+        ("persistent/public/default/t/examinemessage", "position"),
+        ("clusters/us-west/migrate", "failover"),
+        ("resource-quotas", "one broker"),
+        ("something/of/a/later/version", "/openapi.json"),
+    ],
+)
+def test_known_paths_of_pulsar_that_are_not_built_say_why(tell: Tell, path: str, why: str) -> None:
+    async def story(world: World) -> None:
+        for method in ("GET", "POST"):
+            answer = await world.ask(method, f"{A}/{path}")
+            assert answer.status == 501 and why in answer.reason, answer.reason
+
+    tell(story)
+
+
 def test_a_body_over_the_limit(tell: Tell) -> None:
     async def story(world: World) -> None:
         body = '{"a": "' + "x" * 2000 + '"}'

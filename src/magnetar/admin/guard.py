@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from magnetar.admin.notbuilt import reason
 from magnetar.admin.replies import refusal, status_of
 from magnetar.broker.control import BrokerInfo
 from magnetar.core.errors import MagnetarError
@@ -40,9 +41,7 @@ def errors_in_one_shape() -> Middleware:
             return answer
         except web.HTTPNotFound:
             if f"{request.path}/".startswith(NOT_BUILT):
-                return refusal(
-                    501, f"{request.method} {request.path} is not implemented by Magnetar; /openapi.json lists what is"
-                )
+                return refusal(501, reason(request.method, request.path))
             return refusal(404, f"there is nothing at {request.path}; /openapi.json lists what there is")
         except web.HTTPException as error:
             return refusal(error.status, error.reason)
