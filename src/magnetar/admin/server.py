@@ -110,8 +110,7 @@ def make_app(
     now_ms: Callable[[], int] = _wall_clock_ms,
     gate: Gate | None = None,
 ) -> web.Application:
-    """The application; run it in the loop that owns the broker. It listens where its runner says: before there is
-    authentication, on loopback only, unless the user insists.
+    """The application; run it in the loop that owns the broker. It listens where its runner says.
 
     Args:
         control: the broker; its methods are called on the loop's thread.

@@ -4,7 +4,7 @@
     ---------------  ----------  ---------------  ---------------------------------  --------------------------
     IDENTIFIED       yes         yes              whoever proved who they are        yes
     MONITOR          yes         no               no                                 `monitor_roles`
-    LOOK             yes         yes              produce or consume                 no
+    LOOK             yes         yes              any of the three                   `replicate_roles`
     PRODUCE          yes         yes              produce                            no
     CONSUME          yes         yes              consume                            no
     REPLICATE        yes         no               replicate                          `replicate_roles`
@@ -12,7 +12,8 @@
     SUPER            yes         no               no                                 no
 
 Whatever is not a "yes" here is refused. A tenant's administrator may not act as a link: a link writes messages under
-other clusters' names, which is more than a tenant's own. A proxy that speaks for somebody needs the permission itself,
+other clusters' names, which is more than a tenant's own. Whoever may replicate a topic reads all of it, and so may look it
+up (`magnetar verify` does). A proxy that speaks for somebody needs the permission itself,
 and so does whom it speaks for.
 """
 
@@ -45,7 +46,7 @@ class Operation(Enum):
 
 
 NEEDED: Final[dict[Operation, frozenset[Action]]] = {
-    Operation.LOOK: frozenset({Action.PRODUCE, Action.CONSUME}),
+    Operation.LOOK: frozenset(Action),
     Operation.PRODUCE: frozenset({Action.PRODUCE}),
     Operation.CONSUME: frozenset({Action.CONSUME}),
     Operation.REPLICATE: frozenset({Action.REPLICATE}),
@@ -69,6 +70,7 @@ class Authorizer:
         self._named: dict[Operation, frozenset[str]] = {
             Operation.MONITOR: frozenset(config.monitor_roles),
             Operation.REPLICATE: frozenset(config.replicate_roles),
+            Operation.LOOK: frozenset(config.replicate_roles),
         }
         self._resources = resources
 

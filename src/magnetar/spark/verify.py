@@ -22,6 +22,7 @@ from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Identity, Position
 from magnetar.core.names import TopicName
+from magnetar.runtime.tls import shown
 from magnetar.spark import link as wire
 from magnetar.spark import verify_comparing as comparing
 from magnetar.spark.verify_listing import ANSWER_S, Key, Packed, Part, list_parts
@@ -166,7 +167,7 @@ def partitions_of(address: str, topic: str, token: str) -> int:
         command.partitionMetadata.topic, command.partitionMetadata.request_id = topic, 1
         answer = wire.call(channel, command, ANSWER_S).command.partitionMetadataResponse
         if answer.HasField("error"):
-            raise MagnetarError(f"{topic} at {address}: {answer.message}")
+            raise MagnetarError(f"{topic} at {shown(address)}: {answer.message}")
         return answer.partitions
     finally:
         channel.close()

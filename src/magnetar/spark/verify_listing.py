@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, ProtocolError
 from magnetar.core.ids import Position
+from magnetar.runtime.tls import shown
 from magnetar.spark import link as wire
 from magnetar.spark.reading import READ_BYTES_MAX, fits
 from magnetar.spark.worker import settle
@@ -104,9 +105,11 @@ def read_entries(
                 answer, payload = _answer(channel)
                 read = answer.geo_read_response
                 if read.HasField("error") or read.blocked:
-                    raise ReadFailed(f"{topic} at {address}: {read.message or read.blocked}")
+                    raise ReadFailed(f"{topic} at {shown(address)}: {read.message or read.blocked}")
                 if not fits(read, payload):
-                    raise ReadFailed(f"{topic} at {address}: the answer's lists do not fit its {len(payload)} bytes")
+                    raise ReadFailed(
+                        f"{topic} at {shown(address)}: the answer's lists do not fit its {len(payload)} bytes"
+                    )
                 end = Position(read.end.ledger, read.end.entry)
                 more = end > after and (up_to is None or end < up_to)
                 if more:

@@ -57,8 +57,8 @@ TABLE = {
     "producer": ({IDENTIFIED, LOOK, PRODUCE}, {IDENTIFIED, LOOK, PRODUCE}, NARROW),
     "consumer": ({IDENTIFIED, LOOK, PRODUCE, CONSUME}, {IDENTIFIED, LOOK, CONSUME}, NARROW),
     "narrow": ({IDENTIFIED, LOOK, PRODUCE, CONSUME}, NARROW, NARROW),
-    "link": ({IDENTIFIED, REPLICATE}, {IDENTIFIED, REPLICATE}, NARROW),
-    "pipeline": ({IDENTIFIED, REPLICATE},) * 3,
+    "link": ({IDENTIFIED, LOOK, REPLICATE}, {IDENTIFIED, LOOK, REPLICATE}, NARROW),
+    "pipeline": ({IDENTIFIED, LOOK, REPLICATE},) * 3,
     "monitor": ({IDENTIFIED, MONITOR},) * 3,
     "stranger": (NARROW,) * 3,
     "": (NARROW,) * 3,
@@ -86,7 +86,7 @@ def test_a_tenant_alone_and_nothing_in_particular() -> None:
     assert not it.allowed(Identity("boss", "token"), TENANT, "nowhere")
     for role in ("boss", "producer", "link"):
         for operation in ALL:
-            assert it.allowed(Identity(role, "token"), operation) is (operation is IDENTIFIED)
+            assert it.allowed(Identity(role, "token"), operation) is (operation is IDENTIFIED), (role, operation)
 
 
 def test_a_proxy_and_whom_it_speaks_for_both_need_it() -> None:
