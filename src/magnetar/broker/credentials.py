@@ -192,7 +192,8 @@ class Verifier:
         Raises:
             BrokerError: nobody (AuthenticationError); one line that does not show what was presented.
         """
-        if method in ANONYMOUS_METHODS:
+        if method in ANONYMOUS_METHODS or (method not in self._methods and self._config.anonymous_role):
+            # As in Pulsar: what is presented in a way that nobody checks here gives no other rights than nothing does.
             if not self._config.anonymous_role:
                 raise denied(f"this broker needs one of {', '.join(sorted(self._methods))}, and nothing was presented")
             return Identity(self._config.anonymous_role, "anonymous")

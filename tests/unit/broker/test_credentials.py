@@ -132,6 +132,12 @@ def test_certificates_and_nobody() -> None:
     assert "needs a connection by TLS" in reason(verifier(), "tls", b"")
     assert "control characters" in reason(verifier(), "tls", b"", "a\nb")
     assert verifier(anonymous_role="guest").verify("none", b"", NOW_MS) == Identity("guest", "anonymous")
+
+
+def test_what_nobody_checks_is_as_nothing() -> None:
+    assert verifier(anonymous_role="guest").verify("kerberos", b"ticket", NOW_MS) == Identity("guest", "anonymous")
+    with pytest.raises(BrokerError, match="'kerberos' is not one of"):
+        verifier().verify("kerberos", b"ticket", NOW_MS)
     assert "basic, tls, token" in reason(verifier(), "", b"")
     assert "not one of token" in reason(verifier(methods=["token"]), "basic", b"reader:sesame")
 
