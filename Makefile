@@ -49,6 +49,7 @@ soak: setup ## Faults and kills again and again for HOURS=1; stops at the first 
 docs: setup ## Write the generated reference pages anew
 	$(PY) tools/generate_reference.py
 	$(PY) tools/generate_rest_reference.py
+	$(PY) tools/generate_policies.py
 
 proto: setup ## Generate the protobuf module from pulsar.proto
 	$(PY) tools/generate_proto.py

@@ -119,3 +119,15 @@ def test_every_policy_has_a_request_that_the_interface_knows(policy: Any, level:
         assert found, (verb, sent)
         if rest and rest[0] is not None and found[0].body is not None:
             msgspec.convert(rest[0], found[0].body)
+
+
+def test_the_reference_page_is_what_the_table_says() -> None:
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, str(root / "tools" / "generate_policies.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
