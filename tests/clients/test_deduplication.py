@@ -1,6 +1,7 @@
 """Publisher deduplication with the official client: what is sent again is stored once, through kills, switching and moving."""
 
 import random
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.courier import Courier
 
 WAIT_MS = 20_000
 ON = "[deduplication]\nenabled = true\n"
@@ -162,3 +164,77 @@ def test_a_partitioned_topic_has_one_setting(own_broker: BrokerProcess) -> None:
     own_broker.rest("POST", path("parts") + "/deduplicationEnabled", True)
     assert own_broker.rest("GET", path("parts-partition-1") + "/deduplicationEnabled") is True
     eventually(lambda: status(own_broker, "parts-partition-2") == "Enabled", what="deduplication enabled")
+
+
+def test_a_second_producer_of_a_name_has_to_wait(deduplicating: BrokerProcess) -> None:
+    """One name, one sequence: while its producer lives, nobody else gets it; a client of its own is told why."""
+    one, other = connect(deduplicating), connect(deduplicating)
+    producer = one.create_producer("busy", producer_name="p", batching_enabled=False)
+    producer.send(b"0", sequence_id=0)
+    with pytest.raises(pulsar.ProducerBusy):
+        other.create_producer("busy", producer_name="p")
+    producer.send(b"1", sequence_id=1)
+    producer.close()
+    heir = other.create_producer("busy", producer_name="p", batching_enabled=False)
+    assert heir.last_sequence_id() == 1
+    heir.send(b"2", sequence_id=2)
+    assert everything(one, "busy") == [b"0", b"1", b"2"]
+    one.close()
+    other.close()
+
+
+def test_names_are_evicted_and_counted(tmp_path: Path) -> None:
+    """Beyond `producers_max` the longest unused name is forgotten: told in the metrics, with its consequence."""
+    world = World(tmp_path, ["solo"], ON + "producers_max = 3\n").start()
+    broker = world["solo"]
+    client = connect(broker)
+    for n in range(5):
+        producer = client.create_producer("many", producer_name=f"p{n}", batching_enabled=False)
+        producer.send(b"x", sequence_id=7)
+        producer.close()
+    for name, last in (("p4", 7), ("p0", -1)):
+        producer = client.create_producer("many", producer_name=name)
+        assert producer.last_sequence_id() == last
+        producer.close()
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert 'magnetar_deduplication_events_total{cluster="solo",event="evictedLimit"} 3.0' in metrics
+    assert 'magnetar_deduplication_producer_names{cluster="solo"} 3.0' in metrics
+    client.close()
+    world.close()
+
+
+def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
+    """What of its name came over the link counts, also after a kill there; what had not come yet is stored in both."""
+    world = World(tmp_path, ["a", "b"], ON).start()
+    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    world["a"].rest("PUT", path("moves"))
+    there = connect(world["a"])
+    producer = there.create_producer("moves", producer_name="p", batching_enabled=False)
+    for n in range(10):
+        producer.send(b"%d" % n, sequence_id=n)
+    count = lambda name: world[name].rest("GET", path("moves") + "/stats")["msgInCounter"]  # noqa: E731
+    eventually(lambda: count("b") == 10, what="what the link brings")
+    couriers[0].pause()
+    producer.send(b"10", sequence_id=10)
+    producer.close()
+    world["b"].kill()
+    world["b"].start()
+    here = connect(world["b"])
+    moved = here.create_producer("moves", producer_name="p", batching_enabled=False)
+    assert moved.last_sequence_id() == 9
+    assert moved.send(b"again", sequence_id=8).entry_id() == -1
+    moved.send(b"10", sequence_id=10)
+    moved.send(b"11", sequence_id=11)
+    couriers[0].resume()
+    for name in "ab":
+        client = connect(world[name])
+        eventually(lambda: len(everything(client, "moves")) == 13, what="both clusters' messages")  # noqa: B023
+        assert sorted(map(int, everything(client, "moves"))) == sorted([*range(12), 10])
+        client.close()
+    assert world["b"].rest("GET", path("moves") + "/stats")["deduplicationStatus"] == "Enabled"
+    there.close()
+    here.close()
+    for courier in couriers:
+        courier.close()
+    world.close()

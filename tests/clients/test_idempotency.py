@@ -215,6 +215,23 @@ def test_with_numbers_too(own_broker: BrokerProcess) -> None:
     client.close()
 
 
+def test_a_key_of_a_megabyte(own_broker: BrokerProcess) -> None:
+    """It is refused with a reason; the producer, its other messages and other producers go on."""
+    own_broker.rest("PUT", path("large"))
+    switch(own_broker, "large")
+    client = connect(own_broker)
+    producer, other = (client.create_producer("large", batching_enabled=False) for _ in range(2))
+    told: list[pulsar.Result] = []
+    for key in ("a", "k" * 1_000_000, "b", "k" * 1_025, "c", "k" * 1_024):
+        producer.send_async(key[:1].encode(), lambda result, _id: told.append(result), properties={KEY: key})
+    other.send(b"d", properties={KEY: "d"})
+    eventually(lambda: len(told) == 6, what="answers")
+    assert [result == pulsar.Result.Ok for result in told] == [True, False, True, False, True, True]
+    assert sorted(everything(client, "large")) == [b"a", b"b", b"c", b"d", b"k"]
+    assert figures(own_broker, "large")["keys"] == 5
+    client.close()
+
+
 # ---------------------------------------------------------------------------------------------------- across clusters
 
 

@@ -118,13 +118,21 @@ class Figures(Collector):
             yield self._gauge(name, text, [], [([], broker.get(key, 0))])
         left_out = max(0, broker.get("topics", 0) - len(self._seen.topics))
         yield self._gauge("magnetar_metrics_topics_left_out", f"Topics in {OTHER}.", [], [([], left_out)])
+        numbers = broker.get("deduplication", {})
+        names = [([], numbers.get("producerNames", 0))]
+        yield self._gauge("magnetar_deduplication_producer_names", "Names whose numbers are kept.", [], names)
+        kinds = ("duplicates", "unknown", "evictedLimit", "evictedInactive")
+        told = [([kind], numbers.get(kind, 0)) for kind in kinds]
+        yield self._counter(
+            "magnetar_deduplication_events", "Since the start; see docs/deduplication.md.", ["event"], told
+        )
         keys = broker.get("idempotency", {})
         yield self._gauge("magnetar_idempotency_keys", "Idempotency keys in memory.", [], [([], keys.get("keys", 0))])
-        kinds = (("keys", keys.get("keyBytes", 0)), ("index", keys.get("indexBytes", 0)))
-        sizes = [([kind], count) for kind, count in kinds]
+        sizes_of = (("keys", keys.get("keyBytes", 0)), ("index", keys.get("indexBytes", 0)))
+        sizes = [([kind], count) for kind, count in sizes_of]
         yield self._gauge("magnetar_idempotency_bytes", "Memory of idempotency keys.", ["kind"], sizes)
-        names = ("duplicates", "withdrawn", "twice", "unreadable", "evicted", "expired")
-        events = [([name], keys.get(name, 0)) for name in names]
+        events_of = ("duplicates", "withdrawn", "twice", "unreadable", "evicted", "expired")
+        events = [([name], keys.get(name, 0)) for name in events_of]
         yield self._counter(
             "magnetar_idempotency_events", "Since the start; see docs/deduplication.md.", ["event"], events
         )

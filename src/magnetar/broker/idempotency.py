@@ -397,13 +397,24 @@ class KeyTable:
             self.begin(first)
         if len(self._keys) >= self._block_keys:
             self._close()
+        if first == self.tail == self._start and not self._keys and len(block.low) == self._block_keys:
+            self._blocks[first >> BLOCK_SHIFT] = block
+            self._start = self.tail = first + self._block_keys
+            self._enter(block.low, first)
+            self._take_ledgers(ledgers)
+            return
         if first != self.tail or len(block.low) > self._block_keys - len(self._keys):
             raise ValueError(f"key {first} follows {self.tail - 1}")
         self._open(block)
         self.tail = first + len(block.low)
         at = first - self._start
         self._fresh |= zip(self._keys[at:], range(first, self.tail), strict=True)
-        self._ledgers += [pair for pair in ledgers if not self._ledgers or self._ledgers[-1][1] != pair[1]]
+        self._take_ledgers(ledgers)
+
+    def _take_ledgers(self, ledgers: Iterable[tuple[int, int]]) -> None:
+        for pair in ledgers:
+            if not self._ledgers or self._ledgers[-1][1] != pair[1]:
+                self._ledgers.append(pair)
 
     def _enter(self, low: "array[int]", start: int) -> None:
         """Enter the keys of a block into the index; move some older ones if it is being rebuilt."""

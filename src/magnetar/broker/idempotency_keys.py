@@ -41,6 +41,10 @@ _NONE, _ZLIB = 0, 2
 _COMPRESSIONS: Final = {1: "LZ4", 3: "ZSTD", 4: "Snappy"}
 
 
+class KeyRefused(BrokerError):
+    """One message cannot be taken because of its key, however often it is sent; others can."""
+
+
 class Message(NamedTuple):
     """One message of an entry.
 
@@ -82,7 +86,7 @@ def key_in(properties: Iterable[KeyValue], name: str) -> bytes | None:
         return None
     key = found if isinstance(found, bytes) else found.encode("utf-8", "surrogatepass")
     if len(key) > KEY_BYTES_MAX:
-        raise BrokerError(
+        raise KeyRefused(
             ErrorCode.NOT_ALLOWED,
             f"an idempotency key of {len(key)} bytes (property {name!r}) is over the limit of {KEY_BYTES_MAX} bytes",
         )
@@ -166,7 +170,7 @@ def uncompressed(metadata: MessageMetadata, payload: memoryview) -> memoryview:
             reason = f"is cut off or has over {BATCH_BYTES_MAX} bytes uncompressed"
     else:
         reason = f"is compressed with {_COMPRESSIONS.get(metadata.compression, str(metadata.compression))}"
-    raise BrokerError(
+    raise KeyRefused(
         ErrorCode.NOT_ALLOWED,
         f"a batch that {reason} cannot be searched for idempotency keys: compress with zlib or not at all, or do not batch",
     )
@@ -199,7 +203,7 @@ def open_entry(name: str, flags: int, metadata: MessageMetadata, data: bytes, me
             for one, start, _, end in walk_batch(batch, metadata.num_messages_in_batch)
         ]
     except ProtocolError as error:
-        raise BrokerError(ErrorCode.NOT_ALLOWED, f"a batch cannot be searched for idempotency keys: {error}") from None
+        raise KeyRefused(ErrorCode.NOT_ALLOWED, f"a batch cannot be searched for idempotency keys: {error}") from None
     return Opened(messages, batch) if any(one.key is not None for one in messages) else None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
 from magnetar.broker.idempotency_judging import NEW, SPECIAL, WHOLE_MASK, Keyed
+from magnetar.broker.idempotency_keys import KeyRefused
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import MessageNotAllowed, Topic
@@ -215,6 +216,8 @@ class Publishing:
         session.outbox.put(
             Note("warning", f"refused a message of {session.address} on {self._topic.text}: {error.message}")
         )
+        if isinstance(error, KeyRefused):
+            error = MessageNotAllowed(error.code, error.message)
         if isinstance(error, MessageNotAllowed) and session.client_version.startswith("Pulsar-CPP"):
             self._topic.refuse_alone(producer, send.sequence_id, error)
             return True

@@ -1,0 +1,175 @@
+"""Publishing once at the moments that matter: odd sequence ids, a disk that fails or a broker that dies before the receipt."""
+
+import errno
+from typing import Any
+
+import pytest
+
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
+from tests.support.geoworld import TOPIC, Client, Node, World
+
+NAMESPACE = NamespaceName.parse("public/default")
+UNSIGNED = 1 << 64
+
+
+class Publisher:
+    """A producer by its bytes."""
+
+    def __init__(self, node: Node, name: str = "p") -> None:
+        self.node, self.name = node, name
+        self.client: Client = node.client()
+        self.client.send(
+            pb.BaseCommand(
+                type=5, producer=pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name=name)
+            )
+        )
+        node.world.work()
+
+    @property
+    def opened(self) -> Any:
+        """The answer to opening it."""
+        return self.client.answered(1)
+
+    def send(self, sequence: int, *, key: str = "", written: str = "") -> None:
+        """Send, and do not wait."""
+        seen = pb.MessageMetadata(producer_name=written or self.name, sequence_id=sequence, publish_time=1)
+        if key:
+            seen.properties.add(key="k", value=key)
+        command = pb.BaseCommand(type=6)
+        command.send.producer_id, command.send.sequence_id = 1, sequence
+        self.client.answers.clear()
+        self.client.send(command, build(seen, b"x"))
+
+    def told(self) -> Position | str:
+        """The position in the receipt, or the error."""
+        self.node.world.work()
+        for command in self.client.answers:
+            if command.HasField("send_receipt"):
+                found = command.send_receipt.message_id
+                ledger, entry = ((n - UNSIGNED if n >> 63 else n) for n in (found.ledgerId, found.entryId))
+                return Position(ledger, entry)
+            if command.HasField("send_error"):
+                return command.send_error.message
+        return "nothing"
+
+    def says(self, sequence: int, **more: str) -> Position | str:
+        """Send, and wait."""
+        self.send(sequence, **more)
+        return self.told()
+
+
+def broker(*, numbers: bool, keys: bool = False) -> Node:
+    """One cluster with a topic."""
+    node = World("a")["a"]
+    if numbers:
+        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    if keys:
+        policy = IdempotencyPolicy(property="k", window_seconds=600)
+        node.apply(node.broker.resources.set_idempotency(NAMESPACE, policy))
+    node.create()
+    node.world.advance(100)
+    return node
+
+
+def stored(node: Node) -> int:
+    return node.topic.log.messages_between(NONE, node.topic.log.last)
+
+
+def test_ids_that_go_back_jump_and_repeat() -> None:
+    node = broker(numbers=True)
+    producer = Publisher(node)
+    for sequence in (3, 4, 1_000_000_000_000, 2**62):
+        assert isinstance(producer.says(sequence), Position)
+    before = stored(node)
+    for sequence in (2**62, 4, 3, 0, 2**61):
+        assert producer.says(sequence) == NONE
+    assert stored(node) == before == 4
+
+
+@pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
+def test_an_id_over_the_range_is_refused(sequence: int) -> None:
+    """It is said why; nothing is stored, and the producer's numbers stay as they were."""
+    node = broker(numbers=True)
+    producer = Publisher(node)
+    producer.says(5)
+    assert producer.says(sequence) == f"sequence id {sequence} is over {2**63 - 1}"
+    assert stored(node) == 1
+    again = Publisher(node)
+    assert again.opened.producer_success.last_sequence_id == 5
+    assert isinstance(again.says(2**63 - 1), Position)
+    assert again.says(2**63 - 1) == NONE
+
+
+def test_a_message_of_another_producers_name_is_refused() -> None:
+    """A start would take it for that one's."""
+    node = broker(numbers=True)
+    assert "carries the name of the producer that sends it" in str(Publisher(node).says(1, written="victim"))
+    assert stored(node) == 0
+
+
+def test_two_live_producers_of_one_name_in_two_clusters() -> None:
+    """They are taken for one sequence; the log says so, once."""
+    world = World("ab")
+    for name in "ab":
+        world[name].apply(world[name].broker.resources.set_deduplication(NAMESPACE, True))
+    world["a"].create()
+    world.advance(2_000)
+    here, there = Publisher(world["a"]), Publisher(world["b"])
+    there.says(7)
+    world.advance(2_000)
+    assert here.says(7) == NONE
+    there.says(8)
+    world.advance(2_000)
+    warned = [
+        note.text for note in world["a"].notes if note.level == "warning" and "is in use here and in b" in note.text
+    ]
+    assert len(warned) == 1
+
+
+KINDS = [(True, False), (False, True), (True, True)]
+
+
+@pytest.mark.parametrize(("numbers", "keys"), KINDS)
+def test_killed_between_append_and_receipt(*, numbers: bool, keys: bool) -> None:
+    """The message is in the log, its producer does not know: what it sends again adds nothing."""
+    node = broker(numbers=numbers, keys=keys)
+    producer = Publisher(node)
+    producer.says(0, key="a")
+    producer.send(1, key="b")
+    node._running = True  # the broker is told nothing any more
+    assert node.log.cycle()
+    node._running = False
+    assert producer.told() == "nothing"
+    node.restart()
+    node.world.advance(1_000)
+    assert stored(node) == 2
+    again = Publisher(node)
+    known = again.says(1, key="b")
+    assert known == (Position(*node.topic.log.last) if keys else NONE)
+    assert isinstance(again.says(2, key="c"), Position)
+    assert stored(node) == 3
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize(("numbers", "keys"), KINDS)
+def test_a_disk_that_fails_before_the_receipt(operation: str, *, numbers: bool, keys: bool) -> None:
+    """An error instead of a receipt, and numbers and keys are free again: what is sent again is stored, once."""
+    node = broker(numbers=numbers, keys=keys)
+    producer = Publisher(node)
+    producer.says(0, key="a")
+    node.files.fail_next(operation, OSError(errno.EIO, "Input/output error"))
+    answer = producer.says(1, key="b")
+    assert isinstance(answer, str), answer
+    node.world.advance(5_000)
+    again = Publisher(node)
+    assert isinstance(again.says(1, key="b"), Position)
+    assert stored(node) == 2
+    repeated = again.says(1, key="b")
+    assert repeated == (node.topic.log.last if keys else NONE)
+    node.restart()
+    node.world.advance(1_000)
+    assert stored(node) == 2
