@@ -518,6 +518,33 @@ def test_pages_need_roles(secured: Secured, role: str, expected: list[int]) -> N
     assert [ask("GET", path) for path in paths] == expected
 
 
+def test_rest_takes_passwords_and_certificates(secured: Secured) -> None:
+    def ask(header: str, path: str, *own: Path) -> int:
+        context = ssl.create_default_context(cafile=str(secured.authority.file))
+        if own:
+            context.load_cert_chain(*own)
+        url = (secured.broker.web_tls if own else secured.broker.web) + path
+        request = urllib.request.Request(url, headers={"Authorization": header} if header else {})
+        try:
+            with urllib.request.urlopen(request, timeout=20, context=context if own else None) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            assert error.code != 401 or 'Basic realm="magnetar"' in str(error.headers)
+            return error.code
+
+    def basic(text: str) -> str:
+        return "Basic " + base64.b64encode(text.encode()).decode()
+
+    assert ask(basic("reader:sesame"), "/openapi.json") == 200
+    assert ask(basic("reader:sesame"), "/admin/v2/tenants") == 403
+    assert ask(basic("reader:wrong"), "/openapi.json") == 401
+    assert ask("Basic ***", "/openapi.json") == 401
+    assert ask("Digest x", "/openapi.json") == 401
+    assert ask("Bearer", "/openapi.json") == 401
+    assert ask("", "/admin/v2/tenants", *secured.authority.sign("root", "root-client")) == 200
+    assert ask("", "/admin/v2/tenants", *secured.authority.sign("somebody", "somebody")) == 403
+
+
 def test_a_list_of_topics_shows_what_one_may_see(secured: Secured) -> None:
     for name in ("seen", "unseen"):
         secured.broker.rest("PUT", f"/admin/v2/persistent/public/default/list-{name}")

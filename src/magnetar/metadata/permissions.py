@@ -169,12 +169,6 @@ def revoke(resources: "Tables", place: Place, role: str) -> Change:
     return Change(deletes=(permission_prefix(place) + quote(role, safe=""),))
 
 
-def revoke_all(resources: "Tables", place: Place) -> Change:
-    """Take all permissions of a place itself back (a topic that is deleted)."""
-    prefix = permission_prefix(place)
-    return Change(deletes=tuple(prefix + quote(role, safe="") for role in sorted(resources.permissions.of(place))))
-
-
 def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
     namespace = place if isinstance(place, NamespaceName) else place.namespace_name
     if not resources.has_stored_namespace(namespace):

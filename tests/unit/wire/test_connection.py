@@ -79,6 +79,16 @@ def test_every_command_in_every_state(kind):
     assert verdict(closing, kind) == "end"
 
 
+@pytest.mark.parametrize("kind", EVERY)
+def test_nothing_is_legal_while_somebody_proves_who_they_are(kind):
+    handshake = ServerHandshake(b"", authentication=True)
+    accepted = handshake.connect(connect("magnetar-link", b"x"))
+    assert accepted.proving and accepted.link and not handshake.connected and not handshake.link
+    assert verdict(handshake, kind) == "end"
+    handshake.proved(link=False)
+    assert verdict(handshake, 18) == "ok" and verdict(handshake, 1000) == "refuse"
+
+
 def test_the_lists_are_those_of_the_protocol():
     assert CLIENT_COMMANDS == CLIENTS_OWN | BOTH
     assert GEO_REQUESTS == LINKS_OWN
