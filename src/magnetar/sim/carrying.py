@@ -44,6 +44,7 @@ class Peer:
         self._waiting: dict[int, Callable[[Frame], None]] = {}
         self._requests = 0
         self.lost = lost
+        self.wanted: Callable[[pb.CommandGeoSchemasWanted], None] = lambda _wanted: None
         self.connection: Connection | None = world.net.connect(
             world.clusters[cluster], site, self._frames, self._closed
         )
@@ -68,10 +69,18 @@ class Peer:
 
     def _frames(self, frames: list[Frame]) -> None:
         for frame in frames:
+            if frame.command.type == 1016:
+                self.wanted(frame.command.geo_schemas_wanted)
+                continue
             body = frame.command.ListFields()[1][1]
             then = self._waiting.pop(getattr(body, "request_id", -1), None)
             if then is not None:
                 then(frame)
+
+    def tell(self, brought: pb.CommandGeoSchemasBrought) -> None:
+        """Answer a question for schemas, if it can still be heard."""
+        if self.connection is not None and self.connection.open:
+            self.connection.send(encode(pb.BaseCommand(type=1017, geo_schemas_brought=brought)))
 
     def _closed(self) -> None:
         self._waiting.clear()
@@ -169,6 +178,7 @@ class Task:
                 ledgers=[response.ledgers[n] for n in numbers], entries=[response.entries[n] for n in numbers],
                 first_indexes=[response.first_indexes[n] for n in numbers],
                 counts=[response.counts[n] for n in numbers], sizes=[len(work.data[n]) for n in numbers],
+                schemas=response.schemas,
             )  # fmt: skip
 
         self._peer.ask(

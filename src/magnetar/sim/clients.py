@@ -79,6 +79,17 @@ class Client:
             self.connection.close()
 
 
+AVRO = 4
+SCHEMAS = [
+    b"",
+    *(
+        b'{"type":"record","name":"R","fields":[{"name":"a","type":"int"}%s]}' % more
+        for more in (b"", *(b',{"name":"%s","type":"int","default":0}' % name for name in (b"b", b"c", b"d")))
+    ),
+]
+"""What producers bring, where worlds have schemas: all may stand beside each other."""
+
+
 class Publisher(Client):
     """A producer of one topic; a broken one is thrown away.
 
@@ -91,10 +102,15 @@ class Publisher(Client):
         super().__init__(world, cluster)
         self.topic = topic
         self.ready = False
+        self.schema = world.rng.choice(SCHEMAS) if world.schemas else b""
+        self._version = b""
         self._queue: list[Published] = []
         self._sent: dict[int, Published] = {}
         if self.open:
-            self.request(5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=0))
+            producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=0)
+            if self.schema:
+                producer.schema.CopyFrom(pb.Schema(name="R", schema_data=self.schema, type=AVRO))
+            self.request(5, producer=producer)
 
     def publish(self, entry: Published) -> None:
         """Send an entry, as soon as the producer is open."""
@@ -109,7 +125,8 @@ class Publisher(Client):
             command = pb.BaseCommand(
                 type=6, send=pb.CommandSend(producer_id=1, sequence_id=entry.uid, num_messages=entry.count)
             )
-            self.put(b"".join(encode_with_payload(command, [entry_bytes(entry)])))
+            entry.schema = self.schema
+            self.put(b"".join(encode_with_payload(command, [entry_bytes(entry, self._version)])))
         self._queue.clear()
 
     def frame(self, frame: Frame) -> None:
@@ -117,6 +134,7 @@ class Publisher(Client):
         kind = frame.command.type
         if kind == 17:
             self.ready = frame.command.producer_success.producer_ready
+            self._version = frame.command.producer_success.schema_version
             self._flush()
         elif kind == 7:
             entry = self._sent.pop(frame.command.send_receipt.sequence_id, None)

@@ -42,6 +42,9 @@ WORKER_ENDS = 0.2
 SLOW_MS = 100
 """A range that waits longer counts as delayed."""
 
+SCHEMA_PATIENCE_MS = 2_000
+"""How long a destination's question for schemas waits for the source."""
+
 TASKS_MAX = 5
 """Tasks of a link at a time, zombies included."""
 
@@ -364,7 +367,37 @@ class Link:
             if peer.open:
                 peer.lost = lost
                 return peer
-        return Peer(self.world, self.target, self.site, lost)
+        made = Peer(self.world, self.target, self.site, lost)
+        made.wanted = lambda wanted: self.wanted(made, wanted)
+        return made
+
+    def wanted(self, peer: Peer, wanted: pb.CommandGeoSchemasWanted) -> None:
+        """A destination asks for schemas: ask the source; after a while, or without one, say that nothing can be said."""
+        answered = False
+
+        def tell(brought: pb.CommandGeoSchemasBrought) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                peer.tell(brought)
+
+        def told(frame: Frame) -> None:
+            answer = frame.command.geo_schemas_response
+            tell(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=answer.found, missing=answer.missing))
+
+        self.world.count("schema wanted")
+        self.world.clock.after(
+            SCHEMA_PATIENCE_MS, lambda: tell(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason="no answer"))
+        )
+        if self._from is not None and self._from.open:
+            self._from.ask(
+                1014,
+                "geo_schemas",
+                lambda request_id: pb.CommandGeoSchemas(
+                    request_id=request_id, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions
+                ),
+                told,
+            )
 
     def give_back(self, peer: Peer, *, used_up: bool) -> None:
         """A task is over."""

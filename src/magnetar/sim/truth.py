@@ -39,6 +39,7 @@ class Published:
         sent_ms: by the producer's clock, which is right.
         receipted: the producer was told that it is stored.
         incarnation, index: its identity, once it was durable.
+        schema: what it was written with; b"" for none.
     """
 
     uid: int
@@ -51,6 +52,7 @@ class Published:
     sent_ms: int = 0
     incarnation: int = 0
     index: int = -1
+    schema: bytes = b""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class Copy:
     ever: set[int] = field(default_factory=set)
 
 
-def entry_bytes(published: Published) -> bytes:
+def entry_bytes(published: Published, version: bytes = b"") -> bytes:
     """What a producer sends."""
     meta = pb.MessageMetadata(producer_name="p", sequence_id=published.uid, publish_time=published.sent_ms)
     if published.count > 1:
@@ -83,6 +85,8 @@ def entry_bytes(published: Published) -> bytes:
     if published.to is not None:
         meta.replicate_to.extend(sorted(published.to) or ["__local__"])
     meta.partition_key = f"k{published.uid % 5}"
+    if version:
+        meta.schema_version = version
     return build(meta, b"%d" % published.uid)
 
 

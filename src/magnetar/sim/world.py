@@ -99,6 +99,8 @@ class World:
     """A kind of topology instead of a chance of each."""
     replicated_share = 0.9
     """How many worlds replicate their subscriptions."""
+    schemas = False
+    """Producers bring schemas. Not by chance: that would make all worlds others than they were."""
     link_class: type[Link] = Link
     sets_class: type[SimSets] = SimSets
 

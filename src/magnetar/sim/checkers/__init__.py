@@ -8,6 +8,7 @@ from magnetar.sim.checkers.links import OnceAndInOrder
 from magnetar.sim.checkers.monotony import Monotony
 from magnetar.sim.checkers.no_invention import NoInvention
 from magnetar.sim.checkers.no_loss import NoLoss
+from magnetar.sim.checkers.schemas import ReadAsWritten
 
 CHECKERS: tuple[type[Checker], ...] = (
     OnceAndInOrder,
@@ -15,6 +16,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     BoundedDuplicates,
     PlannedFailover,
     Monotony,
+    ReadAsWritten,
     Convergence,
     NoLoss,
 )
