@@ -45,7 +45,7 @@ class FakeMetadata:
     def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         name = NamespaceName.parse(namespace)
         key = namespace_key(name)
-        after = self.resources.change_policies(name, **policy_fields(fields)).puts[key]
+        after = self.resources.change_policies(name, **policy_fields(self.resources.policies(name), fields)).puts[key]
         return [change._asdict() for change in preview(key, self.resources.document(key), after, None)]
 
     def metadata_snapshot(self, done: Done) -> None:

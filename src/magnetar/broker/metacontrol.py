@@ -101,7 +101,7 @@ class MetadataController:
         name = NamespaceName.parse(namespace)
         resources = self._broker.resources
         key = namespace_key(name)
-        after = resources.change_policies(name, **policy_fields(fields)).puts[key]
+        after = resources.change_policies(name, **policy_fields(resources.policies(name), fields)).puts[key]
         found = preview(key, resources.document(key), after, self._broker.metasync.machine)
         return [change._asdict() for change in found]
 
@@ -111,16 +111,20 @@ class MetadataController:
         self._enter(lambda: self._broker.metasync.snapshot(done))
 
 
-def policy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Policies` by their own names, from those of JSON.
+def policy_fields(now: Policies, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Policies` by their own names, from those of JSON; `map/entry` is one entry of a map.
 
     Raises:
         BadRequest: a field is not known, or a value is none of its.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(Policies)}
-    found = {}
-    for name, value in fields.items():
-        field = known.get(name)
+    found: dict[str, Any] = {}
+    for told, given in fields.items():
+        name, _, entry = told.partition("/")
+        field, value = known.get(name), given
+        if entry and field is not None:
+            value = {**msgspec.to_builtins(found.get(field.name, getattr(now, field.name)) or {}), entry: given}
+            value = {key: one for key, one in value.items() if one is not None}
         if field is None or name == "deleted":
             raise BadRequest(f"a namespace has no policy {name[:60]!a}; it has: {', '.join(sorted(known))}")
         if value is None:

@@ -81,7 +81,7 @@ class MetadataSync:
         self._outbox = broker.outbox
         self.config = config
         self.machine: Synchroniser | None = None
-        self.counters = {"applied": 0, "published": 0, "refused": 0, "snapshots": 0, "documents": 0}
+        self.counters = {"applied": 0, "published": 0, "refused": 0, "snapshots": 0, "documents": 0, "told": 0}
         self.refused: list[str] = []
         self.stuck: dict[str, str] = {}
         self._pending: dict[int, Update] = {}
@@ -231,6 +231,7 @@ class MetadataSync:
             return
         assert self.machine is not None
         self.machine.commit(update, self._outbox.now_ms)
+        self.machine.served(key for key in change.puts if key.startswith(NAMESPACE_PREFIX))
         if not found:
             self._untold.update(dict.fromkeys(update.told))
             self._publish()
@@ -254,6 +255,8 @@ class MetadataSync:
             def answered(error: str) -> None:
                 if error:
                     self._untold = {**told, **self._untold}
+                else:
+                    self.counters["told"] += len(told)
 
             self._append(machine.changes(told, now_ms), answered)
         elif self._snapshot_due:
@@ -463,6 +466,7 @@ class MetadataSync:
             self.machine.commit(update, self._outbox.now_ms)
             self.counters["documents"] += len(update.records)
             self._applying = False
+            self.machine.served(update.puts)
             self._make_topics()
             then()
 

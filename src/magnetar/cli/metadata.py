@@ -141,13 +141,14 @@ def _fields(found: Sequence[Target], path: str, local: dict[str, Exclusions]) ->
         rows.append({"document": path, "field": "(exists)"} | {name: view is not None for name, view in views.items()})
     names = {field for view in shared.values() if view is not None for field in view}
     for field in sorted(names):
-        values = {
+        values: dict[str, Any] = {
             name: view.get(field)
             for name, view in shared.items()
             if view is not None and not local[name].field(path, field)
         }
         if len({repr(value) for value in values.values()}) > 1:
-            rows.append({"document": path, "field": field} | {name: values.get(name) for name in views})
+            row: dict[str, Any] = {"document": path, "field": field}
+            rows.append(row | {name: values.get(name) for name in views})
     return rows
 
 

@@ -13,9 +13,10 @@ not at all. Between making an update and committing it the host keeps others awa
 from collections.abc import Iterable, Mapping
 
 from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.keys import PARTITIONED_PREFIX
 from magnetar.metadata.sync import events
 from magnetar.metadata.sync.documents import Kind, kind_of, parent_of, to_document, to_fields
-from magnetar.metadata.sync.events import Event
+from magnetar.metadata.sync.events import Event, Header
 from magnetar.metadata.sync.projecting import there
 from magnetar.metadata.sync.records import (
     EMPTY,
@@ -87,13 +88,18 @@ class Synchroniser(Telling):
         say = {
             name: peer.header.ahead[self.cluster]
             for name, peer in self.peers.items()
-            if name in others and peer.header.ahead.get(self.cluster, 0) > 0
+            if name in others and self._issued(peer.header)
         }
         if say and 2 * len(say) > len(others):
             raise PreconditionFailed(
                 f"the clock of cluster {self.cluster} is {max(say.values()) / 1000:,.0f} s ahead of that of "
                 f"{', '.join(sorted(say))}; set it right"
             )
+
+    def _issued(self, header: Header) -> bool:
+        """Whether what waits elsewhere in this cluster's name is of this cluster's clock, and not somebody's forgery."""
+        ahead_ms = header.ahead.get(self.cluster, 0)
+        return ahead_ms > 0 and header.sent_ms + ahead_ms <= self.clock.latest_us // US_PER_MS
 
     def local(self, changes: Mapping[str, bytes | None], now_ms: int, *, found: bool = False) -> Update:
         """Stamp changes that are made here and now.
@@ -274,6 +280,13 @@ class Synchroniser(Telling):
         cluster).
         """
         return self._projected(Update(), self.projector.touched(paths), skip=set())
+
+    def served(self, paths: Iterable[str]) -> None:
+        """Policies of these namespaces are in force: partitioned topics that had no place here may have one now."""
+        for path in paths:
+            for child in self.projector.children.get(path, ()):
+                if child.startswith(PARTITIONED_PREFIX) and child not in self.projector.projected:
+                    self.due.add(child)
 
     def topic(self, path: str) -> bytes | None:
         """The document of a partitioned topic that is due; None when it is no longer."""

@@ -185,7 +185,7 @@ def from_wire(told: Any) -> Record:
         raise Malformed("a record is no object")
     created = _stamp(told["c"], "c") if told.get("c") is not None else None
     deleted = _stamp(told["d"], "d") if told.get("d") is not None else None
-    given = told.get("f") or {}
+    given = told.get("f", {})
     if not isinstance(given, dict) or len(given) > FIELDS_MAX:
         raise Malformed(f"the fields of a record are no object, or more than {FIELDS_MAX}")
     fields: dict[str, Cell] = {}

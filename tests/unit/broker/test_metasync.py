@@ -1,0 +1,315 @@
+"""Synchronisation through whole brokers: their log, their store, their links; time, disks and power cuts in the test's hands."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.policies import Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.sync.updates import RECORD_PREFIX
+from tests.support.geoworld import Node, World
+
+ON = '[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n'
+SYNC = "persistent://pulsar/system/metadata-sync"
+NS = NamespaceName("acme", "n")
+TOPIC = TopicName.parse("persistent://acme/n/p")
+
+
+def worlds(names: str = "abc", extra: str = ON, **more: Any) -> World:
+    world = World(names, extra=extra, **more)
+    world.advance(3_000)
+    return world
+
+
+def make(node: Node, namespace: NamespaceName = NS) -> None:
+    if namespace.tenant not in node.broker.resources.tenants():
+        node.apply(node.broker.resources.create_tenant(namespace.tenant, TenantInfo([], list(node.world.nodes))))
+    node.apply(node.broker.resources.create_namespace(namespace, Policies(replication_clusters=list(node.world.nodes))))
+
+
+def policies(node: Node, namespace: NamespaceName = NS) -> Policies | None:
+    return node.broker.resources.policies(namespace) if node.broker.resources.has_namespace(namespace) else None
+
+
+def told(node: Node) -> dict[str, Any]:
+    return node.broker.metasync.describe()
+
+
+def agree(world: World) -> bool:
+    return len({told(node)["digest"] for node in world.nodes.values()}) == 1
+
+
+def test_off_is_off() -> None:
+    world = worlds(extra="")
+    make(world["a"])
+    world.advance(1_000)
+    assert policies(world["b"]) is None
+    assert told(world["a"]) == {"enabled": False}
+    assert not any(key.startswith("metasync/") for key in world["a"].meta)
+    with pytest.raises(PreconditionFailed, match="metadata_sync_topic"):
+        world["a"].control.metadata_fingerprints()
+
+
+def test_both_fields_survive_and_nothing_is_told_twice() -> None:
+    world = worlds()
+    a, b, c = (world[name] for name in "abc")
+    make(a)
+    world.advance(1_000)
+    world.cut |= {("a", "b"), ("b", "a")}
+    a.apply(a.broker.resources.set_message_ttl(NS, 60))
+    b.apply(b.broker.resources.set_deduplication(NS, True))
+    world.cut.clear()
+    before = told(c)["counters"]["told"]
+    world.advance(1_000)
+    for node in (a, b, c):
+        found = policies(node)
+        assert found is not None
+        assert (found.message_ttl_in_seconds, found.deduplication_enabled) == (60, True)
+    assert agree(world)
+    assert told(c)["counters"]["told"] == before
+
+
+def test_three_clusters_set_the_same_field_at_the_same_time() -> None:
+    world = worlds()
+    make(world["a"])
+    world.advance(1_000)
+    for number, node in enumerate(world.nodes.values()):
+        change = node.broker.resources.set_message_ttl(NS, number + 1)
+        node.control.apply(change, lambda error: None)
+    world.advance(2_000)
+    assert agree(world)
+    shown = [policies(node) for node in world.nodes.values()]
+    assert shown[0] is not None
+    assert shown[0] == shown[1] == shown[2]
+
+
+def test_a_value_and_its_stamp_are_stored_together() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    key = f"{RECORD_PREFIX}namespaces/acme/n"
+    a.hold_stores = True
+    a.control.apply(a.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+    batch = [set(store.puts) for store in a.stores]
+    assert [puts for puts in batch if "namespaces/acme/n" in puts] == [puts for puts in batch if key in puts] != []
+    a.hold_stores = False
+    world.advance(500)
+    found = policies(b)
+    assert found is not None
+    assert found.message_ttl_in_seconds == 5
+
+
+def test_a_store_that_fails_is_tried_again_and_nothing_is_applied_by_half() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    b.hold_stores = True
+    a.control.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
+    world.advance(200)
+    held = [store for store in b.stores if any(key.startswith("metasync/") for key in store.puts)]
+    assert held
+    for store in held:
+        b.stores.remove(store)
+        assert store.then is not None
+        b.run(store.then, "the disk is full")
+    assert "acme" not in b.broker.resources.tenants()
+    assert not any("acme" in key for key in b.meta)
+    b.hold_stores = False
+    world.advance(2_000)
+    assert "acme" in b.broker.resources.tenants()
+    assert any("cannot store" in note.text for note in b.notes)
+
+
+def test_power_cuts_lose_no_change() -> None:
+    """A change that is stored is told after a restart, also when its event was never published."""
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    a.hold_log = True
+    a.control.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
+    world.work()
+    assert "tenants/acme" in a.meta
+    a.hold_log = False
+    a.restart()
+    world.advance(3_000)
+    assert "acme" in b.broker.resources.tenants()
+    b.restart()
+    world.advance(3_000)
+    assert agree(world)
+
+
+def test_an_emptied_cluster_gets_everything_and_takes_nothing_away() -> None:
+    world = worlds()
+    a, c = world["a"], world["c"]
+    make(a)
+    a.apply(a.broker.resources.set_retention(NamespaceName("public", "default"), RetentionPolicies(60, 100)))
+    world.advance(6_000)
+    c.kill()
+    c.meta = {}
+    from magnetar.storage.testing import MemoryFiles
+
+    c.files = MemoryFiles(c.files.random)
+    c.start()
+    world.advance(20_000)
+    assert policies(c) is not None
+    found = policies(c, NamespaceName("public", "default"))
+    assert found is not None
+    assert found.retention_policies == RetentionPolicies(60, 100)
+    assert agree(world)
+
+
+def test_synchronisation_switched_on_later_adopts_what_is_there() -> None:
+    world = worlds("ab", extra="")
+    a, b = world["a"], world["b"]
+    make(a)
+    make(b, NamespaceName("other", "m"))
+    from magnetar.core.config import MetadataConfig
+
+    world.config = msgspec.structs.replace(world.config, metadata=MetadataConfig(metadata_sync_topic=SYNC))
+    a.restart()
+    b.restart()
+    world.advance(6_000)
+    for node in (a, b):
+        assert policies(node) is not None
+        assert policies(node, NamespaceName("other", "m")) is not None
+        assert node.broker.resources.policies(NamespaceName("pulsar", "system")).replication_clusters == ["a", "b"]
+    assert agree(world)
+
+
+def test_what_topics_need_is_kept_until_they_are_deleted_by_name() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    world.advance(1_000)
+    b.create("persistent://acme/n/mine")
+    b.publish(b"data", topic="persistent://acme/n/mine")
+    world.cut |= {("b", "a")}
+    a.apply(a.broker.resources.delete_namespace(NS, []))
+    a.apply(a.broker.resources.delete_tenant("acme"))
+    world.cut.clear()
+    world.advance(6_000)
+    assert told(b)["kept"].keys() == {"namespaces/acme/n", "tenants/acme"}
+    assert policies(b) is not None
+    assert "persistent://acme/n/mine" in b.broker.topics
+    assert agree(world)
+    assert b.control_call(lambda done: b.control.delete_topic("persistent://acme/n/mine", True, done)) is None
+    world.advance(1_000)
+    assert policies(b) is None
+    assert "acme" not in b.broker.resources.tenants()
+    assert not told(b)["kept"]
+
+
+def test_partitioned_topics_are_made_grow_and_are_hidden_where_they_have_no_place() -> None:
+    world = worlds()
+    a, b, c = (world[name] for name in "abc")
+    a.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b", "c"])))
+    a.apply(a.broker.resources.create_namespace(NS, Policies(replication_clusters=["a", "b"])))
+    assert a.control_call(lambda done: a.control.create_topic(str(TOPIC), 3, {}, done)) is None
+    world.advance(1_000)
+    world.cut |= {("a", "b"), ("b", "a")}
+    assert a.control_call(lambda done: a.control.update_partitions(str(TOPIC), 8, done)) is None
+    assert b.control_call(lambda done: b.control.update_partitions(str(TOPIC), 5, done)) is None
+    world.cut.clear()
+    world.advance(3_000)
+    assert [node.broker.resources.partitions(TOPIC) for node in (a, b, c)] == [8, 8, None]
+    assert sum(text.startswith(str(TOPIC)) for text in b.broker.topics) == 8
+    assert told(c)["hidden"] == [f"partitioned/{TOPIC}"]
+    a.apply(a.broker.resources.set_replication(NS, ["a", "b", "c"]))
+    world.advance(8_000)
+    assert c.broker.resources.partitions(TOPIC) == 8
+    assert agree(world)
+
+
+def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    hour = 3_600_000
+    machine = b.broker.metasync.machine
+    assert machine is not None
+    machine.clock.latest_us = (world.now_ms + hour) * 1000  # as if the clock of b were an hour ahead
+    update = machine.local({"tenants/early": b'{"allowedClusters":["a"],"adminRoles":[]}'}, world.now_ms + hour)
+    messages = machine.changes(update.records, world.now_ms)
+    machine.commit(update, world.now_ms)
+    messages = machine.changes(update.records, world.now_ms)
+    b.run(lambda: b.broker.metasync._append(messages, lambda error: None))
+    world.advance(3_000)
+    assert "early" not in a.broker.resources.tenants()
+    assert "tenants/early" in told(a)["waiting"]
+    make(a)
+    world.advance(1_000)
+    assert policies(b) is not None, "other changes go on"
+    with pytest.raises(PreconditionFailed, match="behind the newest change"):
+        b.control.apply(b.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+    a.restart()
+    assert "tenants/early" in told(a)["waiting"], "it waits in the store"
+    world.advance(hour + 10_000)
+    assert "early" in a.broker.resources.tenants()
+    b.apply(b.broker.resources.set_message_ttl(NS, 5))
+
+
+def test_excluded_paths_and_fields_stay_local() -> None:
+    world = World("ab", extra=ON)
+    world.config = msgspec.structs.replace(
+        world.config,
+        metadata=msgspec.structs.replace(
+            world.config.metadata, metadata_sync_exclude=("namespaces/acme/mine", "namespaces/*:retention_policies")
+        ),
+    )
+    for node in world.nodes.values():
+        node.restart()
+    world.advance(3_000)
+    a, b = world["a"], world["b"]
+    a.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])))
+    a.apply(a.broker.resources.create_namespace(NamespaceName("acme", "mine"), Policies()))
+    a.apply(a.broker.resources.create_namespace(NS, Policies(replication_clusters=["a", "b"])))
+    a.apply(a.broker.resources.set_retention(NS, RetentionPolicies(60, 100)))
+    a.apply(a.broker.resources.set_message_ttl(NS, 7))
+    world.advance(1_000)
+    found = policies(b)
+    assert found is not None
+    assert (found.message_ttl_in_seconds, found.retention_policies) == (7, None)
+    assert policies(b, NamespaceName("acme", "mine")) is None
+    shown = {
+        row["field"]: row["local"]
+        for row in b.control.metadata_preview(
+            "acme/n",
+            {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}, "message_ttl_in_seconds": 8},
+        )
+    }
+    assert shown == {"retention_policies": True, "message_ttl_in_seconds": False}
+
+
+def test_deletions_rest_in_the_end() -> None:
+    world = worlds()
+    a = world["a"]
+    make(a)
+    world.advance(1_000)
+    a.apply(a.broker.resources.delete_namespace(NS, []))
+    world.advance(1_000)
+    for _ in range(3):
+        for node in world.nodes.values():
+            assert node.control_call(node.control.metadata_snapshot) is None
+        world.advance(6_000)
+    assert [told(node)["deletions"] for node in world.nodes.values()] == [0, 0, 0]
+    world["b"].restart()
+    world.advance(6_000)
+    assert policies(world["b"]) is None
+    assert [told(node)["deletions"] for node in world.nodes.values()] == [0, 0, 0]
+
+
+def test_the_topic_comes_back_when_somebody_deletes_it() -> None:
+    world = worlds("ab")
+    a = world["a"]
+    a.run(lambda: a.broker.catalog.delete(a.broker.topics[SYNC], force=True, done=lambda error: None))
+    world.advance(8_000)
+    assert SYNC in a.broker.topics
+    make(a)
+    world.advance(70_000)
+    assert policies(world["b"]) is not None
+
+
+def test_a_client_cannot_take_the_cursor_of_the_broker() -> None:
+    world = worlds("ab")
+    client = world["a"].client()
+    client.subscribe("pulsar.metadata-sync", topic=SYNC, replicated=False)
+    assert [answer.error.message for answer in client.answers if answer.HasField("error")]
