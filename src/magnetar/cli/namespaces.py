@@ -10,6 +10,7 @@ from magnetar.cli import policies
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_json, print_line, size
 from magnetar.cli.group import Group
 from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
+from magnetar.cli.metadata import show_preview
 from magnetar.cli.policies import PolicyArgument, ValueArgument
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, Target, change, show, targets
 from magnetar.core.errors import MagnetarError
@@ -139,9 +140,15 @@ def set_policy(
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Only show what would change in every cluster, field by field.")
+    ] = False,
 ) -> None:
     """Set any policy of a namespace; docs/policies.md has the list. Live topics follow at once."""
     row = policies.named(policy, "namespace")
+    if preview:
+        show_preview(config, namespace, policies.previewed(row, value))
+        return
     path = policies.namespace_path(row, NamespaceName.parse(namespace))
     act = policies.setter(row, path, row.namespace_method, value, removable=row.removable)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: {policy} {value}")

@@ -158,6 +158,17 @@ def setter(policy: Policy, path: str, method: str, text: str, *, removable: bool
     return lambda client: client.post(path, value, query)
 
 
+def previewed(policy: Policy, text: str) -> dict[str, Any]:
+    """A namespace's policy as a preview names it: by the field of Pulsar's JSON, with its value; None: taken back.
+
+    Raises:
+        MagnetarError: no possible value.
+    """
+    names_of = {field.name: field.encode_name for field in msgspec.structs.fields(Policies)}
+    name = names_of[policy.namespace] + (f"/{policy.kind_query}" if policy.kind_query else "")
+    return {name: None if text == DEFAULT else read(policy, text)}
+
+
 def getter(policy: Policy, path: str, client: AdminClient) -> Any:
     """The value of one policy; None when it is not set."""
     if policy.kind_query:
