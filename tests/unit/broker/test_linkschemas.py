@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.core.ids import NONE
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.schemas.keyvalue import put_together
 from magnetar.schemas.registry import schema_id
 from magnetar.schemas.types import Definition, SchemaType
 from magnetar.storage.entries import NewEntry
@@ -203,7 +204,11 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     (told,) = link["topics"]
     assert (told["blocked"], told["blocked_at"], told["lag_messages"]) == ("schema", str(stop.position), 2)
     conflict = told["schema_conflict"]
-    assert (conflict["source"]["cluster"], conflict["source"]["version"], conflict["source"]["type"]) == ("a", 1, "AVRO")
+    assert (conflict["source"]["cluster"], conflict["source"]["version"], conflict["source"]["type"]) == (
+        "a",
+        1,
+        "AVRO",
+    )
     assert (conflict["target"]["cluster"], conflict["target"]["version"]) == ("b", 0)
     assert conflict["strategy"] == "FULL"
     assert "version 0" in conflict["cause"]
@@ -351,3 +356,72 @@ def test_what_is_restored_is_read_with_what_it_was_written_with(world: World) ->
     again = [one for one, *_ in stored(a)]
     restore(world, "b")
     assert [one for one, *_ in stored(a)] == again
+
+
+def test_two_links_bring_the_same_schema_at_once() -> None:
+    world = two("abc")
+    a, b, c = (world[name] for name in "abc")
+    world.cut |= world.links
+    for node in (a, b):
+        register(node, A)
+        publish(node, f"from {node.name}", version(0))
+    world.settle()
+    world.cut.clear()
+    world.cut |= {("a", "b"), ("b", "a")}
+    world.settle()  # handshakes, and the topic, are there
+    assert len(c.broker.schemas.registry.live(TOPIC)) == 1
+    world.cut |= world.links
+    c.control_call(lambda done: c.control.schema_delete(TOPIC, True, lambda _version, error: done(error)))
+    for node in (a, b):
+        publish(node, f"again from {node.name}", version(0))
+    c.hold_stores = True
+    world.cut.clear()
+    world.pump()
+    world.pump()
+    assert not c.broker.schemas.registry.live(TOPIC), "both wait for the store"
+    c.hold_stores = False
+    world.settle()
+    assert len(c.broker.schemas.registry.live(TOPIC)) == 1
+    again = [(text, definition_at(c, carried)) for text, _, carried in stored(c) if text.startswith("again")]
+    assert sorted(again) == [("again from a", A.data), ("again from b", A.data)]
+
+
+def test_key_value_schemas_keep_both_parts_and_where_the_key_travels(world: World) -> None:
+    a, b = world["a"], world["b"]
+    properties = {
+        "key.schema.type": "STRING", "value.schema.type": "AVRO", "kv.encoding.type": "SEPARATED",
+        "key.schema.name": "k", "value.schema.name": "v",
+    }  # fmt: skip
+    pair = Definition(SchemaType.KEY_VALUE, put_together(b"", AB.data), properties, "kv")
+    register(b, pair)
+    register(a, Definition(SchemaType.KEY_VALUE, put_together(b"", A.data), properties, "kv"))
+    register(a, pair)
+    publish(a, "one", version(0))
+    publish(a, "two", version(1))
+    world.settle()
+    records = [b.broker.schemas.registry.at(TOPIC, int.from_bytes(carried or b"", "big")) for *_, carried in stored(b)]
+    assert [(one.data, one.properties) for one in records if one is not None] == [
+        (put_together(b"", A.data), properties),
+        (put_together(b"", AB.data), properties),
+    ]
+    assert stored(b)[1][2] == version(0)
+
+
+def test_a_connection_that_dies_with_its_question_leaves_nothing_behind(world: World) -> None:
+    a, b = world["a"], world["b"]
+    register(a, A)
+    publish(a, "one", version(0))
+    asked: list[pb.CommandGeoSchemasWanted] = []
+    world._tells_schemas = lambda _a, _b: asked.append  # type: ignore[method-assign, assignment, return-value]
+    world.settle()
+    desk = b.broker.links.destination.schemas
+    assert (len(asked) > 0, stored(b)) == (True, [])
+    assert desk.parked_bytes > 0
+    b.run(b.broker.links.disconnected, 1)
+    assert desk.parked_bytes == 0
+    late = pb.CommandGeoSchemasBrought(ticket=asked[0].ticket, missing=[0])
+    b.run(desk.brought, 1, late)
+    assert stored(b) == [], "nobody waits for it any more"
+    del world._tells_schemas
+    world.settle()
+    assert definition_at(b, stored(b)[0][2]) == A.data
