@@ -224,6 +224,7 @@ def test_reading_under_a_strange_name_is_refused_on_loopback_only(tell: Tell) ->
 
     tell(loopback)
     tell(exposed, info=INFO._replace(web_url="http://broker.example:8080"))
+    tell(exposed, info=INFO._replace(web_url_tls="https://broker.example:8443"))
 
 
 def test_answers_are_not_cached_framed_or_sniffed(tell: Tell) -> None:

@@ -59,7 +59,8 @@ def no_strangers(info: BrokerInfo) -> Middleware:
     A name that an attacker points to 127.0.0.1 would pass for that, and also for reading: a broker that is reached on
     loopback therefore answers to numeric addresses and `localhost` only. Programs send no `Origin`.
     """
-    loopback = _is_loopback(urlsplit(info.web_url).hostname or "")
+    urls = [url for url in (info.web_url, info.web_url_tls) if url]
+    loopback = all(_is_loopback(urlsplit(url).hostname or "") for url in urls)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -12,7 +12,8 @@ MEANINGS: Final = {
     200: "Done; the answer is in the body.",
     204: "Done; or, of a GET, not set.",
     400: "The request is malformed.",
-    403: "It names what may not be used, or comes from another site's page.",
+    401: "Who sends it is not known; only with authentication.",
+    403: "Who sends it may not do that, it names what may not be used, or it comes from another site's page.",
     404: "No such cluster, tenant, namespace, topic, subscription or link.",
     405: "That kind of thing cannot do this.",
     406: "The number is outside of what is accepted.",
@@ -20,13 +21,14 @@ MEANINGS: Final = {
     412: "A name is not valid, or something must be done first.",
     413: "The body is too large.",
     422: "Not a possible change.",
+    429: "Too many failed logins from this address; only with authentication.",
     500: "The broker could not do what is possible; its log says why.",
     503: "The broker cannot serve this now.",
     504: "The disk did not answer in time; the change may still happen.",
 }
 """What each status means everywhere in this interface."""
 
-ALWAYS: Final = (403, 500)
+ALWAYS: Final = (401, 403, 429, 500)
 CHANGING: Final = (503, 504)
 WITH_BODY: Final = (400, 413)
 
@@ -83,7 +85,16 @@ def openapi(groups: Sequence[Routes], version: str) -> dict[str, Any]:
             "Every other path below /admin answers 501.",
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "password": {"type": "http", "scheme": "basic"},
+                "certificate": {"type": "mutualTLS"},
+            },
+        },
+        # Which of these a broker takes, if any, is its configuration's matter.
+        "security": [{}, {"token": []}, {"password": []}, {"certificate": []}],
     }
 
 
