@@ -300,6 +300,7 @@ class Book:
                 state.in_flight.setdefault(lane, set()).add(name)
                 # What was published since the source's last report should go with the rest, unless somebody counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
+                most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
                 ranges.append(self._range(number, link, topic, most))
                 number += 1
             used = sorted({r.link for r in ranges})

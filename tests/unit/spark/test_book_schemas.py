@@ -2,10 +2,11 @@
 
 from magnetar.spark import messages as m
 from magnetar.spark.book import BLOCKED_SCHEMA_MS_MAX
+from magnetar.spark.planner import RANGE_BYTES_MIN
 from magnetar.spark.states import ALL
 from magnetar.wire import pulsar_pb2 as pb
 
-from .worlds import outcome, ranges, ready, told
+from .worlds import outcome, ranges, ready, state, told
 
 
 def test_both_schemas_are_told_and_pauses_stay_short() -> None:
@@ -24,3 +25,14 @@ def test_both_schemas_are_told_and_pauses_stay_short() -> None:
         now = of.links[0].topics["t"].retry_at_ms
     assert max(pauses) <= BLOCKED_SCHEMA_MS_MAX * 1.25
     assert min(pauses) >= 500, "and yet it is not asked all the time"
+
+
+def test_a_blocked_topic_is_probed_with_little() -> None:
+    of = ready(states=(state(size=64 << 20),))
+    (part,) = ranges(of)
+    assert part.bytes_max > RANGE_BYTES_MIN
+    told(of, ALL, outcome(part, trouble=m.BLOCKED, kind="schema", reason="one line"))
+    (probe,) = ranges(of, now=10_000)
+    assert probe.bytes_max == RANGE_BYTES_MIN
+    told(of, ALL, outcome(probe, c=3, s=3), now=10_000)
+    assert ranges(of, now=10_000)[0].bytes_max > RANGE_BYTES_MIN
