@@ -38,9 +38,12 @@ if TYPE_CHECKING:
 SUBSCRIPTION: Final = "pulsar.metadata-sync"
 """The broker's own cursor on the topic; a name that clients cannot use."""
 
-READ_ENTRIES: Final = 100
-READ_BYTES: Final = 4 << 20
-"""A step of reading: some thousand documents, so that one transaction stays below a second and other work gets its turn."""
+READ_ENTRIES: Final = 200
+READ_BYTES: Final = 1 << 20
+"""One read of the topic."""
+
+STEP_DOCUMENTS: Final = 500
+"""A step of applying: some 50 ms, so that producers and consumers hardly notice."""
 
 ROUND_MS: Final = 5_000
 """Between two looks at what is due: what the others know of this cluster's state is late by so much."""
@@ -367,10 +370,12 @@ class MetadataSync:
             self._unreadable(topic, start, error)
             return
         assert self.machine is not None
-        batch = Batch()
+        batch, last = Batch(), start
         for entry in entries:
             self._take(batch, entry)
-        last = entries[-1].position
+            last = entry.position
+            if len(batch.records) >= STEP_DOCUMENTS:
+                break
         self._applying = True
         self._merge(batch, last)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
 from magnetar.metadata.sync.documents import check_fields, check_path, to_fields
-from magnetar.metadata.sync.records import Cell, Malformed, Record, from_wire, to_wire
+from magnetar.metadata.sync.records import Cell, Malformed, Record, from_wire
 from magnetar.metadata.sync.stamps import TIME_US_MAX, US_PER_MS, Stamp
 
 VERSION: Final = 1
@@ -77,7 +77,7 @@ class Event(NamedTuple):
 
 
 def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[str, tuple[str, ...]]) -> bytes:
-    """An event of ours; `records` as `to_wire` gives them."""
+    """An event of ours; `records` as `to_wire` or `encoded` gives them."""
     told = {
         "magnetar": VERSION,
         "cluster": header.cluster,
@@ -94,13 +94,6 @@ def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[s
         "awaits": awaits,
     }
     return msgspec.json.encode(told)
-
-
-def weigh(record: Record) -> tuple[Any, int]:
-    """A record as it travels, and its size in bytes."""
-    wire = to_wire(record)
-    data = msgspec.json.encode(wire)
-    return msgspec.Raw(data), len(data)
 
 
 def decode(data: bytes) -> Event:

@@ -14,8 +14,10 @@ from magnetar.metadata.sync.records import (
     Malformed,
     Record,
     covers,
+    encoded,
     fingerprint,
     from_wire,
+    print_of,
     to_wire,
 )
 from magnetar.metadata.sync.stamps import US_PER_MS, HybridClock, Stamp
@@ -57,6 +59,7 @@ class State:
         self.digest = 0
         self.count = 0
         self._dead: set[str] = set()
+        self._wires: dict[str, tuple[Record, bytes]] = {}
         self._listed: set[str] = set()
         self._confirmed: dict[str, set[str]] = {}
 
@@ -165,18 +168,26 @@ class State:
         old = self.records.get(path)
         if there(path, old):
             assert old is not None
-            self.digest = (self.digest - fingerprint(path, old)) % DIGEST_MODULUS
+            self.digest = (self.digest - print_of(path, self.wire(path, old))) % DIGEST_MODULUS
             self.count -= 1
         self.records[path] = record
         self.projector.known(path)
         self._dead.discard(path)
         if there(path, record):
-            self.digest = (self.digest + fingerprint(path, record)) % DIGEST_MODULUS
+            self.digest = (self.digest + print_of(path, self.wire(path, record))) % DIGEST_MODULUS
             self.count += 1
         else:
             self._dead.add(path)
 
+    def wire(self, path: str, record: Record) -> bytes:
+        """A record as it travels; kept, because the next snapshot needs it again and must not hold the broker up."""
+        kept = self._wires.get(path)
+        if kept is None or kept[0] is not record:
+            kept = self._wires[path] = (record, encoded(record))
+        return kept[1]
+
     def _forget(self, path: str) -> None:
+        self._wires.pop(path, None)
         self.records.pop(path, None)
         self.buried.pop(path, None)
         self._dead.discard(path)
@@ -217,7 +228,7 @@ class State:
     def fingerprints(self) -> dict[str, str]:
         """Of everything that exists: to see what differs between two clusters."""
         return {
-            path: f"{fingerprint(path, record):016x}"
+            path: f"{print_of(path, self.wire(path, record)):016x}"
             for path, record in sorted(self.records.items())
             if path not in self._dead and not self.exclusions.path(path)
         }

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from magnetar.metadata.sync import events
 from magnetar.metadata.sync.events import Header
+from magnetar.metadata.sync.records import encoded
 from magnetar.metadata.sync.stamps import US_PER_MS
 from magnetar.metadata.sync.state import State
 from magnetar.metadata.sync.updates import Snapshot, Update
@@ -31,12 +34,13 @@ class Telling(State):
             record = self.records.get(path)
             if record is None:
                 continue
-            wire, weight = events.weigh(self.exclusions.shared(path, record))
-            if page and size + weight > events.EVENT_BYTES:
+            shared = self.exclusions.shared(path, record)
+            data = self.wire(path, record) if shared is record else encoded(shared)
+            if page and size + len(data) > events.EVENT_BYTES:
                 yield page
                 page, size = [], 0
-            page.append((path, wire))
-            size += weight + len(path)
+            page.append((path, msgspec.Raw(data)))
+            size += len(data) + len(path)
         yield page
 
     def changes(self, paths: Iterable[str], now_ms: int) -> list[bytes]:
