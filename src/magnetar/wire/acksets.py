@@ -21,6 +21,9 @@ ACKED_SETS: Final = 110
 SOUGHT_EPOCH: Final = 111
 STATE_REQUEST: Final = 112
 
+EXACT_KINDS: Final = frozenset((ACKED_SETS, STATE_REQUEST))
+"""What snapshot mode has no use for: the machine of exact mode reads them, beside it."""
+
 ACK_MARKER_BYTES_MAX: Final = 8 << 20
 """A ceiling on what is read, above the largest message that links carry (5 MiB by default) with room for other settings."""
 

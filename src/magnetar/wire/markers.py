@@ -7,7 +7,7 @@ The bodies of types 10 to 13 are Apache Pulsar's. What they say in addition, by 
 fields from 1000 up, which Pulsar passes over (`round`, `held`, `Claim`). Types 110 to 112 are `wire.acksets`'.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -51,6 +51,12 @@ class MarkerType(IntEnum):
     ACKED_SETS = 110
     SOUGHT_EPOCH = 111
     STATE_REQUEST = 112
+
+
+SNAPSHOT_KINDS: Final = frozenset(
+    (MarkerType.SNAPSHOT_REQUEST, MarkerType.SNAPSHOT_RESPONSE, MarkerType.SNAPSHOT, MarkerType.UPDATE)
+)
+"""What exact mode has no use for: the machine of snapshot mode reads them, beside it."""
 
 
 Held = Mapping[OriginKey, Sequence[tuple[int, int]]]
@@ -217,11 +223,12 @@ def build_marker(marker: Marker, publish_time_ms: int, replicate_to: Sequence[st
     return build(metadata, body)
 
 
-def parse_marker(payload: bytes) -> Marker | None:
+def parse_marker(payload: bytes, without: Container[int] = ()) -> Marker | None:
     """What a marker's entry says; None if it is of a kind that has no body here (transactions, unknown ones).
 
     Args:
         payload: the entry from the magic on; its checksum was checked when it came in.
+        without: kinds whose bodies the caller does not want: None, as for unknown ones.
 
     Raises:
         ProtocolError: not a marker, too large, or a body that cannot be decoded.
@@ -229,6 +236,8 @@ def parse_marker(payload: bytes) -> Marker | None:
     metadata = parse_metadata(payload)
     if not metadata.HasField("marker_type"):
         raise ProtocolError("an entry without a marker type is no marker")
+    if metadata.marker_type in without:
+        return None
     return parse_body(metadata.marker_type, payload[split(payload) :])
 
 

@@ -24,7 +24,7 @@ from magnetar.wire.acksets import (
     LowWater,
     StateRequest,
 )
-from magnetar.wire.markers import parse_marker
+from magnetar.wire.markers import SNAPSHOT_KINDS, parse_marker
 
 _MARKER: Final = int(EntryFlags.MARKER)
 
@@ -63,7 +63,7 @@ class HearingTopic(TellingTopic):
         """One marker; whether it changed anything, perhaps."""
         writer = entry.origin or self.host.cluster
         try:
-            marker = parse_marker(entry.data)
+            marker = parse_marker(entry.data, SNAPSHOT_KINDS)
             if not isinstance(marker, AckedSetsMarker | StateRequest):
                 return False
             if marker.writer != writer:

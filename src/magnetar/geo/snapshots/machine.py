@@ -42,7 +42,7 @@ from magnetar.geo.snapshots.telling import Teller
 from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import markers
-from magnetar.wire.acksets import Epoch, SoughtEpoch
+from magnetar.wire.acksets import EXACT_KINDS, Epoch, SoughtEpoch
 from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
 
 SLEEP_ENTRIES_MAX: Final = 1_000
@@ -385,7 +385,7 @@ class Snapshots:
     def _marker(self, entry: StoredEntry) -> None:
         """A marker is in the log: our own, or another cluster's."""
         try:
-            marker = markers.parse_marker(entry.data)
+            marker = markers.parse_marker(entry.data, EXACT_KINDS)
         except ProtocolError as error:
             whom = entry.origin or self._host.cluster
             self._writer.warn("malformed", whom, f"a marker of {whom} at {entry.position} is ignored: {error}")
