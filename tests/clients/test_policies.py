@@ -329,3 +329,38 @@ def test_inactive_topics_are_deleted_where_a_policy_asks_for_it(tmp_path: Path) 
         eventually(lambda: set(world["solo"].rest("GET", listed)) == left - {space.topic("caught-up")})
     finally:
         world.close()
+
+
+def test_a_topics_own_clusters_begin_and_end_its_links(tmp_path: Path) -> None:
+    world = World(tmp_path, ["us-west", "us-east"])
+    broker = world["us-west"].start()
+    client = connect(broker)
+    topic = "persistent://public/default/t"
+    path = "/admin/v2/persistent/public/default/t/replication"
+
+    def link() -> dict[str, Any]:
+        (found,) = broker.rest("GET", "/geo/v1/links")
+        return {one["topic"]: one for one in found["topics"]}
+
+    try:
+        broker.rest("POST", "/admin/v2/namespaces/public/default/replication", ["us-west"])
+        producer = client.create_producer(topic)
+        producer.send(b"before")
+        assert topic not in link()
+        broker.rest("POST", path, ["us-west", "us-east"])
+        assert link()[topic]["lag_messages"] == 1 and not link()[topic]["orphan"]
+        producer.send(b"after")
+        eventually(lambda: link()[topic]["lag_messages"] == 2)
+        with pytest.raises(OSError, match="403"):
+            broker.rest("POST", path, ["us-west", "nowhere"])
+        broker.rest("POST", "/admin/v2/namespaces/public/default/replication", ["us-east", "us-west"])
+        broker.rest("POST", path, ["us-west"])
+        assert link()[topic]["orphan"], "what was not sent yet stays for an operator to decide"
+        broker.stop()
+        broker.start()
+        assert link()[topic]["orphan"] and broker.rest("GET", path) == ["us-west"]
+        broker.rest("DELETE", path)
+        assert not link()[topic]["orphan"] and link()[topic]["lag_messages"] == 2
+    finally:
+        client.close()
+        world.close()
