@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests/property", "tests/clients", "tests/replication", "tests/e2e")
+FILES = ("tests/spark/test_pulsar_kills.py",)
 
 SEEDS = 20_000
 """Random worlds of each kind in the first round; one more time as many in each round after it."""
@@ -25,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0, help="how long")
     hours = parser.parse_args().hours
-    folders = [name for name in FOLDERS if any((ROOT / name).glob("**/test_*.py"))]
+    folders = [name for name in FOLDERS if any((ROOT / name).glob("**/test_*.py"))] + list(FILES)
     deadline = time.monotonic() + hours * 3600
     number = 0
     while time.monotonic() < deadline:

@@ -1,11 +1,17 @@
-"""Effectively once: Spark's Python processes and the broker are killed at random moments, and every message is there once.
+"""Effectively once: whatever a query runs on is killed, at every step of a micro-batch, and every message is there once.
 
-`MAGNETAR_SPARK_KILL_ROUNDS` sets how many rounds there are (2 by default).
+Executors (JVMs of `local-cluster`), drivers and Spark's Python processes die at chosen steps (tests/support/killing.py), with
+SIGKILL; once more Python processes and the broker die at random moments. Python processes die at each of the eight steps in
+every run. Executors (each time with four tasks at four different steps) and drivers (each of the steps in turn) cost a JVM a
+kill, minutes in all: they run where `MAGNETAR_KILL_ROUNDS` says how often, as `make soak` does.
 """
 
+import json
 import logging
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,10 +25,17 @@ import pytest
 from magnetar.spark import register
 from tests.spark.test_pulsar_format import numbered, publish
 from tests.support.brokers import BrokerProcess, World
+from tests.support.killing import BESIDE, Scene, Stage, all_tasks, beside
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = int(os.environ.get("MAGNETAR_SPARK_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("MAGNETAR_KILL_ROUNDS", "10"))
+RANDOM_ROUNDS = max(2, ROUNDS // 10)
+FIRST_SEED = int(os.environ.get("MAGNETAR_KILL_SEED", "0"))
+ROOT = Path(__file__).parents[2]
+LIFE_S = 900
+"""A deadline for one life of a driver."""
+
 MESSAGES = 1200
 KILLS_MAX = 8
 RESTARTS_MAX = 40
@@ -75,7 +88,7 @@ class Killer(threading.Thread):
         self.join(60)
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RANDOM_ROUNDS))
 def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, seed: int) -> None:
     register(spark)
     logger = logging.getLogger("pulsar-client")
@@ -118,3 +131,62 @@ def test_every_message_once(spark: Any, broker: BrokerProcess, tmp_path: Path, s
     counts = Counter(int(row.value) for row in rows)
     wrong = {value: count for value, count in counts.items() if count != 1}
     assert (len(counts), wrong) == (2 * MESSAGES, {}), f"{killer.kills} kills, {restarts} restarts"
+
+
+ORDER = ("tasks", *BESIDE)
+
+
+def scenes(victim: str, count: int) -> list[Scene]:
+    """So many, going through the steps in turn; an executor is there in tasks only."""
+    steps = ("tasks",) if victim == "executor" else ORDER
+    chosen = (steps[number % len(steps)] for number in range(count))
+    return [all_tasks(victim) if step == "tasks" else beside(step, victim) for step in chosen]
+
+
+@pytest.mark.timeout(0 if ROUNDS > 10 else 900)  # every driver starts a JVM
+@pytest.mark.parametrize(
+    ("victim", "master", "count"),
+    [
+        ("worker", "local[5,8]", len(ORDER)),
+        ("executor", "local-cluster[1,4,1024]", ROUNDS),
+        ("driver", "local[5,8]", max(ROUNDS, len(ORDER))),
+    ],
+)
+def test_killed_at_every_step(broker: BrokerProcess, tmp_path: Path, victim: str, master: str, count: int) -> None:
+    if victim != "worker" and "MAGNETAR_KILL_ROUNDS" not in os.environ:
+        pytest.skip("MAGNETAR_KILL_ROUNDS is not set: minutes of starting Java")
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    client = pulsar.Client(broker.url, logger=logger)
+    messages = 30 * (count + 2)  # of each topic: a scene takes a batch or two, of five of each
+    topics = [f"persistent://public/default/in-{number}" for number in range(4)]
+    for number, topic in enumerate(topics):
+        publish(client, topic, numbered(messages, number * messages), batching_max_messages=5)
+    target = "persistent://public/default/out"
+    stage = Stage.prepare(tmp_path / "scenes", scenes(victim, count))
+    given = {"url": broker.url, "topics": topics, "target": target, "folder": str(tmp_path), "master": master}
+    command = [sys.executable, "-m", "tests.support.killed_driver", json.dumps(given)]
+    lives, failed = 0, ""
+    while not failed:
+        lives += 1
+        with (tmp_path / "driver.log").open("ab") as log:
+            done = subprocess.run(
+                command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log,
+                timeout=LIFE_S, check=False,
+            )  # fmt: skip
+        if done.returncode == 0:
+            break
+        if (done.returncode, victim) != (-9, "driver"):
+            failed = (tmp_path / "driver.log").read_text()[-2000:]
+    assert not failed, failed
+    assert stage.played == count
+    assert lives == (count + 1 if victim == "driver" else 1)
+    reader = client.create_reader(target, pulsar.MessageId.earliest)
+    found: list[int] = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(10_000).data()))
+    client.close()
+    assert sorted(found) == list(range(4 * messages))
+    for number in range(4):  # each task wrote its topic in order
+        mine = [value for value in found if value // messages == number]
+        assert mine == sorted(mine)

@@ -23,7 +23,6 @@ def main(given: dict[str, Any]) -> None:
     os.environ[FOLDER] = str(stage.folder)
     settings = {
         "spark.ui.enabled": "false",
-        "spark.python.daemon.module": "tests.support.preloaded",
         f"spark.executorEnv.{FOLDER}": str(stage.folder),
     }
     spark = session.build(app="killed", master=given["master"], log=folder / "spark.log", settings=settings)
