@@ -351,6 +351,23 @@ def test_only_a_proxy_speaks_for_others(secured: Secured) -> None:
             assert found is not None
             return [0, found.lookupTopicResponse.error if found.lookupTopicResponse.response == 2 else 0]
 
+    def look_up(role: str, original: str) -> list[int]:
+        """The proxy's own connection, which names for whom it looks up with each command."""
+        with stranger(secured.broker) as client:
+            client.handshake(auth_method_name="token", auth_data=token(role).encode())
+            topic = "persistent://public/default/t"
+            lookup = pb.CommandLookupTopic(topic=topic, request_id=1, original_principal=original)
+            client.send(pb.BaseCommand(type=23, lookupTopic=lookup))
+            first = client.answer()
+            partitions = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=2, original_principal=original)
+            client.send(pb.BaseCommand(type=21, partitionMetadata=partitions))
+            second = client.answer()
+            assert first is not None and second is not None
+            return [first.lookupTopicResponse.error, second.partitionMetadataResponse.error]
+
+    assert look_up("proxy", "app") == [0, 0]
+    assert look_up("proxy", "stranger") == [ErrorCode.AUTHORIZATION] * 2
+    assert look_up("app", "root") == [ErrorCode.AUTHORIZATION] * 2
     assert ask("app", "root") == [ErrorCode.AUTHORIZATION]
     assert ask("root", "app") == [ErrorCode.AUTHORIZATION]
     assert ask("proxy", "app") == [0, 0]
@@ -600,6 +617,28 @@ def test_who_brings_no_new_token_is_closed_at_the_end_of_the_old(secured: Secure
     assert "presented itself as another one" in secured.log()
 
 
+def test_a_client_whose_issuer_is_late_is_asked_twice(secured: Secured) -> None:
+    """It answers with the token that it has, and with a new one when it is asked again at the end of that."""
+    old = token("app", exp=int(time.time()) + 2)
+
+    def prove(client: Stranger, text: str) -> None:
+        challenge = client.answer()
+        assert challenge is not None and challenge.authChallenge.challenge.auth_data == b"PulsarAuthRefresh"
+        data = pb.AuthData(auth_method_name="token", auth_data=text.encode())
+        client.send(pb.BaseCommand(type=37, authResponse=pb.CommandAuthResponse(response=data)))
+
+    with stranger(secured.broker) as client:
+        flags = pb.FeatureFlags(supports_auth_refresh=True)
+        answer = client.handshake(auth_method_name="token", auth_data=old.encode(), feature_flags=flags)
+        assert answer is not None and answer.type == 3
+        prove(client, old)
+        prove(client, token("app"))
+        ask = pb.CommandPartitionedTopicMetadata(topic="persistent://public/default/t", request_id=1)
+        client.send(pb.BaseCommand(type=21, partitionMetadata=ask))
+        answer = client.answer()
+        assert answer is not None and answer.type == 22
+
+
 def test_keys_and_certificates_change_while_it_runs(tmp_path: Path) -> None:
     secured = Secured(tmp_path)
     secured.world.start()
@@ -659,6 +698,7 @@ def test_keys_and_certificates_change_while_it_runs(tmp_path: Path) -> None:
         secured.world.close()
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_old_versions_of_tls_are_refused(secured: Secured) -> None:
     context = ssl.create_default_context(cafile=str(secured.authority.file))
     context.minimum_version = ssl.TLSVersion.TLSv1

@@ -177,13 +177,20 @@ class Session:
         self.closed = True
         self.handshake.close()
 
-    def check(self, operation: Operation, where: Where) -> None:
+    def check(self, operation: Operation, where: Where, original: str = "") -> None:
         """Refuse what the client's role may not do.
+
+        Args:
+            operation, where: what it wants.
+            original: for whom it says to speak in this one command.
 
         Raises:
             BrokerError: AuthorizationError.
         """
-        self.broker.access.check(self.identity, operation, where)
+        access = self.broker.access
+        if access.enabled:
+            identity = access.speak_for(self.identity, original) if original else self.identity
+            access.check(identity, operation, where)
 
     def permissions_changed(self) -> None:
         """Somebody's permissions changed: end what this client may no longer do."""

@@ -40,7 +40,7 @@ class SessionLookups:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.LOOK, name)
+            self._session.check(Operation.LOOK, name, command.original_principal)
             count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
             self._session.send(commands.partitions_failed(command.request_id, error.code, error.message))
@@ -50,7 +50,7 @@ class SessionLookups:
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.LOOK, name)
+            self._session.check(Operation.LOOK, name, command.original_principal)
             self._broker.catalog.check_namespace(name)
             urls = self._broker.urls(command.advertised_listener_name)
         except BrokerError as error:

@@ -629,20 +629,23 @@ class CommandPartitionedTopicMetadata(message.Message):
 
     TOPIC_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
     METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     request_id: builtins.int
+    original_principal: builtins.str
     metadata_auto_creation_enabled: builtins.bool
     def __init__(
         self,
         *,
         topic: builtins.str | None = ...,
         request_id: builtins.int | None = ...,
+        original_principal: builtins.str | None = ...,
         metadata_auto_creation_enabled: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -682,11 +685,13 @@ class CommandLookupTopic(message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     AUTHORITATIVE_FIELD_NUMBER: builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
     ADVERTISED_LISTENER_NAME_FIELD_NUMBER: builtins.int
     PROPERTIES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     request_id: builtins.int
     authoritative: builtins.bool
+    original_principal: builtins.str
     advertised_listener_name: builtins.str
     @builtins.property
     def properties(self) -> containers.RepeatedCompositeFieldContainer[KeyValue]: ...
@@ -696,12 +701,13 @@ class CommandLookupTopic(message.Message):
         topic: builtins.str | None = ...,
         request_id: builtins.int | None = ...,
         authoritative: builtins.bool | None = ...,
+        original_principal: builtins.str | None = ...,
         advertised_listener_name: builtins.str | None = ...,
         properties: abc.Iterable[KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "properties", b"properties", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_principal", b"original_principal", "properties", b"properties", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
