@@ -160,12 +160,8 @@ class TopicIdempotency:
 
     def _reload(self, stored: Stored, why: str) -> None:
         """The stored keys are no good: what the log still has must do."""
-        self._outbox.put(
-            Note(
-                "warning",
-                f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead",
-            )
-        )
+        text = f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead"
+        self._outbox.put(Note("warning", text))
         self._saving.discard(stored)
         self.table = KeyTable(window_ms=self.table.window_ms, keys_max=self.table.keys_max)
         self._conflicts = Conflicts(self._conflicts.origins[0], self.table)
@@ -234,13 +230,10 @@ class TopicIdempotency:
 
     def _failed(self, error: str) -> None:
         self.status = Status.FAILED
-        self._outbox.put(
-            Note(
-                "error",
-                f"the idempotency keys of {self.topic} cannot be recovered: {error}; producers are refused until the entry "
-                "is skipped or idempotency keys are switched off for this topic",
-            )
+        text = (
+            f"the idempotency keys of {self.topic} cannot be recovered: {error}; producers are refused until the entry "
         )
+        self._outbox.put(Note("error", text + "is skipped or idempotency keys are switched off for this topic"))
         self._let_in()
 
     def _let_in(self) -> None:

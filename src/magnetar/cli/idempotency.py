@@ -11,7 +11,7 @@ PropertyArgument = Annotated[
     str, typer.Argument(metavar="[PROPERTY]", help="Name of the message property that holds the key.")
 ]
 WindowOption = Annotated[int, typer.Option(min=1, max=604_800, help="Seconds for which a key is remembered.")]
-KeysOption = Annotated[int, typer.Option(min=1, help="Keys remembered per topic or partition; some 32 bytes each.")]
+KeysOption = Annotated[int, typer.Option(min=1, help="Keys remembered per topic or partition; some 40 bytes each.")]
 OffOption = Annotated[bool, typer.Option("--off", help="No keys here, whatever holds otherwise.")]
 DefaultOption = Annotated[bool, typer.Option("--default", help="Take the setting back.")]
 

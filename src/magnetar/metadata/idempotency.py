@@ -8,7 +8,7 @@ WINDOW_S_MAX: Final = 7 * 24 * 3600
 """A ceiling: the log of a window is kept, and is read again after a crash."""
 
 KEYS_MAX: Final = 20_000_000
-"""A ceiling on the keys of one topic: some 32 bytes each, kept in memory."""
+"""A ceiling on the keys of one topic: some 40 bytes each, kept in memory."""
 
 PROPERTY_CHARACTERS_MAX: Final = 256
 """A ceiling on the name of the property: it is compared with every property of every message."""
@@ -20,7 +20,7 @@ class IdempotencyPolicy(Struct, frozen=True, rename="camel", forbid_unknown_fiel
     Attributes:
         property: name of the message property.
         window_seconds: how long a key is remembered, counted from when its message was stored; 1 s to 7 days.
-        keys_max: keys remembered per topic or partition; beyond it the oldest is forgotten. A million: some 32 MB.
+        keys_max: keys remembered per topic or partition; beyond it the oldest is forgotten. A million: some 40 MB.
         enabled: false: no keys; how a topic differs from its namespace.
     """
 
