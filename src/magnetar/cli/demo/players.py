@@ -286,6 +286,15 @@ class Consumer(Player):
         """Whether a flight's acknowledgement died with its broker: made there, and the other cluster had not heard of it."""
         found = self.tally.number_of.get(payload)
         place = None if found is None else self.acknowledged.get(found)
-        if place is None or self._told_elsewhere is None:
+        if place is None:
             return False
-        return place >= self._told_elsewhere and (self._arrived_there is None or place < self._arrived_there)
+        if self._told_elsewhere is None:
+            self.tally.strange["acknowledged before any broker was killed"] += 1
+            return False
+        if place < self._told_elsewhere:
+            self.tally.strange["whose acknowledgement the other cluster had"] += 1
+            return False
+        if self._arrived_there is not None and place >= self._arrived_there:
+            self.tally.strange["first acknowledged in the other cluster, or after the way back"] += 1
+            return False
+        return True

@@ -93,7 +93,11 @@ class Outcome:
             if tally.disorder:
                 lines.append(f"{where} got {tally.disorder:,} flights out of their origin's order")
             if tally.again > tally.explained:
-                lines.append(f"{where} got {tally.again - tally.explained:,} flights twice without a reason")
+                story = ", ".join(f"{count:,} {what}" for what, count in tally.strange.items())
+                lines.append(
+                    f"{where} got {tally.again - tally.explained:,} flights twice without a reason"
+                    + (f" ({story})" if story else "")
+                )
             if tally.undecoded:
                 lines.append(
                     f"{where} could not decode {tally.undecoded:,} flights with the schema they were written with"

@@ -104,6 +104,8 @@ class Tally:
         """Those of them that have the field that was added."""
         self.undecoded = 0
         """Messages that could not be decoded to what was published."""
+        self.strange: Counter[str] = Counter()
+        """Second deliveries without a reason, by where the first one was acknowledged; for whoever looks into it."""
         self.number_of = number_of
         self._board = board
 
