@@ -94,7 +94,11 @@ class Namespaces(Tenancy):
         if left:
             raise Conflict(f"namespace {namespace} still has {len(left)} topics, such as {left[0]}; delete them first")
         return Change(
-            deletes=(namespace_key(namespace), *self.permissions.keys_of(namespace)),
+            deletes=(
+                namespace_key(namespace),
+                *self.permissions.keys_of(namespace),
+                *self._topic_policies.keys_of(namespace),
+            ),
             depends=frozenset({tenant_key(namespace.tenant)}),
             namespaces=(str(namespace),),
         )

@@ -109,7 +109,7 @@ class TopicPolicyTable:
             return Change(deletes=(key,), topics=(str(topic.base),))
         return Change(puts={key: msgspec.json.encode(policies)}, topics=(str(topic.base),))
 
-    def of_namespace(self, namespace: NamespaceName) -> list[str]:
-        """Names of topics in a namespace that have policies, sorted."""
+    def keys_of(self, namespace: NamespaceName) -> list[str]:
+        """Where policies of a namespace's topics are stored, also of topics that are gone; sorted."""
         prefixes = (f"persistent://{namespace}/", f"non-persistent://{namespace}/")
-        return sorted(name for name in self._topics if name.startswith(prefixes))
+        return sorted(TOPIC_POLICIES_PREFIX + name for name in self._topics if name.startswith(prefixes))

@@ -24,6 +24,7 @@ from magnetar.metadata.errors import (
 )
 from magnetar.metadata.policies import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
 from magnetar.metadata.resources import Resources
+from magnetar.metadata.topicpolicies import TopicPolicies
 
 PUBLIC = NamespaceName("public", "default")
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -361,3 +362,26 @@ class World(RuleBasedStateMachine):
 
 TestWorld = World.TestCase
 TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_policies_of_a_topic_override_and_go_with_their_namespace() -> None:
+    resources = started()
+    namespace = NamespaceName("public", "short")
+    topic = TopicName.parse("persistent://public/short/t-partition-3")
+    resources.apply(resources.create_namespace(namespace, Policies(replication_clusters=["us-west"])))
+    resources.apply(resources.change_policies(namespace, message_ttl_in_seconds=60, max_producers_per_topic=7))
+    resources.apply(
+        resources.change_topic_policies(topic, message_ttl_in_seconds=0, replication_clusters=["us-east", "us-west"])
+    )
+    assert resources.message_ttl_s(topic) == 0
+    assert resources.message_ttl_s(TopicName.parse("persistent://public/short/other")) == 60
+    assert resources.topic_replication_clusters(topic) == ("us-east",)
+    for fields in ({"max_producers_per_topic": -1}, {"message_ttl_in_seconds": -1}, {"replication_clusters": []}):
+        before = resources.topic_policies(topic)
+        with pytest.raises(PreconditionFailed):
+            resources.change_topic_policies(topic, max_message_size=5, **fields)
+        assert resources.topic_policies(topic) == before
+    change = resources.delete_namespace(namespace, [])
+    assert "topicpolicies/persistent://public/short/t" in change.deletes
+    resources.apply(change)
+    assert resources.topic_policies(topic) == TopicPolicies()
