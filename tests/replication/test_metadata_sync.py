@@ -155,7 +155,7 @@ def test_what_is_no_event_is_refused_and_does_no_harm(world: World) -> None:
 
 
 def test_status_and_preview(world: World) -> None:
-    make(world, "shop/web")
+    make(world, "store/web")
     world["b"].rest("POST", f"{N}/shop/web/messageTTL", 60)
     eventually(lambda: agree(world))
     shown = magnetar(world, "metadata", "status")
@@ -165,15 +165,28 @@ def test_status_and_preview(world: World) -> None:
     same = magnetar(world, "metadata", "diff")
     assert (same.returncode, "is the same" in same.stdout) == (0, True), same.stderr
     for name in "abc":
-        eventually(lambda name=name: (policies(world[name], "shop/web") or {}).get("message_ttl_in_seconds") == 60)
-    asked = magnetar(world, "namespaces", "set", "shop/web", "ttl", "30", "--preview")
+        eventually(lambda name=name: (policies(world[name], "store/web") or {}).get("message_ttl_in_seconds") == 60)
+    asked = magnetar(world, "namespaces", "set", "store/web", "ttl", "30", "--preview")
     assert asked.returncode == 0, asked.stderr
     assert [line.partition(" (")[0] for line in asked.stdout.splitlines()[:3]] == [
         f"{name}: message_ttl_in_seconds: 60" for name in "abc"
     ]
     assert "set by b" in asked.stdout
     assert "-> 30" in asked.stdout
-    assert (policies(world["a"], "shop/web") or {})["message_ttl_in_seconds"] == 60
+    assert (policies(world["a"], "store/web") or {})["message_ttl_in_seconds"] == 60
+
+
+def test_the_commands_of_the_page(world: World) -> None:
+    """Every command of docs/metadata.md, in its order."""
+    page = (Path(__file__).parents[2] / "docs" / "metadata.md").read_text()
+    lines = [line.strip() for line in page.splitlines() if line.startswith("    magnetar ")]
+    assert len(lines) >= 7
+    for line in lines:
+        words = line.replace("us-west", "a").replace("us-east", "b").split()[1:]
+        if "preview" in line:
+            eventually(lambda: all(policies(world[name], "shop/orders") for name in "abc"))
+        done = magnetar(world, *words)
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
 
 
 def test_deleted_elsewhere_while_a_cluster_was_away(world: World) -> None:

@@ -153,7 +153,14 @@ class MetadataSync:
         update = self.machine.adopt(self._broker.resources.documents(), self._from_file, self._outbox.now_ms)
         self._starting = True
         self._hello = self._snapshot_due = True
-        self._apply(update, self._adopted)
+        self._adopt(list(update.pieces(STEP_DOCUMENTS)))
+
+    def _adopt(self, pieces: list[Update]) -> None:
+        """One transaction after the other: stores have limits. A crash in between leaves the rest to the next start."""
+        if pieces:
+            self._apply(pieces[0], lambda: self._adopt(pieces[1:]))
+        else:
+            self._adopted()
 
     def _adopted(self) -> None:
         self._starting = False

@@ -1,5 +1,6 @@
 """What the machine of one cluster hands to its host, and what the host hands to it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -50,6 +51,20 @@ class Update:
     listings: list[tuple[str, str, Record]] = field(default_factory=list)
     wanted: set[str] = field(default_factory=set)
     projected: set[str] = field(default_factory=set)
+
+    def pieces(self, documents_max: int) -> Iterator["Update"]:
+        """The same, a few documents at a time."""
+        paths = sorted(self.records.keys() | self.puts.keys() | set(self.deletes))
+        for at in range(0, len(paths), documents_max):
+            some = set(paths[at : at + documents_max])
+            yield Update(
+                records={path: record for path, record in self.records.items() if path in some},
+                puts={path: data for path, data in self.puts.items() if path in some},
+                deletes=[path for path in self.deletes if path in some],
+                due=self.due & some,
+                told=[path for path in self.told if path in some],
+                projected=self.projected & some,
+            )
 
     @property
     def empty(self) -> bool:
