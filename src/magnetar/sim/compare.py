@@ -7,6 +7,7 @@ comparable when in both modes consumers acknowledged something and every promise
 
 from collections.abc import Iterator
 from multiprocessing import get_context
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from magnetar.sim.runner import steps_of
@@ -57,14 +58,15 @@ def _one(seed: int, mode: str) -> Lived:
 
 def compare(seeds: range, cores: int) -> dict[str, Any]:
     """Deliveries, and those that came again, in each mode, over the comparable ones of some seeds."""
-    lived = [both for _, both in sorted(_all(seeds, cores))]
-    broken = [one.why for both in lived for one in both.values() if one.why]
+    ordered = sorted(_all(seeds, cores), key=itemgetter(0))
+    lived = [both for _, both in ordered]
+    broken = [f"{mode} {seed}: {one.why}" for seed, both in ordered for mode, one in both.items() if one.why]
     pairs = [both for both in lived if all(one.acknowledged and not one.why for one in both.values())]
     differences = [both["snapshot"].again - both["exact"].again for both in pairs]
     return {
         "seeds": len(seeds),
         "first_seed": seeds.start,
-        "broken": len(broken),
+        "broken": broken,
         "comparable": len(pairs),
         "more_in_snapshot": sum(one > 0 for one in differences),
         "equal": sum(one == 0 for one in differences),
@@ -109,6 +111,6 @@ def table(result: dict[str, Any]) -> str:
     lines.append(
         f"{result['comparable']} comparable worlds of {result['seeds']} seeds: more came again in snapshot mode in "
         f"{result['more_in_snapshot']}, in exact mode in {result['more_in_exact']}, the same in {result['equal']}; "
-        f"{result['broken']} broken promises."
+        f"{len(result['broken'])} broken promises."
     )
     return "\n".join(lines)
