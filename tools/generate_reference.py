@@ -117,6 +117,8 @@ def config_page() -> str:
             struct_table(config.SubscriptionsConfig),
             "## `[deduplication]`\n",
             struct_table(config.DeduplicationConfig),
+            "## `[metadata]`\n\nThe store, and keeping clusters the same, see ../metadata.md.\n",
+            struct_table(settings.MetadataConfig),
             "## `[authentication]`\n\nWho somebody is, see ../security.md.\n",
             struct_table(security.AuthenticationConfig),
             "## `[authorization]`\n\nRoles that no tenant can give.\n",
