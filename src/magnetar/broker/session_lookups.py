@@ -40,6 +40,7 @@ class SessionLookups:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = topic_name(command.topic)
+            self._broker.catalog.check_namespace(name)  # first: clients take a missing namespace for that, as with Pulsar
             self._session.check(Operation.LOOK, name, command.original_principal)
             count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
@@ -50,8 +51,8 @@ class SessionLookups:
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.LOOK, name, command.original_principal)
             self._broker.catalog.check_namespace(name)
+            self._session.check(Operation.LOOK, name, command.original_principal)
             urls = self._broker.urls(command.advertised_listener_name)
         except BrokerError as error:
             self._session.send(commands.lookup_failed(command.request_id, error.code, error.message))
