@@ -12,17 +12,22 @@ import json
 import logging
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pulsar
+from pyarrow import struct
 from pyspark.sql import functions as f
 from tests.support.brokers import BrokerProcess, World
 
 from bench.results import Figure, store
 from bench.spark_format import rate
 from magnetar.cli.demo import flights, schema
+from magnetar.schemas.types import Definition, SchemaType
 from magnetar.spark import register, session
+from magnetar.spark.pulsar.columns import Columns, columns_of
+from magnetar.spark.pulsar.typed import Part, Run, Typed
 
 AVRO, JSON, OLD = (f"persistent://public/default/typed-{name}" for name in ("avro", "json", "versions"))
 
@@ -118,17 +123,67 @@ def measured(broker: BrokerProcess, folder: Path, count: int) -> list[Figure]:
     return figures
 
 
+def decoding(count: int) -> list[Figure]:
+    """Microseconds a message to make columns of values, in this process, without Spark and broker; the best of five."""
+    new, as_json, old = (several[:16_384] for several in payloads(min(count, 16_384)))
+    several: dict[bytes, Definition] = {
+        version: Definition(SchemaType.AVRO, json.dumps(schema.definition(age)).encode())  # type: ignore[arg-type]
+        for version, age in ((bytes(8), "old"), (bytes(7) + b"\1", "new"))
+    }
+    newest = bytes(7) + b"\1"
+    columns = columns_of(several[newest])
+    assert columns is not None
+    few = {name: columns[name] for name in ("carrier", "dep_delay", "origin")}
+    mixed: list[bytes] = [one for pair in zip(old, new, strict=True) for one in pair][: len(new)]
+    in_json = {newest: Definition(SchemaType.JSON, several[newest].data)}
+
+    def spent(wanted: Columns, known: dict[bytes, Definition], values: list[bytes], runs: list[Run]) -> float:
+        typed = Typed(wanted, known.get)
+        best = 1e9
+        for _ in range(5):
+            began = time.perf_counter()
+            typed.arrays(values, [], runs)
+            best = min(best, time.perf_counter() - began)
+        return best / len(values) * 1e6
+
+    def by_value() -> float:
+        part = Part(several[newest], struct(list(columns.items())))
+        began = time.perf_counter()
+        part._avro_by_value(list(new))
+        return (time.perf_counter() - began) / len(new) * 1e6
+
+    one = [Run(1, 0, newest, len(new))]
+    turns = [Run(1, number, [bytes(8), newest][number % 2], 1) for number in range(len(mixed))]
+    return [
+        Figure("decode Avro, all fields", spent(columns, several, new, one), "us/message"),
+        Figure("decode Avro, three fields", spent(few, several, new, one), "us/message"),
+        Figure(
+            "decode Avro, all fields, every other message of the older version",
+            spent(columns, several, mixed, turns),
+            "us/message",
+        ),
+        Figure("decode Avro, all fields, value by value (fastavro)", by_value(), "us/message"),
+        Figure("decode JSON, all fields", spent(columns, in_json, as_json, one), "us/message"),
+        Figure("decode JSON, three fields", spent(few, in_json, as_json, one), "us/message"),
+    ]
+
+
 def main() -> None:
     """Measure and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=330_000)
     parser.add_argument("--quick", action="store_true", help="50,000 messages")
+    parser.add_argument("--decoding", action="store_true", help="only what needs no Spark")
     given = parser.parse_args()
     count = 50_000 if given.quick else given.messages
+    alone = decoding(count)
+    if given.decoding:
+        store("spark_typed", alone, sys.argv)
+        return
     with tempfile.TemporaryDirectory() as name:
         world = World(Path(name), ["solo"]).start()
         try:
-            store("spark_typed", measured(world["solo"], Path(name), count), sys.argv)
+            store("spark_typed", [*alone, *measured(world["solo"], Path(name), count)], sys.argv)
         finally:
             world.close()
 
