@@ -253,7 +253,7 @@ class Acks:
             client.asked[ack.request_id] = (key, fresh)
 
     def add(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> Any:
-        """These are acknowledged in a cluster from now on; in which epoch."""
+        """These are acknowledged in a cluster from now on; in which epoch, None if no other cluster has to hear of it."""
         truth = self.get((cluster.name, topic, machine.name))
         truth.may |= fresh
         if not machine.replicated:
@@ -274,7 +274,7 @@ class Acks:
         if cluster.broker is not None and cluster.broker.topics[topic].replicated is None:
             # No link concerns the topic: nobody keeps a set, and whoever begins one takes what the cursor is behind of for
             # where it started. What comes again when another cluster starts earlier is one more price of that.
-            return key
+            return None
         truth.unsafe.append((key, fresh))
         truth.told.setdefault(key, set()).update(fresh)
         return key
