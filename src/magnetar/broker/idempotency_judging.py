@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from magnetar.broker.idempotency import KEPT, KeyTable
-from magnetar.broker.idempotency_keys import Message, open_entry, smaller
+from magnetar.broker.idempotency_keys import KeyProperty, Message, open_entry, smaller
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
 
@@ -75,13 +75,15 @@ def numbered(table: KeyTable, pending: Mapping[bytes, int], key: bytes, now_ms: 
     return table.find(key, now_ms)
 
 
-def judge(table: KeyTable, pending: Mapping[bytes, int], name: str, seen: Inspected, now_ms: int) -> Keyed | None:
+def judge(
+    table: KeyTable, pending: Mapping[bytes, int], name: KeyProperty, seen: Inspected, now_ms: int
+) -> Keyed | None:
     """Look an entry's keys up.
 
     Args:
         table: of the topic.
         pending: keys that are about to be staged.
-        name: of the property.
+        name: the property.
         seen: the entry.
         now_ms: the broker's clock.
 

@@ -20,7 +20,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.batches import walk_batch
 from magnetar.wire.metadata import build, parse_metadata
-from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
 
 KEY_BYTES_MAX: Final = 1024
@@ -33,6 +33,8 @@ ENTRY_HEADER_BYTES: Final = 10
 """Magic, checksum, size: the metadata begins behind them."""
 
 _PROPERTIES: Final = 4 << 3 | 2
+_SIZE_BYTES: Final = 4
+_PROPERTIES_IN_BATCH: Final = 1 << 3 | 2
 from_bytes = int.from_bytes
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
@@ -129,6 +131,26 @@ class KeyProperty:
             found.append(None)
         return found
 
+    def of_message(self, batch: bytes, start: int, end: int, metadata: SingleMessageMetadata) -> bytes | None:
+        """The fingerprint of the key of a message in a batch; None: it has none.
+
+        Args:
+            batch: uncompressed.
+            start, end: where the message's metadata is in it.
+            metadata: parsed.
+
+        Raises:
+            BrokerError: NOT_ALLOWED: it is too long.
+        """
+        at = batch.rfind(self._start, start, end)
+        if at > 1:
+            begin = at + self._size + 1
+            size = batch[begin - 1]
+            whole = begin + size - at
+            if size and whole < 0x80 and batch[at - 1] == whole and batch[at - 2] == _PROPERTIES_IN_BATCH:
+                return fingerprint(batch[begin : begin + size])
+        return key_in(metadata.properties, self.name) if metadata.properties else None
+
     def of_single(self, data: bytes, metadata: MessageMetadata | None = None) -> bytes | None:
         """The fingerprint of a single message's key; None: it has none.
 
@@ -176,11 +198,13 @@ def uncompressed(metadata: MessageMetadata, payload: memoryview) -> memoryview:
     )
 
 
-def open_entry(name: str, flags: int, metadata: MessageMetadata, data: bytes, metadata_end: int) -> Opened | None:
+def open_entry(
+    name: KeyProperty, flags: int, metadata: MessageMetadata, data: bytes, metadata_end: int
+) -> Opened | None:
     """The messages of an entry with their keys; None when none has one.
 
     Args:
-        name: of the property.
+        name: the property.
         flags, metadata: of the entry.
         data: its bytes.
         metadata_end: where the metadata ends in them.
@@ -191,16 +215,17 @@ def open_entry(name: str, flags: int, metadata: MessageMetadata, data: bytes, me
     if flags & _MARKER:
         return None
     if not flags & _BATCH:
-        key = key_in(metadata.properties, name) if metadata.properties else None
+        key = name.of_single(data, metadata)
         if key is None:
             return None
         complete = not flags & _CHUNK or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
         return Opened([Message(key)], None, complete)
     batch = uncompressed(metadata, memoryview(data)[metadata_end:])
     try:
+        plain = bytes(batch)
         messages = [
-            Message(key_in(one.properties, name) if one.properties else None, start, end)
-            for one, start, _, end in walk_batch(batch, metadata.num_messages_in_batch)
+            Message(name.of_message(plain, start + _SIZE_BYTES, end, one), start, past)
+            for one, start, end, past in walk_batch(batch, metadata.num_messages_in_batch)
         ]
     except ProtocolError as error:
         raise KeyRefused(ErrorCode.NOT_ALLOWED, f"a batch cannot be searched for idempotency keys: {error}") from None

@@ -306,7 +306,7 @@ class TopicIdempotency:
         Raises:
             BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
         """
-        keyed = judge(self.table, self.pending, self._property.name, seen, self._outbox.now_ms)
+        keyed = judge(self.table, self.pending, self._property, seen, self._outbox.now_ms)
         if keyed is not None and keyed.repeated:
             self._count_repeated(keyed.repeated)
         return keyed
@@ -386,7 +386,7 @@ class TopicIdempotency:
         if not entry.flags & SPECIAL:
             key = self._property.of_single(entry.data)
             return None if key is None else Opened([Message(key)], None)
-        return open_entry(self._property.name, entry.flags, parse_metadata(entry.data), entry.data, end)
+        return open_entry(self._property, entry.flags, parse_metadata(entry.data), entry.data, end)
 
     def _remember(self, entry: StoredEntry) -> None:
         """Push an entry's keys; what loses because of them waits in `_losers`."""

@@ -2,13 +2,14 @@
 
 import random
 import zlib
+from typing import Any
 
 import msgspec
 import pytest
 
 from magnetar.broker import idempotency
 from magnetar.broker.idempotency import BLOCK_SHIFT, KeyTable, fingerprint
-from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, open_entry, smaller
+from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, KeyProperty, open_entry, smaller
 from magnetar.broker.idempotency_snapshot import (
     VERSION,
     Record,
@@ -224,9 +225,9 @@ def batch(keys: list[str | None]) -> bytes:
     return encode_batch(messages)
 
 
-def opened(data: bytes):
+def opened(data: bytes) -> Any:
     seen = inspect(data, message_bytes_max=5 << 20)
-    return open_entry("k", seen.flags, seen.metadata, seen.payload, seen.metadata_end)
+    return open_entry(KeyProperty("k"), seen.flags, seen.metadata, seen.payload, seen.metadata_end)
 
 
 def test_the_key_of_one_message() -> None:
