@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.schemas import Schemas, schema_message
+from magnetar.core.config import BrokerConfig
 from magnetar.core.names import TopicName
 from magnetar.geo.schemas import Brought, SchemaDesk, Translation
 from magnetar.schemas.compatibility import Strategy
@@ -146,6 +147,7 @@ class SchemaWorld(World):
             outbox=self.b.outbox,
             resources=self.rules,
             cluster="b",
+            config=BrokerConfig(),
             links=SimpleNamespace(schemas_forgotten=self.forgotten),
         )
         broker.schemas = self.schemas = Schemas(broker, self.b.meta)  # type: ignore[arg-type]
