@@ -54,7 +54,8 @@ def magnetar(world: World, *words: str) -> subprocess.CompletedProcess[str]:
 def make(world: World, namespace: str, clusters: list[str] | None = None) -> None:
     """A namespace, made in cluster a, everywhere."""
     tenant = namespace.partition("/")[0]
-    world["a"].rest("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["a", "b", "c"], "adminRoles": []})
+    if tenant not in world["a"].rest("GET", "/admin/v2/tenants"):
+        world["a"].rest("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["a", "b", "c"], "adminRoles": []})
     world["a"].rest("PUT", f"{N}/{namespace}", {"replication_clusters": clusters or ["a", "b", "c"]})
     eventually(lambda: all(policies(world[name], namespace) for name in "bc"), within_s=60)
 
@@ -156,7 +157,7 @@ def test_what_is_no_event_is_refused_and_does_no_harm(world: World) -> None:
 
 def test_status_and_preview(world: World) -> None:
     make(world, "store/web")
-    world["b"].rest("POST", f"{N}/shop/web/messageTTL", 60)
+    world["b"].rest("POST", f"{N}/store/web/messageTTL", 60)
     eventually(lambda: agree(world))
     shown = magnetar(world, "metadata", "status")
     assert shown.returncode == 0, shown.stderr

@@ -327,7 +327,7 @@ class MetadataSync:
     def _collect(self) -> None:
         assert self.machine is not None
         if not self._applying:
-            self._apply(self.machine.collect(), lambda: None)
+            self._apply(self.machine.collect(), self._read, again=self._collect)
 
     # ----------------------------------------------------------------------------------------------------------- events
 
@@ -367,7 +367,7 @@ class MetadataSync:
         if self._applying or self._reading:
             self._broker.timer(now_ms + BUSY_MS, self._released)
             return
-        self._apply(self.machine.release(now_ms), self._read)
+        self._apply(self.machine.release(now_ms), self._read, again=lambda: self._released(self._outbox.now_ms))
 
     def _got(self, topic: "Topic", start: Position, entries: list["StoredEntry"], error: str) -> None:
         self._reading = False
@@ -467,7 +467,13 @@ class MetadataSync:
             then()
             return
         self._applying = True
-        repeat = again or (lambda: self._apply(update, then))
+
+        def repeat() -> None:
+            self._applying = False
+            if again is None:
+                self._apply(update, then)
+            else:
+                again()
 
         def stored(error: MagnetarError | None) -> None:
             assert self.machine is not None

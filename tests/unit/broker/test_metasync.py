@@ -313,3 +313,31 @@ def test_a_client_cannot_take_the_cursor_of_the_broker() -> None:
     client = world["a"].client()
     client.subscribe("pulsar.metadata-sync", topic=SYNC, replicated=False)
     assert [answer.error.message for answer in client.answers if answer.HasField("error")]
+
+
+def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
+    """Neither waits for ever, neither is lost, also when what topics needed goes at the same time."""
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    world.advance(1_000)
+    b.hold_stores = True
+    b.control.apply(b.broker.resources.set_deduplication(NS, True), lambda error: None)
+    a.apply(a.broker.resources.set_message_ttl(NS, 60))
+    world.advance(500)
+    b.hold_stores = False
+    world.advance(1_000)
+    for node in (a, b):
+        found = policies(node)
+        assert found is not None
+        assert (found.message_ttl_in_seconds, found.deduplication_enabled) == (60, True)
+    world.cut |= {("b", "a")}
+    b.create("persistent://acme/n/mine")
+    a.apply(a.broker.resources.delete_namespace(NS, []))
+    world.cut.clear()
+    world.advance(1_000)
+    b.control.apply(b.broker.resources.set_message_ttl(NamespaceName("public", "default"), 7), lambda error: None)
+    assert b.control_call(lambda done: b.control.delete_topic("persistent://acme/n/mine", True, done)) is None
+    world.advance(2_000)
+    assert policies(b) is None
+    assert agree(world)
