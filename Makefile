@@ -39,6 +39,7 @@ sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of e
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode mixed
+	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode metadata
 
 worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
