@@ -319,10 +319,9 @@ def test_nothing_is_heard_before_connect_is_answered(secured: Secured) -> None:
     """A password takes its time; what a client says meanwhile ends the connection."""
     with stranger(secured.broker) as client:
         connect = pb.CommandConnect(client_version="x", auth_method_name="basic", auth_data=b"reader:sesame")
-        client.send(pb.BaseCommand(type=2, connect=connect))
-        client.send(
-            pb.BaseCommand(type=21, partitionMetadata=pb.CommandPartitionedTopicMetadata(topic="t", request_id=1))
-        )
+        ask = pb.CommandPartitionedTopicMetadata(topic="t", request_id=1)
+        both = [pb.BaseCommand(type=2, connect=connect), pb.BaseCommand(type=21, partitionMetadata=ask)]
+        client.socket.sendall(b"".join(map(encode, both)))
         assert client.answer() is None
 
 
@@ -388,6 +387,10 @@ def test_guessing_is_slowed_down_for_the_address_alone(secured: Secured) -> None
     assert [login(address, wrong) for _ in range(FAILED_LOGINS_MAX)] == [3] * FAILED_LOGINS_MAX
     assert login(address, right) == ErrorCode.TOO_MANY_REQUESTS
     assert login("127.2.0.2", right) == -1
+    metrics = urllib.request.Request(f"{secured.broker.web}/metrics", headers=secured.broker.headers)
+    with urllib.request.urlopen(metrics, timeout=20) as answer:
+        counted = dict(re.findall(r'magnetar_logins_total{.*?end="(\w+)".*?} (\S+)', answer.read().decode()))
+    assert float(counted["guessed"]) >= FAILED_LOGINS_MAX and float(counted["waiting"]) >= 1
     assert f"{address}: {FAILED_LOGINS_MAX} failed logins (failed_logins_max)" in secured.log()
 
 

@@ -119,7 +119,7 @@ class Figures(Collector):
         left_out = max(0, broker.get("topics", 0) - len(self._seen.topics))
         yield self._gauge("magnetar_metrics_topics_left_out", f"Topics in {OTHER}.", [], [([], left_out)])
         numbers = broker.get("deduplication", {})
-        names = [([], numbers.get("producerNames", 0))]
+        names: list[tuple[list[str], float]] = [([], numbers.get("producerNames", 0))]
         yield self._gauge("magnetar_deduplication_producer_names", "Names whose numbers are kept.", [], names)
         kinds = ("duplicates", "unknown", "evictedLimit", "evictedInactive")
         told = [([kind], numbers.get(kind, 0)) for kind in kinds]
@@ -135,6 +135,11 @@ class Figures(Collector):
         events = [([name], keys.get(name, 0)) for name in events_of]
         yield self._counter(
             "magnetar_idempotency_events", "Since the start; see docs/deduplication.md.", ["event"], events
+        )
+
+        logins = [([end], count) for end, count in broker.get("security", {}).items()]
+        yield self._counter(
+            "magnetar_logins", "Logins since the start by their end; see docs/security.md.", ["end"], logins
         )
 
     def _schemas(self) -> Iterable[Metric]:

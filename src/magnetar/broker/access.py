@@ -63,8 +63,7 @@ class Access:
         self.verifier = Verifier(self.config, keys)
         self._failed = FailedLogins(self.config.failed_logins_max, self.config.failed_logins_ms)
         self._checks = 0
-        self.failures = 0
-        """Failed logins since the start."""
+        self._counts = dict.fromkeys(("in", "refused", "guessed", "waiting"), 0)
 
     def new_keys(self, keys: Keys) -> None:
         """The key files changed. Who is in stays in; every later proof is checked with these."""
@@ -89,6 +88,7 @@ class Access:
                 ErrorCode.TOO_MANY_REQUESTS,
                 f"too many failed logins from {host_of(address)} (failed_logins_max): wait {seconds} s",
             )
+            self._counts["waiting"] += 1
             then(None, error)
             return
         verifier, now_ms = self.verifier, self._outbox.now_ms
@@ -105,6 +105,7 @@ class Access:
                 self._refused(address, outcome)
                 then(None, outcome)
             else:
+                self._counts["in"] += 1
                 then(outcome, None)
 
         if self._checks >= CHECKS_MAX:
@@ -117,7 +118,7 @@ class Access:
             done(work())
 
     def _refused(self, address: str, error: BrokerError) -> None:
-        self.failures += 1
+        self._counts["guessed" if isinstance(error, Guess) else "refused"] += 1
         self._outbox.put(Note("warning", f"{address}: {error.message}"))
         if isinstance(error, Guess) and self._failed.failed(host_of(address), self._outbox.now_ms):
             seconds = self.config.failed_logins_ms // 1000
@@ -144,6 +145,10 @@ class Access:
         if original in self.config.proxy_roles or not original.isprintable() or len(original) > 512:
             raise BrokerError(ErrorCode.AUTHORIZATION, f"a proxy cannot speak for {original[:60]!a}")
         return identity._replace(original=original)
+
+    def stats(self) -> dict[str, int]:
+        """Logins since the start, by their end: in; refused; refused as guesses; not looked at, for the address waits."""
+        return dict(self._counts)
 
     # ------------------------------------------------------------------------------------------------------ decisions
 

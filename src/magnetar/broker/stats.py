@@ -94,6 +94,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "deduplication": broker.deduplications.stats(),
         "idempotency": broker.idempotencies.stats(),
         "schemas": broker.schemas.stats(),
+        "security": broker.access.stats(),
         "ready": broker.healthy,
         "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
     }
