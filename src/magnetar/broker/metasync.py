@@ -12,28 +12,27 @@ The broker is the one consumer and producer of its cluster, so that being the le
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.changes import store_change
-from magnetar.broker.effects import Note, Read
-from magnetar.broker.metamessages import decode_entry, encode_entry
+from magnetar.broker.effects import Read
+from magnetar.broker.metamessages import decode_entry
+from magnetar.broker.metasync_telling import RETRY_MS, SyncTelling
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.core.settings import MetadataConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
 from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed
-from magnetar.metadata.sync.updates import Batch, Snapshot, Update
+from magnetar.metadata.sync.updates import Batch, Update
 from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX
 
 if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
     from magnetar.broker.subscription import Subscription
     from magnetar.broker.topic import Topic
-    from magnetar.storage.entries import Append, StoredEntry
+    from magnetar.storage.entries import StoredEntry
 
 SUBSCRIPTION: Final = "pulsar.metadata-sync"
 """The broker's own cursor on the topic; a name that clients cannot use."""
@@ -51,9 +50,6 @@ ROUND_MS: Final = 5_000
 BEACON_MS: Final = 30_000
 """How often a cluster says which state it is in when that did not change: others see that it lives."""
 
-RETRY_MS: Final = 500
-"""After a failed write, or while the topic takes nothing."""
-
 BUSY_MS: Final = 20
 """While an administrator changes the same document."""
 
@@ -64,85 +60,8 @@ REFUSED_KEPT: Final = 20
 """Refused events that are shown."""
 
 
-class MetadataSync:
-    """One broker's part; does nothing while no topic is configured.
-
-    Args:
-        broker: whose.
-        config: the `[metadata]` table.
-        stored: the metadata store's content at start.
-        from_file: keys that were made from the configuration file at this start.
-
-    Attributes:
-        machine: the state; None when synchronisation is off.
-    """
-
-    def __init__(
-        self, broker: "Broker", config: MetadataConfig, stored: Mapping[str, bytes], from_file: frozenset[str]
-    ) -> None:
-        self._broker = broker
-        self._outbox = broker.outbox
-        self.config = config
-        self.machine: Synchroniser | None = None
-        self.counters = {"applied": 0, "published": 0, "refused": 0, "snapshots": 0, "documents": 0, "told": 0}
-        self.refused: list[str] = []
-        self.stuck: dict[str, str] = {}
-        self._pending: dict[int, Update] = {}
-        self._untold: dict[str, None] = {}
-        self._publishing = self._reading = self._applying = self._starting = False
-        self._snapshot_due = self._hello = False
-        self._snapshot_done: list[Callable[[MagnetarError | None], None]] = []
-        self._snapshot_ms = self._said_ms = self._said_digest = 0
-        self._release_at: int | None = None
-        self._making: set[str] = set()
-        if not config.metadata_sync_topic:
-            return
-        self.name = TopicName.parse(config.metadata_sync_topic)
-        self.text = str(self.name)
-        self.machine = Synchroniser(
-            broker.cluster, self, ahead_ms_max=config.metadata_clock_ahead_ms, exclude=config.metadata_sync_exclude
-        )
-        self.machine.load(stored)
-        self._from_file = from_file
-
-    # ------------------------------------------------------------------------------------- what the machine asks of us
-
-    def members(self) -> frozenset[str]:
-        """The clusters that the topic goes to, and this one."""
-        return frozenset({self._broker.cluster, *self._broker.resources.replication_clusters(self.name.namespace_name)})
-
-    def known(self, cluster: str) -> bool:
-        """Whether tenants and namespaces may name it."""
-        return cluster in self._broker.resources.clusters() or cluster in self.members()
-
-    def local(self, path: str) -> bytes | None:
-        """The document as it is in force."""
-        return self._broker.resources.document(path)
-
-    def keeps(self, path: str) -> str:
-        """Topics of this cluster that need a document."""
-        if path.startswith(CLUSTER_PREFIX):
-            return "it is this cluster" if path == CLUSTER_PREFIX + self._broker.cluster else ""
-        if path.startswith(NAMESPACE_PREFIX):
-            prefix = f"persistent://{path.removeprefix(NAMESPACE_PREFIX)}/"
-        elif path.startswith(PARTITIONED_PREFIX):
-            prefix = path.removeprefix(PARTITIONED_PREFIX) + "-partition-"
-        else:
-            return ""
-        if path == f"{NAMESPACE_PREFIX}{self.name.namespace_name}":
-            return "the topic of synchronisation"
-        count = sum(1 for text in self._broker.topics if text.startswith(prefix))
-        return f"{count} topic{'s' if count > 1 else ''}" if count else ""
-
-    def refuses(self, path: str) -> bool:
-        """A partitioned topic exists where its namespace is served, unless somebody deleted it here."""
-        if not path.startswith(PARTITIONED_PREFIX):
-            return False
-        name = TopicName.parse(path.removeprefix(PARTITIONED_PREFIX))
-        if self._broker.resources.partitions(name) is not None:
-            return False
-        deleted = self._broker.catalog.deleted
-        return not self._broker.resources.serves(name.namespace_name) or str(name.with_partition(0)) in deleted
+class MetadataSync(SyncTelling):
+    """One broker's part; does nothing while no topic is configured. `SyncView` has its arguments."""
 
     # --------------------------------------------------------------------------------------------------------- starting
 
@@ -250,84 +169,6 @@ class MetadataSync:
     def aborted(self, change: Change) -> None:
         """A change was refused."""
         self._pending.pop(id(change), None)
-
-    # ------------------------------------------------------------------------------------------------------- publishing
-
-    def _publish(self) -> None:
-        """Tell what was not told yet: one append at a time, for what gathers meanwhile goes into one event."""
-        machine = self.machine
-        if machine is None or self._publishing or self._starting or self.text not in self._broker.topics:
-            return
-        now_ms = self._outbox.now_ms
-        if self._untold:
-            told, self._untold = self._untold, {}
-
-            def answered(error: str) -> None:
-                if error:
-                    self._untold = {**told, **self._untold}
-                else:
-                    self.counters["told"] += len(told)
-
-            self._append(machine.changes(told, now_ms), answered)
-        elif self._snapshot_due:
-            self._snapshot_due, hello, self._hello = False, self._hello, False
-            self._snapshot_ms = now_ms
-            snapshot = machine.snapshot(now_ms, hello=hello)
-            self._append(snapshot.messages, partial(self._snapshot_stored, snapshot, hello))
-
-    def _append(self, messages: list[bytes], then: Callable[[str], None]) -> None:
-        topic = self._broker.topics.get(self.text)
-        if topic is None or not messages:
-            then("" if topic is not None else "the topic is gone")
-            return
-        entries = [encode_entry(message, self._broker.cluster, self._outbox.now_ms) for message in messages]
-        self._publishing = True
-        assert self.machine is not None
-        digest = self.machine.digest
-
-        def answered(append: "Append", error: str) -> None:
-            self._publishing = False
-            if not error:
-                self._said_ms, self._said_digest = self._outbox.now_ms, digest
-                self.counters["published"] += len(entries)
-            then(error)
-            if error:
-                self._retry(self._publish)
-            else:
-                self._publish()
-
-        try:
-            topic.append(entries, answered)
-        except MagnetarError as error:
-            self._publishing = False
-            then(str(error))
-            self._retry(self._publish)
-
-    def _retry(self, again: Callable[[], None]) -> None:
-        self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: again())
-
-    def snapshot(self, done: Callable[[MagnetarError | None], None]) -> None:
-        """Publish everything now; `done` when it is durable here."""
-        self._snapshot_done.append(done)
-        self._snapshot_due = True
-        self._publish()
-
-    def _snapshot_stored(self, snapshot: Snapshot, hello: bool, error: str) -> None:
-        assert self.machine is not None
-        if error:
-            self._snapshot_due, self._hello = True, self._hello or hello
-            return
-        self.counters["snapshots"] += 1
-        self.machine.listed(snapshot)
-        waiting, self._snapshot_done = self._snapshot_done, []
-        for done in waiting:
-            done(None)
-        self._collect()
-
-    def _collect(self) -> None:
-        assert self.machine is not None
-        if not self._applying:
-            self._apply(self.machine.collect(), self._read, again=self._collect)
 
     # ----------------------------------------------------------------------------------------------------------- events
 
@@ -557,50 +398,10 @@ class MetadataSync:
         known = [path for path in paths if path in self.machine.records]
         self._apply(self.machine.again(known), self._read, again=lambda: self._again(paths))
 
-    # ---------------------------------------------------------------------------------------------------------- looking
-
-    def _note(self, level: str, text: str) -> None:
-        self._outbox.put(Note(level, text))
-
-    def describe(self) -> dict[str, Any]:
-        """What `GET /geo/v1/metadata` shows."""
-        machine = self.machine
-        if machine is None:
-            return {"enabled": False}
-        now_ms = self._outbox.now_ms
-        others = sorted(self.members() - {self._broker.cluster})
-        return {
-            "enabled": True,
-            "topic": self.text,
-            "digest": f"{machine.digest:016x}",
-            "documents": machine.count,
-            "deletions": machine.dead,
-            "exclude": list(machine.exclusions.patterns),
-            "clusters": {name: self._peer(name, now_ms) for name in others},
-            "waiting": {
-                path: max(0, max(stamp.time_us for stamp in record.stamps()) // 1000 - now_ms)
-                for path, record in sorted(machine.ahead.items())
-            },
-            "kept": machine.kept(),
-            "hidden": machine.hidden(),
-            "stuck": dict(self.stuck),
-            "refused": list(self.refused),
-            "counters": dict(self.counters),
-        }
-
-    def _peer(self, name: str, now_ms: int) -> dict[str, Any]:
+    def _collect(self) -> None:
         assert self.machine is not None
-        peer = self.machine.peers.get(name)
-        if peer is None:
-            return {"heard_ms": None, "agrees": None}
-        return {
-            "heard_ms": peer.heard_ms,
-            "digest": f"{peer.header.digest:016x}",
-            "documents": peer.header.documents,
-            "agrees": peer.header.digest == self.machine.digest,
-            "ahead": dict(peer.header.ahead),
-            "exclude": list(peer.header.exclude),
-        }
+        if not self._applying:
+            self._apply(self.machine.collect(), self._read, again=self._collect)
 
 
 def _change(puts: Mapping[str, bytes], deletes: Iterable[str]) -> Change:
