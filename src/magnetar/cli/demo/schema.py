@@ -6,12 +6,15 @@ schema that it was written with: that gives the same bytes, or something is wron
 """
 
 import io
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import fastavro
+import pyarrow as pa
 
 from magnetar.core.errors import MagnetarError
+from magnetar.schemas.types import Definition, SchemaType
 
 if TYPE_CHECKING:
     import pulsar
@@ -29,6 +32,8 @@ NEW_FIELD: Final = "made_up"
 """Minutes between the delays of departure and arrival."""
 
 Age = Literal["old", "new"]
+
+DECODED_AT_ONCE: Final = 16_384
 
 EVOLVES: Final = "ewr"
 """The airport that changes its schema."""
@@ -70,6 +75,27 @@ def age_of(flight: Any, payload: bytes) -> Age | None:
                 return age
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
+    return None
+
+
+def decodable(definition_text: str, payloads: list[bytes]) -> Age | None:
+    """Which of the two schemas a registry's is, if it is one and every payload is a flight by it; else None."""
+    from magnetar.spark.pulsar.avrocolumns import Bad, Decoder, Unfit
+    from magnetar.spark.pulsar.columns import columns_of
+
+    known = json.loads(definition_text)
+    ages: tuple[Age, Age] = ("old", "new")
+    for age in ages:
+        if known != definition(age):
+            continue
+        columns = columns_of(Definition(SchemaType.AVRO, definition_text.encode()))
+        assert columns is not None
+        try:
+            for start in range(0, len(payloads), DECODED_AT_ONCE):
+                Decoder(known, pa.struct(list(columns.items()))).array(payloads[start : start + DECODED_AT_ONCE])
+        except (Bad, Unfit, pa.ArrowException):
+            return None
+        return age
     return None
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.admin.client import AdminClient
+from magnetar.cli.demo import schema
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.players import Consumer, Player, Publisher, Watcher
 from magnetar.cli.demo.screen import Screen
@@ -126,6 +127,7 @@ class Story:
 
     def __init__(self, world: World, departures: Mapping[str, Departures], per_second: int, screen: Screen) -> None:
         self.world, self.screen = world, screen
+        self._departures = departures
         self.board = Board()
         self._began = time.monotonic()
         flights = {airport: len(one) for airport, one in departures.items()}
@@ -307,6 +309,17 @@ class Story:
         self.outcome.published = {name: publisher.confirmed for name, publisher in self.publishers.items()}
         self.outcome.evolved = sum(self._evolves.values())
         self.outcome.versions = {cluster: self._versions(url) for cluster, url in self.world.admin_urls.items()}
+        self.decode()
+
+    def decode(self) -> None:
+        """Decode what everybody got, with the schema that the cluster's registry has under the number it came with."""
+        for tally in (*self.outcome.watchers.values(), self.outcome.consumer):
+            url = self.world.admin_urls.get(tally.name, self.world.admin_urls[CONSUMER_AT])
+            for version, flights in tally.versions.items():
+                payloads = [self._departures[airport].payloads[number] for airport, number in list(flights)]
+                path = f"/admin/v2/schemas/{TOPIC.partition('://')[2]}/schema/{version}"
+                age = schema.decodable(AdminClient(url).get(path)["data"], payloads) if version >= 0 else None
+                tally.decode(version, age, len(payloads))
 
     @staticmethod
     def _versions(admin_url: str) -> list[int]:

@@ -98,6 +98,8 @@ class Tally:
         """Messages that are no flight as published: altered or foreign."""
         self.explained = 0
         """Second deliveries with a reason; the observer says which."""
+        self.versions: dict[int, list[tuple[str, int]]] = {}
+        """Schema version in the observer's cluster -> the flights that came with it."""
         self.decoded: Counter[int] = Counter()
         """Schema version in the observer's cluster -> messages that were decoded with it."""
         self.evolved = 0
@@ -130,18 +132,28 @@ class Tally:
                 self.explained += 1
         self._board.moved()
 
-    def decode(self, version: int, age: str | None) -> None:
-        """Note what became of a message's bytes.
+    def came(self, version: int, payload: bytes) -> int:
+        """Note with which schema version (-1: none) a message came; how many came with it before."""
+        several = self.versions.setdefault(version, [])
+        found = self.number_of.get(payload)
+        if found is not None:
+            several.append(found)
+        return len(several) - 1
+
+    def decode(self, version: int, age: str | None, count: int = 1) -> None:
+        """Note what became of messages' bytes.
 
         Args:
-            version: of its schema; -1: it has none.
-            age: of the schema that its content shows; None: it was not decoded rightly.
+            version: of their schema; -1: they have none.
+            age: of the schema that they were decoded with; None: they could not be.
+            count: how many.
         """
         if age is None or version < 0:
-            self.undecoded += 1
+            self.undecoded += count
             return
-        self.decoded[version] += 1
-        self.evolved += age == "new"
+        self.decoded[version] += count
+        if age == "new":
+            self.evolved += count
 
     @property
     def arrived(self) -> int:

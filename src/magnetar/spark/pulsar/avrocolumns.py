@@ -420,7 +420,9 @@ def _list(item: Step, key: Step | None, want: pa.DataType | None) -> Step:
             if sized.any():
                 _, at[active[sized]] = block.number(at[active[sized]])
                 counts[sized] = -counts[sized]
-            many = (counts < 0) | (counts > max(block.limit, ITEMS_MAX))  # an item without bytes may be counted for ever
+            many = (counts < 0) | (
+                counts > max(block.limit, ITEMS_MAX)
+            )  # an item without bytes may be counted for ever
             if many.any():
                 at[active[many]] = LOST
                 counts[many] = 0
