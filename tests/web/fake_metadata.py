@@ -69,6 +69,7 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("POST", f"{N}/public/default/preview", '{"set": {"message_ttl_in_seconds": "long"}}', 400),
     ("POST", f"{N}/public/default/preview", '{"unset": ["colour"]}', 400),
     ("POST", f"{N}/public/default/preview", '{"set": {"replication_clusters": ["nowhere"]}}', 403),
+    ("POST", f"{N}/acme/peers/preview", '{"set": {"replication_clusters": ["us-west", "us-east"]}}', 409),
     ("POST", f"{N}/public/missing/preview", "{}", 404),
     ("POST", f"{N}/public/default%00/preview", "{}", 412),
 ]
