@@ -10,6 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar import cli
 from tests.clients.test_security import closing
 from tests.replication.conftest import Mesh
 from tests.support.brokers import World, eventually
@@ -62,11 +63,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """Three clusters and their pipeline."""
     folder = tmp_path_factory.mktemp("secured")
     Authority(folder).sign("server")
-    magnetar(folder, "tokens", "create-key-pair", "--private", "private.pem", "--public", "public.pem")
+    private = str(folder / "private.pem")
+    assert cli.run(["tokens", "create-key-pair", "--private", private, "--public", str(folder / "public.pem")]) == 0
     for role in ("root", "links", "app", "stranger"):
-        magnetar(
-            folder, "tokens", "create", "--private-key", "private.pem", "--subject", role, "--output", f"{role}.jwt"
-        )
+        file = str(folder / f"{role}.jwt")
+        assert cli.run(["tokens", "create", "--private-key", private, "--subject", role, "--output", file]) == 0
     world = World(folder, ["a", "b", "c"], CONFIG, tls=True).start()
     mesh = Mesh(world, Pipeline(world.config))
     try:
