@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from magnetar.admin import metadata_metrics
 from magnetar.admin.call import Call
 from magnetar.admin.replicated import collect
 from magnetar.admin.routing import Routes
@@ -46,6 +47,7 @@ class Snapshot:
     replicated: list[dict[str, Any]] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     incoming: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
@@ -74,6 +76,7 @@ async def metrics(call: Call) -> web.Response:
         await collect(call, call.control.replicated_topics(), METRIC_SUBSCRIPTIONS_MAX),
         call.control.replication_metrics()["counters"],
         call.control.geo_status().get("incoming", {}),
+        call.control.metadata(),
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(snapshot, call.info.cluster, call.info.version))
@@ -102,6 +105,7 @@ class Figures(Collector):
         yield from self._subscriptions()
         yield from self._links()
         yield from self._replicated()
+        yield from metadata_metrics.families(self._seen.metadata)
 
     def _broker(self) -> Iterable[Metric]:
         broker = self._seen.broker

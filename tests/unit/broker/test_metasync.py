@@ -341,3 +341,17 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
     world.advance(2_000)
     assert policies(b) is None
     assert agree(world)
+
+
+def test_metrics_tell_with_whom_a_cluster_agrees() -> None:
+    from magnetar.admin.metadata_metrics import families
+
+    world = worlds("ab")
+    make(world["a"])
+    world.advance(12_000)
+    found = {family.name: family for family in families(told(world["a"]))}
+    assert [(one.labels, one.value) for one in found["magnetar_metadata_agrees"].samples] == [({"cluster": "b"}, 1)]
+    assert found["magnetar_metadata_documents"].samples[0].value == told(world["a"])["documents"]
+    counted = {one.labels["event"]: one.value for one in found["magnetar_metadata_events"].samples}
+    assert counted["told"] == 2
+    assert not list(families({"enabled": False}))
