@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
-        "--find", default="", choices=("", *BUGS, *METADATA_BUGS), help="the first of the seeds that notices this planted bug"
+        "--find",
+        default="",
+        choices=("", *BUGS, *METADATA_BUGS),
+        help="the first of the seeds that notices this planted bug",
     )
     parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
     parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
