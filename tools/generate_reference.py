@@ -100,7 +100,8 @@ def struct_table(struct: type[msgspec.Struct]) -> str:
     lines = ["| key | default | what and why |", "| --- | --- | --- |"]
     for field in msgspec.structs.fields(struct):
         text = docs.get(field.name, "").replace("|", "\\|")
-        lines.append(f"| `{field.encode_name}` | `{shown([] if field.default is msgspec.NODEFAULT else field.default)}` | {text} |")
+        default = [] if field.default is msgspec.NODEFAULT else field.default
+        lines.append(f"| `{field.encode_name}` | `{shown(default)}` | {text} |")
     return "\n".join(lines) + "\n"
 
 
