@@ -40,7 +40,9 @@ class SessionLookups:
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         try:
             name = topic_name(command.topic)
-            self._broker.catalog.check_namespace(name)  # first: clients take a missing namespace for that, as with Pulsar
+            self._broker.catalog.check_namespace(
+                name
+            )  # first: clients take a missing namespace for that, as with Pulsar
             self._session.check(Operation.LOOK, name, command.original_principal)
             count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
