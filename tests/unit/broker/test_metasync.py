@@ -355,3 +355,21 @@ def test_metrics_tell_with_whom_a_cluster_agrees() -> None:
     counted = {one.labels["event"]: one.value for one in found["magnetar_metadata_events"].samples}
     assert counted["told"] == 2
     assert not list(families({"enabled": False}))
+
+
+@pytest.mark.parametrize(
+    "topic", ["metadata", "non-persistent://pulsar/system/m", "persistent://pulsar/system/m-partition-1", "a//b"]
+)
+def test_a_topic_that_cannot_be(topic: str) -> None:
+    from pathlib import Path
+
+    from magnetar.core.config import parse
+    from magnetar.core.errors import ConfigError
+
+    text = f'[clusters.a]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\n[metadata]\nmetadata_sync_topic = "{topic}"'
+    if topic == "metadata":
+        assert parse(text, Path("/f")).metadata.metadata_sync_topic == topic  # a short name: public/default
+        return
+    with pytest.raises(ConfigError, match="metadata_sync_topic") as refused:
+        parse(text, Path("/f"))
+    assert "\n" not in str(refused.value)
