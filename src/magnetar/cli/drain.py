@@ -59,7 +59,7 @@ def drain(
     """Wait until a cluster can be switched off: everything published there is on the other clusters' disks."""
     chosen = read_config(config)
     client = AdminClient(chosen.cluster(cluster).admin_url, timeout_s=TIMEOUT_S)
-    token = read_token(chosen)
+    token = read_token(chosen) if chosen.links else ""
     news = threading.Event()
     if timeout != 0:
         for link in chosen.links:
