@@ -75,6 +75,12 @@ class NamespaceName(NamedTuple):
         return f"{self.tenant}/{self.local}"
 
 
+@lru_cache(maxsize=1 << 14)
+def _namespace_of(tenant: str, namespace: str) -> NamespaceName:
+    """One object for all topics of a namespace: it is asked for each of them whenever policies change."""
+    return NamespaceName(tenant, namespace)
+
+
 class TopicName(NamedTuple):
     """A fully qualified topic name; `partition` is -1 unless it names one partition."""
 
@@ -103,7 +109,7 @@ class TopicName(NamedTuple):
     @property
     def namespace_name(self) -> NamespaceName:
         """The namespace it belongs to."""
-        return NamespaceName(self.tenant, self.namespace)
+        return _namespace_of(self.tenant, self.namespace)
 
     @property
     def partition(self) -> int:

@@ -3,6 +3,7 @@
 Those of a partitioned topic belong to its name without a number and hold for all its partitions, also later ones.
 """
 
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -73,6 +74,12 @@ def topic_policies_key(topic: TopicName) -> str:
     return f"{TOPIC_POLICIES_PREFIX}{topic.base}"
 
 
+@lru_cache(maxsize=1 << 17)
+def _base_text(topic: TopicName) -> str:
+    """The name without a partition's number: asked for every topic of a namespace when its policies change."""
+    return str(topic.base)
+
+
 class TopicPolicyTable:
     """The topic policies of one cluster."""
 
@@ -100,7 +107,7 @@ class TopicPolicyTable:
 
     def of(self, topic: TopicName) -> TopicPolicies:
         """Those of a topic, or of the partitioned topic that it belongs to."""
-        return self._topics.get(str(topic.base), NO_POLICIES)
+        return self._topics.get(_base_text(topic), NO_POLICIES) if self._topics else NO_POLICIES
 
     def change(self, topic: TopicName, policies: TopicPolicies) -> Change:
         """Set those of a topic; without any the entry goes."""
