@@ -70,6 +70,9 @@ class Limits:
             name = topic.name
             if f"{name.tenant}/{name.namespace}" in namespaces or (topics and str(name.base) in topics):
                 self._follow(topic)
+                resources = self._broker.resources
+                if not (resources.message_ttl_s(name) or resources.backlog_quotas(name) or topic.quota_stop):
+                    continue  # nothing to expire, no quota, and none to lift
                 if not self._concerned:
                     self._broker.outbox.put(Timer(self._broker.outbox.now_ms, self._look))
                 self._concerned[topic.text] = None
