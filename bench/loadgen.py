@@ -354,8 +354,8 @@ def positive(text: str) -> int:
     return value
 
 
-def main() -> int:
-    """Parse, measure, print."""
+def command_line() -> argparse.ArgumentParser:
+    """The options of a run; tests take their defaults from here too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="127.0.0.1:6650", help="host:port of the broker")
     parser.add_argument("--topic", required=True)
@@ -370,7 +370,12 @@ def main() -> int:
         "--key", default="", metavar="PROPERTY", help="give each message a property with a unique value"
     )
     parser.add_argument("--producer", default="", help="producer name; default: the broker's choice")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Parse, measure, print."""
+    options = command_line().parse_args()
     try:
         print(json.dumps(measure(options)))
     except MagnetarError as error:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
+
 from tests.clients.conftest import connect
 from tests.support.brokers import World
 

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 EXAMPLE = "magnetar verify persistent://public/default/flights"
 
-SETTINGS: Final = {"spark.ui.enabled": "false"}
-"""Of the session: a job of some seconds needs no pages."""
+SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "true",  # as many tasks as there is data, for jobs of unknown size (`magnetar restore`)
+    "spark.ui.enabled": "false",
+}
+"""Of the session of a batch job."""
 
 DIFFERENT: Final = 3
 """Exit code when clusters differ; 1 is for what could not be compared, as everywhere."""

@@ -16,17 +16,10 @@ Confirm = Callable[[int, Frame, Peer], None]
 
 
 def options(address: str, **changes: object) -> argparse.Namespace:
-    given = {
-        "url": address,
-        "topic": "t",
-        "messages": 300,
-        "size": 50,
-        "batch": 1,
-        "window": 7,
-        "rate": 0.0,
-        "producer": "",
-    }
-    return argparse.Namespace(**(given | changes))
+    given = loadgen.command_line().parse_args(
+        ["--url", address, "--topic", "t", "--messages", "300", "--size", "50", "--window", "7"]
+    )
+    return argparse.Namespace(**(vars(given) | changes))
 
 
 def receipt(frame: Frame, peer: Peer, ledger: int = 5, entry: int = 1) -> None:
@@ -103,6 +96,24 @@ def test_batches_are_batches(serve):
         seen = metadata.inspect(frame.payload, message_bytes_max=10_000)
         assert (seen.count, frame.command.send.num_messages, seen.metadata.sequence_id) == (10, 10, 10 * number)
         assert len(decode_batch(seen.payload[seen.metadata_end :], 10)) == 10
+
+
+def test_each_message_has_a_key_of_its_own(serve):
+    peer = serve(lambda number, frame, peer: receipt(frame, peer))
+    loadgen.measure(options(peer.address, messages=50, key="order"))
+    keys = {
+        entry.value
+        for frame in sent(peer)
+        for entry in metadata.inspect(frame.payload, message_bytes_max=1000).metadata.properties
+        if entry.key == "order"
+    }
+    assert len(keys) == 50
+
+
+def test_batches_share_a_payload_and_cannot_have_keys(serve):
+    peer = serve(lambda number, frame, peer: receipt(frame, peer))
+    with pytest.raises(MagnetarError, match="--key goes with --batch 1"):
+        loadgen.measure(options(peer.address, batch=10, key="order"))
 
 
 def test_open_loop_keeps_the_rate(serve):

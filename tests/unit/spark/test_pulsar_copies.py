@@ -30,7 +30,10 @@ def test_a_batch_is_copied_once() -> None:
     assert batch.num_rows == MESSAGES
     assert batch.column(0)[MESSAGES - 1].as_py() == b"x" * SIZE
     in_columns = pa.total_allocated_bytes() - columns_before
-    assert in_python + in_columns < 1.6 * PAYLOAD, (in_python, in_columns)  # views of 200 bytes a message beside the copy
+    assert in_python + in_columns < 1.6 * PAYLOAD, (
+        in_python,
+        in_columns,
+    )  # views of 200 bytes a message beside the copy
     assert in_columns >= PAYLOAD or in_python >= PAYLOAD  # or it was not measured at all
 
 
