@@ -135,8 +135,12 @@ class BrokerProcess:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"} | self.headers,
         )
-        with urllib.request.urlopen(request, timeout=20) as response:
-            data = response.read()
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                data = response.read()
+        except urllib.error.HTTPError as error:
+            error.msg = f"{error.msg}: {method} {path}: {error.fp.peek(500)[:500]!r}"  # the reason, in what pytest shows
+            raise
         return json.loads(data) if data else None
 
 
