@@ -14,13 +14,13 @@ acknowledgement that was answered, or stands in a marker that is on a disk, or w
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import SubscriptionState, Told
+from magnetar.sim.ackrecords import Acked, Creation, Name, Shared
 from magnetar.sim.clients import Client, Consumer
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
@@ -33,82 +33,8 @@ if TYPE_CHECKING:
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 
-Name = tuple[str, str, str]
-"""Cluster, topic, subscription."""
-
 CREATION = "creation"
 """All creations share one epoch."""
-
-
-@dataclass(slots=True)
-class Acked:
-    """The truth of one subscription in one cluster.
-
-    Attributes:
-        may: messages that may count as acknowledged there (of a replicated one in exact mode: see `Shared.may`).
-        machine: the broker's object, to notice a new one.
-        delivered: messages that were sent to a consumer there, since the calm.
-        late: messages that were about to be deleted when the subscription was made or moved.
-        expired: messages that the operator's expiry passed.
-        undone: messages that came back by a seek that nobody was told is durable.
-        told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
-        unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
-        unread: markers that are durable, and that the broker has not been told of yet.
-    """
-
-    may: set[int] = field(default_factory=set)
-    machine: "Subscription | None" = None
-    delivered: set[int] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)
-    expired: set[int] = field(default_factory=set)
-    undone: set[int] = field(default_factory=set)
-    told: dict[Any, set[int]] = field(default_factory=dict)
-    unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
-    unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Creation:
-    """Somebody made the subscription.
-
-    Attributes:
-        cluster, uuid, incarnation: where.
-        base: messages held in front of its start.
-        scope: origins that it states something about.
-        durable: a marker that tells of it is on a disk.
-    """
-
-    cluster: str
-    uuid: str
-    incarnation: int
-    base: set[int]
-    scope: frozenset[str]
-    durable: bool = False
-
-
-@dataclass(slots=True)
-class Shared:
-    """The truth of one replicated subscription in all clusters.
-
-    Attributes:
-        may: per epoch what may be known.
-        must: per epoch and cluster what must be known in the end.
-        created: all creations.
-        acked: acknowledged by a consumer, anywhere, ever.
-        deliveries: messages that consumers were given.
-        again: of these, those that were acknowledged somewhere before.
-        given_up: it was deleted in some cluster: what that one still hears is not promised.
-        sought: it was moved back, or ahead, by somebody.
-    """
-
-    may: dict[Any, set[int]] = field(default_factory=dict)
-    must: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
-    created: list[Creation] = field(default_factory=list)
-    acked: set[int] = field(default_factory=set)
-    deliveries: int = 0
-    again: int = 0
-    given_up: bool = False
-    sought: bool = False
 
 
 class Acks:
@@ -125,7 +51,7 @@ class Acks:
         self._heard: set[Name] = set()
         self._seen: dict[str, dict[str, dict[str, Subscription]]] = {}
         self._behind: set[str] = set()
-        self._written: dict[tuple[str, str, Position], int] = {}
+        self._written: dict[tuple[str, str, Position], set[int]] = {}
         self._seeking: tuple[Consumer, Subscription, set[int]] | None = None
 
     # ------------------------------------------------------------------------------------------------------- questions
@@ -454,13 +380,17 @@ class Acks:
                     creation.durable = True
 
     def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, subscription: str) -> None:
-        """An update moves cursors to where its writer's is: also over what was sought back before it was written."""
+        """An update moves cursors to where its writer's was: also over what was sought back before, or since.
+
+        (A seek in another cluster does not move a cursor back, in snapshot mode.) An update lies in front of the marker of any
+        seek that it does not know, and a seek is answered behind that: so what it may tell counts still, or is `undone`.
+        """
         if not entry.origin:
-            self._written[cluster.name, topic, entry.position] = len(self._written)
+            truth = self.get((cluster.name, topic, subscription))
+            self._written[cluster.name, topic, entry.position] = truth.may | truth.undone
         else:
-            writer = self.of.get((entry.origin, topic, subscription))
-            if writer is not None:
-                self.get((cluster.name, topic, subscription)).may |= writer.may
+            told = self._written.get((entry.origin, topic, entry.source), set())
+            self.get((cluster.name, topic, subscription)).may |= told
 
     def delivered(self, consumer: Consumer, uids: set[int]) -> None:
         """A consumer was given messages."""

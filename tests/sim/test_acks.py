@@ -1,0 +1,51 @@
+"""The world's memory of acknowledgements: what an update of snapshot mode may tell is what its writer knew when it wrote it."""
+
+from magnetar.core.ids import Position
+from magnetar.sim.world import World
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire.markers import Update, build_marker
+
+AT = Position(7, 0)
+
+
+def _update(position: Position, origin: str = "") -> StoredEntry:
+    """As a disk has it: in the writer's log, or in that of a cluster that a link brought it to."""
+    data = build_marker(Update("s", {}), 0)
+    return StoredEntry(*position, EntryFlags.MARKER, 1, 0, 0, origin, 5 if origin else 0, -1, AT, data)
+
+
+def _world() -> tuple[World, str]:
+    world = World(3, "snapshot")
+    return world, world.topics[0]
+
+
+def test_what_was_sought_back_after_an_update_was_written_may_still_be_told_by_it() -> None:
+    """Seed 524: b sought to the end, wrote an update, and sought back; a got the update when all that was over."""
+    world, topic = _world()
+    writer, reader = world.clusters["b"], world.clusters["a"]
+    truth = world.acks.get(("b", topic, "s"))
+    truth.may = {23, 24}
+    world.acks.marker(writer, topic, _update(AT))
+    truth.may = set()
+    world.acks.marker(reader, topic, _update(Position(9, 4), "b"))
+    assert world.acks.get(("a", topic, "s")).may == {23, 24}
+
+
+def test_an_update_on_its_way_to_the_disk_when_the_seek_came_counts_too() -> None:
+    world, topic = _world()
+    truth = world.acks.get(("b", topic, "s"))
+    truth.undone = {23}
+    world.acks.marker(world.clusters["b"], topic, _update(AT))
+    world.acks.marker(world.clusters["a"], topic, _update(Position(9, 4), "b"))
+    assert world.acks.get(("a", topic, "s")).may == {23}
+
+
+def test_what_was_acknowledged_after_an_update_was_written_is_not_told_by_it() -> None:
+    """Else whatever the writer knows when its update arrives would pass for told: a machine that invents would go unseen."""
+    world, topic = _world()
+    truth = world.acks.get(("b", topic, "s"))
+    truth.may = {1}
+    world.acks.marker(world.clusters["b"], topic, _update(AT))
+    truth.may = {1, 2}
+    world.acks.marker(world.clusters["a"], topic, _update(Position(9, 4), "b"))
+    assert world.acks.get(("a", topic, "s")).may == {1}
