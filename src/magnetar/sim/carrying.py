@@ -95,7 +95,17 @@ class Peer:
 
 @dataclass(slots=True)
 class Range:
-    """What one task has to carry."""
+    """What one task has to carry.
+
+    Attributes:
+        topic, incarnation, uuid, gen: of what life of which topic.
+        c, s: the cursor that it goes on from; not confirmed yet when it was planned behind another range.
+        before: that range, until it is confirmed.
+        done: an attempt carried all of it, and every entry is confirmed.
+        frames: what is sent, in pieces: what each comes after, and its entries.
+        end: everything at or below is settled when all is confirmed.
+        read, response, data: what the source answered.
+    """
 
     topic: str
     incarnation: int
@@ -108,6 +118,15 @@ class Range:
     read: bool = False
     response: pb.CommandGeoReadResponse = field(default_factory=pb.CommandGeoReadResponse)
     data: list[bytes] = field(default_factory=list)
+    before: "Range | None" = None
+    done: bool = False
+
+    @property
+    def founded(self) -> bool:
+        """Whether all in front of it is confirmed. The chain shows that of whatever is sent; nothing shows it of a range of
+        which nothing is, and its commit would settle what the destination may never have got.
+        """
+        return bool(self.frames) or self.before is None or self.before.done
 
     @property
     def sent_last(self) -> Position:
@@ -213,6 +232,10 @@ class Task:
         whole = not trouble and self._at == len(work.frames) and not self._flying
         c = work.end if whole else self._confirmed
         s = work.sent_last if whole else self._confirmed
+        if whole and not work.founded:
+            whole, trouble, c = False, "nothing to send, and what is in front of it is not confirmed", None
+        if whole:
+            work.done, work.before = True, None
         self._link.ended(self, trouble)
         if (
             trouble != "died"

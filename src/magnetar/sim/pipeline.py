@@ -291,7 +291,7 @@ class Link:
             c, s = before.end, before.sent_last
         if c >= place(state.last) or self._from is None:
             return
-        work = Range(name, state.incarnation, self._uuid, state.cursor.gen, c, s)
+        work = Range(name, state.incarnation, self._uuid, state.cursor.gen, c, s, before=before)
         task = Task(self, work)
         self.tasks.append(task)
         self._planned[name] = work
