@@ -82,6 +82,7 @@ class Limits:
     unacked_messages_per_subscription_max: int = 200_000
     cursor_ranges_max: int = 10_000
     redeliveries_max: int = 100_000
+    delayed_messages_max: int = 4_000_000
 
 
 @dataclass

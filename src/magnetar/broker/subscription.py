@@ -65,6 +65,10 @@ class SubscriptionConfig(Protocol):
     def redeliveries_max(self) -> int:
         """Entries whose redeliveries are counted."""
 
+    @property
+    def delayed_messages_max(self) -> int:
+        """Entries remembered until their time."""
+
 
 class Subscription(AckedSubscription):
     """One subscription of one topic.
@@ -120,6 +124,7 @@ class Subscription(AckedSubscription):
             unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
             unacked_per_subscription_max=config.unacked_messages_per_subscription_max or _UNLIMITED,
             redeliveries_max=config.redeliveries_max,
+            delayed_entries_max=config.delayed_messages_max,
         )
         self._around = Surroundings(outbox, log, cursor, topic, name, partition, limits)
         self._dispatcher: Dispatcher = Exclusive(self._around)

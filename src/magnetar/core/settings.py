@@ -333,6 +333,9 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Back-pressure on a whole subscription; 0 for none. Pulsar's default."""
     redeliveries_max: Count = 100_000
     """A ceiling on message ids waiting for redelivery per subscription; beyond it the subscription rereads."""
+    delayed_messages_max: Count = 4_000_000
+    """Back-pressure: delayed messages that a subscription remembers until their time, 22 bytes each; what is behind them
+    waits until some are due."""
 
     link_read_bytes_max: Bytes = 8 * MIB
     """A ceiling on one answer to a link's read."""

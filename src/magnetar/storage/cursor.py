@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import LATEST, NONE, Position
 from magnetar.storage.entries import EntryFlags
-from magnetar.storage.positions import PositionSet, runs_of
+from magnetar.storage.positions import PositionSet
 
 RUNS_STORED_MAX: Final = 200_000
 """Ceiling on the stored runs of individually acknowledged entries, as Pulsar's managedLedgerMaxUnackedRangesToPersist.
@@ -393,14 +393,13 @@ class Cursor:
         kept: list[tuple[int, BitMap]] = []
         room = runs_max
         for ledger, entries in ordered:
-            low = BitMap()
-            for first, last in runs_of(entries):
-                if room == 0:
-                    break
-                low.add_range(first, last + 1)
-                room -= 1
-            if low:
-                kept.append((ledger, low))
+            if room == 0:
+                break
+            starts = entries - entries.shift(1)
+            # By select and cut: a loop over so many runs would hold up the broker at each commit.
+            low = entries & BitMap(range(starts[room])) if len(starts) > room else entries
+            room -= min(room, len(starts))
+            kept.append((ledger, low))
         return kept, total - runs_max
 
     # ------------------------------------------------------------------------------------------------------ internal

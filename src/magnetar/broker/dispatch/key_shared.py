@@ -166,12 +166,14 @@ class KeyShared(MultipleConsumers):
                 del self._slots[position]
                 self._unwait(slot, 0)
                 self.refetch.drop(position)
-        for position in [position for position in self._slots if position <= mark_delete]:
-            del self._slots[position]  # delayed ones
 
-    def not_delayed(self, position: Position) -> None:
-        """A delayed entry was acknowledged before its time."""
-        self._slots.pop(position, None)
+    def due_room(self) -> int:
+        """As much as may wait altogether: what waits for a slow consumer must not hold up the others' entries."""
+        return self.around.limits.look_ahead_entries_max - self._waiting_count
+
+    def came_due(self, position: Position, tag: int) -> None:
+        """A delayed entry has to be sent; its slot was kept with it."""
+        self._slots[position] = tag
 
     def forget_all(self) -> None:
         """Nothing is to be sent."""
@@ -266,10 +268,7 @@ class KeyShared(MultipleConsumers):
 
     def hold_back(self, entry: StoredEntry) -> bool:
         """Whether a delayed entry has to wait; its slot is remembered with it."""
-        held = super().hold_back(entry)
-        if held:
-            self._slots[entry.position] = self.slot_of_entry(entry)
-        return held
+        return self.delayed.hold_back(entry, self.slot_of_entry)
 
     # ------------------------------------------------------------------------------------------------------ watching
 

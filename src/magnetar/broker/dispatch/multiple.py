@@ -17,7 +17,7 @@ from typing import Any
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
-from magnetar.broker.dispatch.delayed import DELAYED, Delayed
+from magnetar.broker.dispatch.delayed import DELAYED, EVER_MS, Delayed
 from magnetar.broker.dispatch.refetch import Refetch
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Note, Send
@@ -27,6 +27,13 @@ from magnetar.storage.positions import PositionSet
 
 DELAYED_OR_MARKER = DELAYED | MARKER
 
+DUE_WAITING_MAX = 1_000
+"""Entries whose time has come are taken out of the delayed ones by so many, in order of their times: the rest stays packed
+until there is somebody who takes them."""
+
+PASSED_OVER_MAX = 2_000
+"""New entries that one event passes over because they are delayed, acknowledged or markers; the next event goes on."""
+
 
 class MultipleConsumers(Dispatcher):
     """The base of the policies with several active consumers."""
@@ -34,7 +41,7 @@ class MultipleConsumers(Dispatcher):
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings)
         self.redeliveries: dict[Position, int] = {}
-        self.delayed = Delayed(surroundings.outbox, self._take_due)
+        self.delayed = Delayed(surroundings.outbox, self.dispatch)
         self.refetch = Refetch(surroundings, self.is_waiting, self.lost, self.dispatch)
         self.unacked = 0
         self.blocked = False
@@ -42,6 +49,7 @@ class MultipleConsumers(Dispatcher):
         self._turns: list[int] = []
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._told_redeliveries = False
+        self._told_delayed = False
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -79,8 +87,8 @@ class MultipleConsumers(Dispatcher):
     def consumers_changed(self) -> None:
         """Consumers came or went."""
 
-    def not_delayed(self, position: Position) -> None:
-        """A delayed entry was acknowledged before its time."""
+    def came_due(self, position: Position, tag: int) -> None:
+        """A delayed entry has to be sent; `tag` is what `hold_back` kept with it."""
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
@@ -159,22 +167,44 @@ class MultipleConsumers(Dispatcher):
         """Send what can be sent now, in one effect per consumer."""
         if self.closed or self.around.held or not self.consumers or self.blocked or self.throttled():
             return
+        more = bool(self.delayed) and self._admit_due()
         self.send_ready()
         buffers, self._buffers = self._buffers, {}
         for consumer, parts in buffers.items():
             self.around.outbox.put(Send(consumer.connection, parts))
+        if more and self.due_room() > 0:
+            self.dispatch_again()
+
+    def due_room(self) -> int:
+        """How many entries whose time has come may be among those to be sent, beside those that are."""
+        return DUE_WAITING_MAX - self.waiting_count()
+
+    def _admit_due(self) -> bool:
+        """Take as many of the delayed entries whose time has come as there is room for; whether more are due."""
+        up_to_ms = self.around.outbox.now_ms if self.around.delays else EVER_MS
+        room = min(self.due_room(), DUE_WAITING_MAX)
+        if room > 0 and self.delayed.is_due(up_to_ms):
+            due = []
+            for position, tag in self.delayed.take(up_to_ms, room):
+                if not self.around.cursor.is_acked(position):
+                    self.came_due(position, tag)
+                    due.append(position)
+            self.to_send_again(due)
+        return self.delayed.is_due(up_to_ms)
 
     def take_new(self, entries_max: int, messages_max: int, bytes_max: int) -> list[StoredEntry]:
         """The next new entries that are not acknowledged, no markers and not delayed; they count as taken.
 
         The last one may go over `messages_max`. None: nothing is at hand, or as much is delayed as may be remembered.
         """
+        passed_over = 0
         while len(self.delayed) < self.around.limits.delayed_entries_max:
             entries = self.reading.peek(entries_max, bytes_max)
             if not entries:
                 return []
             entries = first_messages(entries, messages_max)
             self.reading.take(entries, len(entries))
+            passed_over += len(entries)
             acked = self.around.cursor.acked
             if acked:
                 entries = [entry for entry in entries if (entry.ledger, entry.entry) not in acked]
@@ -185,7 +215,22 @@ class MultipleConsumers(Dispatcher):
                 entries = [entry for entry in entries if not self._left_out(entry)]
             if entries:
                 return entries
+            if passed_over >= PASSED_OVER_MAX:
+                self.dispatch_again()
+                return []
+        self._tell_delayed()
         return []
+
+    def _tell_delayed(self) -> None:
+        if not self._told_delayed:
+            self._told_delayed = True
+            self.around.outbox.put(
+                Note(
+                    "warning",
+                    f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
+                    "them is read when some of them are due",
+                )
+            )
 
     def _left_out(self, entry: StoredEntry) -> bool:
         if entry.flags & MARKER:
@@ -298,6 +343,8 @@ class MultipleConsumers(Dispatcher):
 
     def _forget_below(self) -> None:
         mark_delete = self.around.cursor.mark_delete
+        if mark_delete >= self.reading.after:
+            self.delayed.clear()  # nothing that was read is left
         for consumer in self.consumers:
             for position in [position for position in consumer.pending if position <= mark_delete]:
                 self._release(consumer, position)
@@ -335,8 +382,6 @@ class MultipleConsumers(Dispatcher):
         for consumer in self.consumers:
             consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
         self.blocked = self.unacked >= limits.unacked_per_subscription_max
-        if not self.around.delays:
-            self._send_due(self.delayed.take_all())
         self.dispatch()
 
     # ---------------------------------------------------------------------------------------------------- redelivery
@@ -371,19 +416,6 @@ class MultipleConsumers(Dispatcher):
                     "(redeliveries_max); their consumers see a redelivery count of 0",
                 )
             )
-
-    def _take_due(self) -> None:
-        self._send_due(self.delayed.take_due())
-        self.dispatch()
-
-    def _send_due(self, positions: list[Position]) -> None:
-        due = []
-        for position in positions:
-            if self.around.cursor.is_acked(position):
-                self.not_delayed(position)
-            else:
-                due.append(position)
-        self.to_send_again(due)
 
     def lost(self, position: Position) -> None:
         """An entry that was to be sent again exists no more."""

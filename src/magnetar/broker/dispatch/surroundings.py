@@ -38,7 +38,7 @@ class Limits:
             read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
         read_entries_max: of one read from disk; a round number above what clients ask for at a time (1,000 permits).
         delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
-            until some are due. About 100 bytes each.
+            until some are due. 22 bytes each: 88 MiB for four millions.
         redeliveries_max: entries whose redeliveries are counted, per subscription; of more the count stays 0. About 150
             bytes each.
         look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others go
@@ -53,7 +53,7 @@ class Limits:
     dispatch_bytes_max: int = 4 * 1024 * 1024
     read_bytes_max: int = 1024 * 1024
     read_entries_max: int = 1_000
-    delayed_entries_max: int = 100_000
+    delayed_entries_max: int = 4_000_000
     redeliveries_max: int = 100_000
     look_ahead_entries_max: int = 20_000
     look_ahead_bytes_max: int = 8 * 1024 * 1024
