@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 
 ON = '[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n'
 N = "/admin/v2/namespaces"
+KEPT = "persistent://gone/one/kept"
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +111,8 @@ def count(broker: BrokerProcess, path: str) -> int:
 
 def test_topic_policies_follow(world: World) -> None:
     make(world, "acme2/t")
-    for name in "ab":
-        world[name].rest("PUT", "/admin/v2/persistent/acme2/t/one")
+    world["a"].rest("PUT", "/admin/v2/persistent/acme2/t/one")
+    eventually(lambda: "persistent://acme2/t/one" in world["b"].rest("GET", "/admin/v2/persistent/acme2/t"))
     world["a"].rest("POST", "/admin/v2/persistent/acme2/t/one/maxConsumers", 7)
     eventually(lambda: world["b"].rest("GET", "/admin/v2/persistent/acme2/t/one/maxConsumers") == 7)
 
@@ -194,9 +195,14 @@ def test_deleted_elsewhere_while_a_cluster_was_away(world: World) -> None:
     """Its topics keep what they need; when they are deleted by name, the tenant goes here too. An emptied cluster joins."""
     make(world, "gone/one")
     make(world, "gone/two")
-    world["c"].rest("PUT", "/admin/v2/persistent/gone/one/kept")
+    kept = "/admin/v2/persistent/gone/one/kept"
+    world["c"].rest("PUT", kept)
+    # Links make a topic in the other clusters as soon as they look at it, also an empty one.
+    eventually(lambda: all(KEPT in world[name].rest("GET", "/admin/v2/persistent/gone/one") for name in "ab"))
     eventually(lambda: agree(world))
     world["c"].kill()
+    for name in "ab":
+        world[name].rest("DELETE", kept)
     for path in (f"{N}/gone/one", f"{N}/gone/two", "/admin/v2/tenants/gone"):
         world["a"].rest("DELETE", path)
     eventually(lambda: policies(world["b"], "gone/one") is None)
@@ -206,7 +212,7 @@ def test_deleted_elsewhere_while_a_cluster_was_away(world: World) -> None:
     assert set(state["kept"]) == {"namespaces/gone/one", "tenants/gone"}
     assert policies(world["c"], "gone/one") is not None
     eventually(lambda: agree(world))
-    world["c"].rest("DELETE", "/admin/v2/persistent/gone/one/kept")
+    world["c"].rest("DELETE", kept)
     eventually(lambda: "gone" not in world["c"].rest("GET", "/admin/v2/tenants"))
     empty(world, "c")
     eventually(lambda: policies(world["c"], "acme/orders"), within_s=90)

@@ -70,7 +70,7 @@ class Namespaces(Tenancy):
         self.tenant(namespace.tenant)
         if namespace in self._namespaces:
             raise Conflict(f"namespace {namespace} exists already")
-        if len(self._namespaces_of(namespace.tenant)) >= NAMESPACES_PER_TENANT_MAX:
+        if self._namespace_count(namespace.tenant) >= NAMESPACES_PER_TENANT_MAX:
             raise PreconditionFailed(
                 f"tenant {namespace.tenant} has {NAMESPACES_PER_TENANT_MAX} namespaces, the most allowed"
             )

@@ -39,6 +39,7 @@ class Tables:
         self._clusters: dict[str, ClusterData] = {}
         self._tenants: dict[str, TenantInfo] = {}
         self._namespaces: dict[NamespaceName, Policies] = {}
+        self._by_tenant: dict[str, set[NamespaceName]] = {}
         self._partitions = Partitions()
         self._topic_policies = TopicPolicyTable()
         self.permissions = PermissionTable()
@@ -100,7 +101,9 @@ class Tables:
             self._tenants[key.removeprefix(TENANT_PREFIX)] = _decode(key, value, TenantInfo)
         elif key.startswith(NAMESPACE_PREFIX):
             tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
-            self._namespaces[NamespaceName(tenant, local)] = _decode(key, value, Policies)
+            namespace = NamespaceName(tenant, local)
+            self._namespaces[namespace] = _decode(key, value, Policies)
+            self._by_tenant.setdefault(tenant, set()).add(namespace)
         elif not self._topic_policies.put(key, value) and not self.permissions.put(key, value):
             self._partitions.put(key, value)
 
@@ -113,6 +116,7 @@ class Tables:
         elif key.startswith(NAMESPACE_PREFIX):
             tenant, _, local = key.removeprefix(NAMESPACE_PREFIX).partition("/")
             self._namespaces.pop(NamespaceName(tenant, local), None)
+            self._by_tenant.get(tenant, set()).discard(NamespaceName(tenant, local))
         else:
             self._partitions.delete(key)
             self._topic_policies.delete(key)

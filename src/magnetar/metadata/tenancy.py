@@ -174,4 +174,7 @@ class Tenancy(Tables):
         return Change(deletes=(tenant_key(name),))
 
     def _namespaces_of(self, tenant: str) -> list[NamespaceName]:
-        return sorted(namespace for namespace in self._namespaces if namespace.tenant == tenant)
+        return sorted(self._by_tenant.get(tenant, ()))
+
+    def _namespace_count(self, tenant: str) -> int:
+        return len(self._by_tenant.get(tenant, ()))
