@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 PROCESSES ?= 2
 BENCH_ARGS ?=
 
-.PHONY: help setup demo test check bench sim worlds soak docs proto lock clean
+.PHONY: help setup demo test clients check bench sim worlds soak docs proto lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ demo: setup ## The main job: real flights through three clusters (a slice, about
 
 test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+clients: setup ## Official clients of other languages (Go, Java, Node.js): built and tried; skips what cannot be built here
+	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rule, generated files
 	$(PY) -m ruff check .

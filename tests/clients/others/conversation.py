@@ -1,0 +1,153 @@
+"""Official clients of other languages, each a small program that obeys commands.
+
+A command is one line of JSON with `op` and what belongs to it; each is answered by one line (`stream` by two). Of a
+published message the payload is its number in decimal digits, filled up with dots to `size` bytes; its key is
+`key-{number % 7}`, and the property `number` is the number again.
+
+    publish      topic, from, count, size, batch, chunk, compression: publishes, answers when all have a receipt
+    subscribe    topic, subscription, type: opens the one consumer (from the earliest message), closing another before
+    consume      count, acknowledge ("individual", "cumulative", "negative" or ""): receives so many, answers them
+    seek         the consumer goes to the earliest message
+    read         topic: a reader's messages from the earliest to the last
+    stream       as publish, while the consumer consumes and acknowledges: {"half": true} half way, then what came
+    unsubscribe  removes the consumer's subscription
+"""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+BUILT: Final = HERE.parents[2] / ".cache" / "clients"
+"""Where the programs are built: a folder git does not see, kept so that only the first run takes minutes."""
+ANSWER_S: Final = 120
+BUILD_S: Final = 900
+"""Deadlines, not waits. A first build fetches and compiles some hundred packages."""
+
+
+class Missing(Exception):
+    """A toolchain, or what it needs, is not on this machine: the reason, in one line."""
+
+
+def run(command: list[str], folder: Path) -> None:
+    """A step of a build.
+
+    Raises:
+        Missing: it failed; with the last line of what it said.
+    """
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["nothing was said"]
+        errors = [line for line in said if "error" in line.lower()] or said
+        raise Missing(f"{' '.join(command[:3])} failed: {errors[0].strip()[:200]}")
+
+
+def tool(name: str) -> str:
+    """A program on the path."""
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"{name} is not installed")
+    return found
+
+
+def prepared(language: str) -> Path:
+    """A folder with the language's sources, to build in."""
+    folder = BUILT / language
+    shutil.copytree(HERE / language, folder, dirs_exist_ok=True)
+    return folder
+
+
+def build_go() -> list[str]:
+    """The Go client: compiled from its modules."""
+    go = tool("go")
+    folder = prepared("go")
+    run([go, "build", "-o", "client", "."], folder)
+    return [str(folder / "client")]
+
+
+def build_java() -> list[str]:
+    """The Java client: jars by Maven, one class compiled against them."""
+    maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
+    folder = prepared("java")
+    run([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
+    run([compiler, "-cp", "lib/*", "-d", "classes", "Main.java"], folder)
+    return [
+        java,
+        "-Xmx256m",
+        "-Dorg.slf4j.simpleLogger.logFile=System.err",
+        "-cp",
+        f"{folder}/classes:{folder}/lib/*",
+        "Main",
+    ]
+
+
+def build_node() -> list[str]:
+    """The Node.js client: a package with a native part, which is fetched built, or built against an installed C++ client."""
+    node, npm = tool("node"), tool("npm")
+    folder = prepared("node")
+    if not (folder / "node_modules" / "pulsar-client" / "lib" / "binding" / "pulsar.node").exists():
+        run([npm, "install", "--no-audit", "--no-fund"], folder)
+    return [node, str(folder / "main.js")]
+
+
+BUILDS: Final[dict[str, Callable[[], list[str]]]] = {"go": build_go, "java": build_java, "node": build_node}
+
+
+class Conversation:
+    """One running program.
+
+    Args:
+        command: how it starts; the broker's address is added.
+        url: the broker's `pulsar://` address.
+        log: where its standard error goes.
+    """
+
+    def __init__(self, command: list[str], url: str, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*command, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=os.environ, bufsize=0
+            )
+        self.rest = b""
+
+    def tell(self, op: str, **what: Any) -> None:
+        """Send a command."""
+        defaults = {"topic": "", "subscription": "", "type": "Shared", "compression": "", "acknowledge": "", "from": 0}
+        defaults |= {"count": 0, "size": 20, "batch": False, "chunk": False}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(defaults | {"op": op} | what).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any]:
+        """The next answer; an AssertionError with the program's log when it is an error or does not come."""
+        assert self.process.stdout is not None
+        while b"\n" not in self.rest:
+            ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_S)
+            more = os.read(self.process.stdout.fileno(), 1 << 20) if ready else b""
+            if not more:
+                raise AssertionError(f"no answer of {self.process.args}:\n{self.log.read_text()[-3000:]}")
+            self.rest += more
+        line, self.rest = self.rest.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        assert "error" not in answer, f"{answer['error']}\n{self.log.read_text()[-3000:]}"
+        return answer
+
+    def ask(self, op: str, **what: Any) -> dict[str, Any]:
+        """A command and its answer."""
+        self.tell(op, **what)
+        return self.hear()
+
+    def close(self) -> None:
+        """End the program."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
