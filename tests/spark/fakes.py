@@ -111,6 +111,7 @@ class FakeCluster:
         self.reads = 0
         self.commits = 0
         self.append_hook: Callable[[pb.CommandGeoAppend], None] | None = None
+        self.serving = threading.local()  # `peer`: whose request this thread answers
         self._server: socketserver.ThreadingTCPServer | None = None
         self._connections: set[socket.socket] = set()
         self.port = 0
@@ -154,7 +155,9 @@ class FakeCluster:
 
     def _serve(self, connection: socket.socket) -> None:
         self._connections.add(connection)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # it is gone already
+            self.serving.peer = connection.getpeername()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = FrameDecoder(64 << 20)
         linked = False
         sending = threading.Lock()
@@ -438,8 +441,8 @@ def wire(position: Position) -> pb.GeoPosition:
     return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 20.0, what: str = "condition") -> None:
-    """Wait for something that happens in other threads and processes."""
+def eventually(condition: Callable[[], bool], timeout: float = 60.0, what: str = "condition") -> None:
+    """Wait for something that happens in other threads and processes; the deadline only ends what hangs."""
     until = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > until:

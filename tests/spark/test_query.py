@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,35 +140,67 @@ def test_one_blocked_topic_leaves_the_others_alone_and_heals(clusters: Start, pi
     eventually(lambda: a.topics[bad].cursors["b"].blocked == "", what="told to the source")
 
 
+def sender(cluster: FakeCluster) -> psutil.Process:
+    """The process whose request this thread of the cluster answers."""
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            if any(held.laddr == cluster.serving.peer for held in one.net_connections("tcp")):
+                return one
+    raise AssertionError("nobody holds the other end of this connection")
+
+
+def kill_senders(cluster: FakeCluster, kills: int) -> list[int]:
+    """The next ones to append die with their request on its way, one at a time; the list grows with each."""
+    killed: list[int] = []
+
+    def kill(_: Any) -> None:
+        if len(killed) < kills:
+            victim = sender(cluster)
+            victim.kill()
+            killed.append(victim.pid)
+
+    cluster.append_hook = kill
+    return killed
+
+
 def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline: Pipe) -> None:
+    """One worker: what Spark has idle besides is alive, so that exactly one attempt at the task fails."""
     a, b = clusters("a", "b")
     a.create(T, links=("b",))
     publish(a, 5)
     running = pipeline(a, b, links=("a:b",))
     eventually(arrived(b, a, 5))
-    killed: list[int] = []
-
-    def command_line(process: psutil.Process) -> list[str]:
-        try:
-            return process.cmdline()
-        except psutil.Error:  # it ended meanwhile
-            return []
-
-    def kill_once(_: Any) -> None:
-        if not killed:
-            everything = psutil.Process().children(recursive=True)
-            workers = [one for one in everything if command_line(one)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
-            daemons = {one.ppid() for one in workers}
-            for one in workers:
-                if one.pid not in daemons:
-                    killed.append(one.pid)
-                    one.kill()
-
-    b.append_hook = kill_once
+    (query,) = running.queries.running.values()
+    killed = kill_senders(b, 1)
     publish(a, 50, start=5)
-    eventually(lambda: bool(killed), what="a worker was killed")
-    eventually(arrived(b, a, 55), 40, what="the task ran again")
-    assert all(query.isActive for query in running.queries.running.values())
+    # C stands there only when a task came to its end and its batch was committed.
+    eventually(
+        lambda: not query.isActive or (arrived(b, a, 55)() and a.topics[T].cursors["b"].c == a.topics[T].last),
+        what="the task ran again, or the query ended",
+    )
+    assert query.isActive, query.exception()
+    assert (len(killed), running.lines) == (1, [])
+
+
+def test_workers_killed_more_often_than_spark_tries(clusters: Start, pipeline: Pipe) -> None:
+    """The query ends with its fourth failure, the pipeline starts it again, and nothing is there twice."""
+    a, b = clusters("a", "b")
+    a.create(T, links=("b",))
+    publish(a, 5)
+    running = pipeline(a, b, links=("a:b",))
+    eventually(arrived(b, a, 5))
+    (query,) = running.queries.running.values()
+    killed = kill_senders(b, 5)
+    publish(a, 50, start=5)
+
+    def whole() -> bool:
+        running.queries.tend()
+        return arrived(b, a, 55)() and a.topics[T].cursors["b"].c == a.topics[T].last
+
+    eventually(whole, what="a new query finished it")
+    assert len(killed) == 5
+    assert not query.isActive
+    assert [line for line in running.lines if "restarting" in line], running.lines
 
 
 def test_a_checkpoint_that_is_gone_costs_nothing(clusters: Start, pipeline: Pipe, tmp_path: Path) -> None:
