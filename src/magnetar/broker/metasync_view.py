@@ -40,10 +40,10 @@ class SyncView:
         self.stuck: dict[str, str] = {}
         self._pending: dict[int, Update] = {}
         self._untold: dict[str, None] = {}
-        self._publishing = self._reading = self._applying = self._starting = False
+        self._publishing = self._reading = self._applying = self._starting = self._gathering = False
         self._snapshot_due = self._hello = False
         self._snapshot_done: list[Callable[[MagnetarError | None], None]] = []
-        self._snapshot_ms = self._said_ms = self._said_digest = 0
+        self._snapshot_ms = self._said_ms = self._said_digest = self._told_ms = 0
         self._release_at: int | None = None
         self._making: set[str] = set()
         if not config.metadata_sync_topic:

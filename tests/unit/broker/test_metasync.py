@@ -71,6 +71,32 @@ def test_both_fields_survive_and_nothing_is_told_twice() -> None:
     assert told(c)["counters"]["told"] == before
 
 
+def test_the_first_of_many_changes_is_told_at_once_and_the_others_together() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    world.advance(3_000)
+    before, documents = told(a)["counters"], 50
+
+    def ask(name: str) -> None:
+        change = a.broker.resources.create_namespace(
+            NamespaceName("acme", name), Policies(replication_clusters=["a", "b"])
+        )
+        a.control.apply(change, lambda error: None)
+        world.work()
+
+    ask("first")
+    assert told(a)["counters"]["published"] == before["published"] + 1
+    for number in range(documents):
+        ask(f"n{number}")
+    world.advance(1_000)
+    after = told(a)["counters"]
+    assert after["told"] == before["told"] + 1 + documents
+    assert after["published"] <= before["published"] + 3
+    assert agree(world)
+    assert b.broker.resources.has_namespace(NamespaceName("acme", "n49"))
+
+
 def test_three_clusters_set_the_same_field_at_the_same_time() -> None:
     world = worlds()
     make(world["a"])
