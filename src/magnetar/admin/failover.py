@@ -15,8 +15,8 @@ from magnetar.admin.call import Call, position_of
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
 from magnetar.broker.failovers import Done, Step
-from magnetar.broker.fences import GRACE_MS
 from magnetar.broker.finals import RUNS_MAX
+from magnetar.broker.grace import GRACE_MS
 from magnetar.broker.waiting import WAIT_MS_MAX
 from magnetar.core.names import check_cluster
 from magnetar.metadata.errors import BadRequest
@@ -32,7 +32,8 @@ class Begin(Struct):
     Attributes:
         to: the target cluster.
         above: the latest failover that the target knows of (`token` or `given_up` of its state).
-        grace_ms: how long acknowledgements of what was sent are awaited.
+        grace_ms: how long acknowledgements of what was sent are awaited; longer, up to 10 s, while they come fast enough to be
+            all there by then.
     """
 
     to: str

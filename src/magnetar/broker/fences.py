@@ -1,7 +1,7 @@
 """The fences of a broker's subscriptions: planned failover as the broker sees it (`geo.failover` has the steps).
 
     fence       stored, then the subscription is held: consumers stay connected and get nothing more; what they were sent
-                may still be acknowledged. When all of it is, or after the grace period, the final state is written.
+                may still be acknowledged. When all of it is, or after a while (`broker.grace`), the final state is written.
     complete    stored, then the consumers are told: TOPIC_MIGRATED with the target's address, and CLOSE_CONSUMER, which
                 makes the client connect there at once. Whoever subscribes later gets success and then the same.
     activate    at the target, when it has merged the final state: stored, then it dispatches.
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note, Store
 from magnetar.broker.finals import FinalStates, Run, acknowledged_of, unacknowledged
+from magnetar.broker.grace import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.records import quote, unquote
+from magnetar.broker.redirecting import redirect
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.waiting import Waits
@@ -26,9 +28,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import Fence, Phase, Token
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
-from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.versions import may_push
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 FENCE_PREFIX: Final = "fences/"
 RETRY_MS: Final = 500
 """After a final state, or a fence, that could not be stored."""
-
-GRACE_MS: Final = 1_000
-"""Default of the grace period. Clients send acknowledgements at least every 100 ms; the rest is for the application, which
-has to work off what its client holds. It ends earlier when everything sent is acknowledged."""
-
-GRACE_MS_MAX: Final = 60_000
-"""A ceiling: so long nobody is served."""
-
-_TOPIC_MIGRATED: Final = 68
 
 Key = tuple[str, str]
 Done = Callable[[MagnetarError | None], None]
@@ -267,6 +258,22 @@ class Fences:
         elif fence.phase is Phase.FENCED and fence.final is None:
             self._write(key, fence, *found)
 
+    def _await_acknowledgements(self, key: Key, token: Token, window_ms: int, since_ms: int) -> None:
+        """Wait for a window, and for another one while that helps; `_go_on` ends it when all are there."""
+        found = self._found(*key)
+        before = found[1].in_flight() if found is not None else 0
+
+        def look(now_ms: int) -> None:
+            found, fence = self._found(*key), self.fence(*key)
+            if found is None or fence.phase is not Phase.FENCING or fence.token != token:
+                return
+            if worth_waiting(before, found[1].in_flight(), window_ms, now_ms - since_ms):
+                self._await_acknowledgements(key, token, window_ms, since_ms)
+            else:
+                self._drained(key, token)
+
+        self._broker.timer(self._outbox.now_ms + window_ms, look)
+
     def _drained(self, key: Key, token: Token) -> None:
         found = self._found(*key)
         if found is not None:
@@ -307,7 +314,7 @@ class Fences:
             text, name: topic or partition, and subscription.
             target: cluster.
             above: the latest failover that the target knows of.
-            grace_ms: how long acknowledgements of what was sent are awaited.
+            grace_ms: how long acknowledgements of what was sent are awaited (`broker.grace`).
             done: when it is fenced, durably.
 
         Raises:
@@ -337,7 +344,7 @@ class Fences:
         def begun(error: MagnetarError | None) -> None:
             fence = self.fence(*key)
             if error is None and fence.phase is Phase.FENCING:
-                self._broker.timer(self._outbox.now_ms + grace_ms, lambda _now: self._drained(key, fence.token))
+                self._await_acknowledgements(key, fence.token, grace_ms, self._outbox.now_ms)
             done(error)
 
         self._change(key, step, begun)
@@ -459,32 +466,14 @@ class Fences:
         command: pb.CommandSubscribe,
         done: Callable[[BrokerError | None], None],
     ) -> bool:
-        """Whether a subscription moved away: then its consumer-to-be is answered, and sent after it.
-
-        A client too old to be sent anywhere is refused, with the address in the reason.
-        """
+        """Whether a subscription moved away: then its consumer-to-be is answered, and sent after it."""
         if not self._fences:
             return False
         fence = self._fences.get((subscription.topic, subscription.name))
         if fence is None or fence.phase is not Phase.MOVED:
             return False
-        url = self._url(fence.target)
-        if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
-            session.send(
-                commands.success(command.request_id),
-                *commands.consumer_migrated(
-                    command.consumer_id, url, self._url_tls(fence.target), named=session.remembers_migration
-                ),
-            )
-            done(None)
-        else:
-            done(
-                BrokerError(
-                    ErrorCode.NOT_ALLOWED,
-                    f"subscription {subscription.name} of {subscription.topic} was moved to cluster {fence.target}: "
-                    f"connect to {url or 'it'}",
-                )
-            )
+        url, url_tls = self._url(fence.target), self._url_tls(fence.target)
+        redirect(session, subscription, command, done, target=fence.target, url=url, url_tls=url_tls)
         return True
 
     def validate(self) -> None:

@@ -73,7 +73,12 @@ def failover(
     ] = 30.0,
     grace_ms: Annotated[
         int,
-        typer.Option("--grace-ms", min=0, max=60_000, help="How long acknowledgements under way are awaited, at most."),
+        typer.Option(
+            "--grace-ms",
+            min=0,
+            max=60_000,
+            help="How long acknowledgements under way are awaited; while they come fast enough, up to 10 s.",
+        ),
     ] = 1_000,
     force: Annotated[
         bool,

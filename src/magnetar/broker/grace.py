@@ -1,0 +1,32 @@
+"""How long a fenced subscription waits for what its consumers hold: as long as that helps.
+
+A fixed time is wrong either way. An application that works off a full queue of its client on a busy machine needs more than
+one that has three messages in hand, and what it was not given the time for is delivered twice; one that acknowledges a message a
+minute, or none, would keep everybody waiting for nothing. So the grace period is a window that is repeated while the
+acknowledgements that came in it say that the rest will come in time.
+"""
+
+from typing import Final
+
+GRACE_MS: Final = 1_000
+"""Default of the window. Clients send acknowledgements at least every 100 ms; the rest is for the application, which has to
+work off what its client holds. It ends at once when everything sent is acknowledged."""
+
+GRACE_MS_MAX: Final = 60_000
+"""A ceiling on a window that is asked for: so long nobody is served."""
+
+GRACE_TOTAL_MS: Final = 10_000
+"""All windows together, for consumers that do acknowledge: a third of the time that `magnetar failover` takes by default."""
+
+
+def worth_waiting(before: int, left: int, window_ms: int, waited_ms: int) -> bool:
+    """Whether another window will see the last acknowledgement, at the pace of this one.
+
+    Args:
+        before: messages in the consumers' hands when the window began.
+        left: when it ended.
+        window_ms: its length.
+        waited_ms: since the fence.
+    """
+    came = before - left
+    return came > 0 and (GRACE_TOTAL_MS - waited_ms) * came >= left * window_ms
