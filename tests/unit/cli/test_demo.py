@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from magnetar.cli.demo import command, flights, report, schema, world
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.players import Consumer, Publisher
+from magnetar.cli.demo.reasons import KILLED, MOVED, judge
 from magnetar.cli.demo.screen import Plain, Quiet, screen
 from magnetar.cli.demo.script import Outcome
 from magnetar.cli.demo.staleness import Staleness
@@ -86,10 +87,10 @@ def test_what_was_decoded_is_judged_by_its_bytes() -> None:
 def test_departures_are_by_airport_in_scheduled_order() -> None:
     data = [HEAD, row("EWR", 2, 500), row("JFK", 1, 30), row("EWR", 1, 600), row("EWR", 2, 45), row("LGA", 1, 1, "NA")]
     found = flights.departures(data)
-    ages = ["old", "old", "new"]
+    ages = ["old", "new", "new"]
     told = [decoded(one, age) for one, age in zip(found["ewr"].payloads, ages, strict=True)]
     assert [one["row"] for one in told] == [2, 3, 0]
-    assert (found["ewr"].evolves_at, found["jfk"].evolves_at) == (2, None)
+    assert (found["ewr"].evolves_at, found["jfk"].evolves_at) == (1, None)
     assert found["lga"].keys == ["UA15"]
     (departure,) = (decoded(one, "old") for one in found["lga"].payloads)
     assert (departure["dep_time"], departure["sched_dep_time"], departure["dep_delay"]) == (None, 1, -4)
@@ -252,31 +253,63 @@ def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[int
     assert all(sum(value <= other for value in values) < share * len(values) for other in values if other < found)
 
 
-def test_only_what_the_other_cluster_had_not_been_told_may_come_again() -> None:
+HOLDERS = {1: {"jfk"}, 2: {"lga"}, 3: {"jfk"}, 9: {"jfk", "lga"}}
+"""Which cluster has which ledger; 9 was given by both."""
+
+
+def judged(
+    deliveries: list[tuple[int, int]], told: int | None = 2, redelivered: int = 0
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Reasons and what has none, of (flight, ledger) in the order of delivery."""
+    found, board = outcome({"jfk": [b"%d" % number for number in range(10)]})
+    consumer = Consumer("s", found.consumer, "pulsar://x", "t", board)
+    for flight, ledger in deliveries:
+        consumer.note(b"%d" % flight, ledger)
+    verdict = judge(
+        consumer.again,
+        consumer.acknowledged,
+        lambda ledger: frozenset(HOLDERS.get(ledger, ())),
+        first="jfk",
+        second="lga",
+        told=told,
+        redelivered=redelivered,
+    )
+    return dict(verdict.reasons), dict(verdict.strange)
+
+
+def test_what_the_other_cluster_had_not_been_told_when_a_broker_was_killed_may_come_again() -> None:
+    in_jfk = [(number, 1) for number in range(5)]
+    assert judged([*in_jfk, (2, 2), (3, 2), (4, 2), (5, 2)]) == ({KILLED: 3}, {})
+    assert judged([*in_jfk, (1, 2), (2, 2)]) == ({KILLED: 1}, {"whose acknowledgement lga had": 1})
+    assert judged([*in_jfk, (2, 2)], told=None) == ({}, {"in lga without any broker having been killed": 1})
+    # Both have a ledger of this number: it may have been either.
+    assert judged([*[(number, 9) for number in range(5)], (2, 2)]) == ({KILLED: 1}, {})
+
+
+def test_what_the_planned_move_reported_may_come_again_and_no_more() -> None:
+    there = [(0, 1), (1, 2), (2, 2), (3, 2)]
+    assert judged([*there, (2, 3), (3, 3)], redelivered=2) == ({MOVED: 2}, {})
+    assert judged([*there, (2, 3), (3, 3)], redelivered=1) == ({MOVED: 1}, {"more than the planned move reported": 1})
+    assert judged([*there, (2, 3)]) == ({}, {"more than the planned move reported": 1})
+    # Acknowledged in jfk after the way back, and again in lga: nobody was killed then.
+    assert judged([*there, (4, 3), (4, 2)]) == ({}, {"in lga after the way back": 1})
+
+
+def test_nothing_may_come_again_in_the_cluster_where_it_was_acknowledged() -> None:
+    assert judged([(0, 1), (0, 1), (1, 2), (1, 2), (2, 7), (2, 3)]) == (
+        {},
+        {
+            "first in jfk and again in jfk": 1,
+            "first in lga and again in lga": 1,
+            "first in nowhere and again in jfk": 1,
+        },
+    )
     found, board = outcome(PAYLOADS)
     consumer = Consumer("s", found.consumer, "pulsar://x", "t", board)
-    flights = PAYLOADS["jfk"] + PAYLOADS["ewr"]
-
-    def may_come_again() -> list[bool]:
-        return [consumer.may_come_again(one) for one in flights]
-
-    for place, one in enumerate(flights[:4]):
-        consumer.acknowledged[found.consumer.number_of[one]] = place
-    assert may_come_again() == [False] * 5
-    consumer.look_for_broker(True)  # nothing happened yet
-    consumer.broker_killed(told_elsewhere=2)
-    # From the third on; what the client still hands out of its queue is acknowledged to nobody.
-    assert may_come_again() == [False, False, True, True, False]
-    consumer.look_for_broker(True)  # the connection to the dead broker, not noticed yet
-    consumer.look_for_broker(False)
-    consumer.look_for_broker(True)
-    consumer.acknowledged[found.consumer.number_of[flights[4]]] = 4
-    # What was first delivered in the other cluster has no reason to come twice.
-    assert may_come_again() == [False, False, True, True, False]
-    assert not consumer.may_come_again(b"unknown")
-    found.consumer.arrive(b"j1", 1, explained=True)
-    found.consumer.arrive(b"j1", 1, explained=True)
-    assert (found.consumer.again, found.consumer.explained) == (1, 1)
+    consumer.note(b"unknown", 1)
+    consumer.note(b"j0", 1)
+    consumer.note(b"j0", 2)
+    assert (len(consumer.acknowledged), len(consumer.again)) == (1, 1)
 
 
 def test_staleness_is_from_the_first_cluster_that_shows_it_to_each_other() -> None:

@@ -131,7 +131,7 @@ def play(place: Path, options: Options) -> dict[str, Any]:
         return result
     console().print(table([report.shown(row) for row in result["links"]], report.LINK_COLUMNS, title="replication"))
     rows = [report.shown_schema(row) for row in result["schemas"]]
-    console().print(table(rows, report.SCHEMA_COLUMNS, title="schemas: one was evolved half way"))
+    console().print(table(rows, report.SCHEMA_COLUMNS, title="schemas: one was evolved on the way"))
     console().print(table(verified["clusters"], report.VERIFY_COLUMNS, title="magnetar verify"))
     for line in report.sentences(outcome):
         print_line(line)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.cli.demo import schema
 from magnetar.cli.demo.flights import Departures, age_at
+from magnetar.cli.demo.reasons import Again, Delivery, Flight
 from magnetar.cli.demo.tally import Board, Tally
 from magnetar.core.errors import MagnetarError
 
@@ -242,28 +243,10 @@ class Consumer(Player):
         super().__init__("consumer", url, topic, board, *others)
         self.subscription, self.tally = subscription, tally
         self.subscribed = threading.Event()
-        self.acknowledged: dict[tuple[str, int], int] = {}
-        """Flight -> how many were acknowledged before it."""
-        self._told_elsewhere: int | None = None
-        self._gone = False
-        self._arrived_there: int | None = None
-
-    def broker_killed(self, told_elsewhere: int) -> None:
-        """Remember how many acknowledgements the other cluster already had: only later ones may come again."""
-        self._told_elsewhere = told_elsewhere
-
-    def look_for_broker(self, connected: bool) -> None:
-        """Before a flight is taken: note when the client has arrived in the other cluster.
-
-        Until then it hands out what the dead broker had sent it and acknowledges into the void, for as long as its
-        queue lasts: on a busy machine that is well after the kill.
-        """
-        if self._told_elsewhere is None or self._arrived_there is not None:
-            return
-        if not connected:
-            self._gone = True
-        elif self._gone:
-            self._arrived_there = len(self.acknowledged)
+        self.acknowledged: dict[Flight, Delivery] = {}
+        """Flight -> its last delivery."""
+        self.again: list[Again] = []
+        """Deliveries of flights that were acknowledged before."""
 
     def play(self, connected: "pulsar.Client") -> None:
         """Receive and acknowledge until over."""
@@ -279,33 +262,23 @@ class Consumer(Player):
         )
         self.subscribed.set()
         while not self.over.is_set():
-            self.look_for_broker(consumer.is_connected())
             try:
                 message = consumer.receive(LISTEN_MS)
             except pulsar.Timeout:
                 continue
             payload = message.data()
-            self.tally.arrive(payload, message.publish_timestamp(), explained=self.may_come_again(payload))
+            self.tally.arrive(payload, message.publish_timestamp())
             look_inside(message, self.tally)
             consumer.acknowledge(message)
-            found = self.tally.number_of.get(payload)
-            if found is not None:
-                self.acknowledged.setdefault(found, len(self.acknowledged))
+            self.note(payload, message.message_id().ledger_id())
         consumer.close()
 
-    def may_come_again(self, payload: bytes) -> bool:
-        """Whether a flight's acknowledgement died with its broker: made there, and the other cluster had not heard of it."""
-        found = self.tally.number_of.get(payload)
-        place = None if found is None else self.acknowledged.get(found)
-        if place is None:
-            return False
-        if self._told_elsewhere is None:
-            self.tally.strange["acknowledged before any broker was killed"] += 1
-            return False
-        if place < self._told_elsewhere:
-            self.tally.strange["whose acknowledgement the other cluster had"] += 1
-            return False
-        if self._arrived_there is not None and place >= self._arrived_there:
-            self.tally.strange["first acknowledged in the other cluster, or after the way back"] += 1
-            return False
-        return True
+    def note(self, payload: bytes, ledger: int) -> None:
+        """Remember that a flight was acknowledged, and whether it had been before."""
+        flight = self.tally.number_of.get(payload)
+        if flight is None:
+            return
+        before = self.acknowledged.get(flight)
+        if before is not None:
+            self.again.append(Again(before, ledger))
+        self.acknowledged[flight] = Delivery(len(self.acknowledged), ledger)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.cli.common import size
+from magnetar.cli.demo.reasons import KILLED
 from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
@@ -85,6 +86,7 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
             "flights": outcome.consumer.arrived,
             "delivered_twice": outcome.consumer.again,
             "delivered_twice_explained": outcome.consumer.explained,
+            "delivered_twice_because": {told_reason(one): n for one, n in outcome.consumer.reasons.items()},
         },
         "subscription": {
             "staleness_p50_ms": percentile(outcome.staleness, 0.5),
@@ -116,16 +118,20 @@ def verify_faults(outcome: Outcome, verified: dict[str, Any]) -> list[str]:
     return lines
 
 
+def told_reason(reason: str) -> str:
+    """Why flights came twice, in words."""
+    if reason == KILLED:
+        return f"acknowledged in {CONSUMER_AT}, and {ELSEWHERE} had not been told when {CONSUMER_AT} was killed"
+    return f"sent to the consumer in {ELSEWHERE} and not acknowledged in time for the planned move"
+
+
 def sentences(outcome: Outcome) -> list[str]:
     """What the tables do not say."""
     published = ", ".join(f"{name} {count:,}" for name, count in outcome.published.items())
     consumer = outcome.consumer
     twice = f"{consumer.again:,} delivered twice"
-    if consumer.explained:
-        twice += (
-            f" ({consumer.explained:,}: acknowledged in {CONSUMER_AT}, and {ELSEWHERE} had not been told when "
-            f"{CONSUMER_AT} was killed)"
-        )
+    if consumer.reasons:
+        twice += f" ({'; '.join(f'{count:,}: {told_reason(reason)}' for reason, count in consumer.reasons.items())})"
     lines = [
         f"published: {published}; {sum(outcome.published.values()):,} in all",
         f"the consumer began in {CONSUMER_AT}, went on in {ELSEWHERE} and came back",

@@ -24,6 +24,7 @@ from magnetar.admin.client import AdminClient
 from magnetar.cli.demo import schema
 from magnetar.cli.demo.flights import Departures
 from magnetar.cli.demo.players import Consumer, Player, Publisher, Watcher
+from magnetar.cli.demo.reasons import judge
 from magnetar.cli.demo.screen import Screen
 from magnetar.cli.demo.staleness import Staleness
 from magnetar.cli.demo.tally import Board, Tally
@@ -42,8 +43,10 @@ CONSUMER_AT: Final = "jfk"
 ELSEWHERE: Final = "lga"
 """Where it goes on."""
 
-DOWN: Final = "lga"
-"""The destination that is down for a while."""
+DOWN: Final = "ewr"
+"""The destination that is down for a while. Neither of the consumer's: its client, which fled to ELSEWHERE, drops all its
+connections when that one goes down, also the one to the cluster its subscription was moved to; what it had acknowledged and
+not yet sent comes twice then."""
 
 PARTS: Final = (0.35, 0.6, 0.7, 0.8, 0.9, 1.0)
 """How much of the flights is published by the end of each part of the story."""
@@ -156,6 +159,7 @@ class Story:
         self._evolves = {airport: len(one) - one.evolves_at for airport, one in departures.items() if one.evolves_at}
         self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
         self._total = sum(flights.values())
+        self._told: int | None = None
         self._allowed = dict.fromkeys(flights, 0)
 
     def tell(self) -> Outcome:
@@ -175,6 +179,7 @@ class Story:
             self.settle()
         finally:
             self.dismiss()
+        self.judge()
         return self.outcome
 
     # -------------------------------------------------------------------------------------------------------- the parts
@@ -216,7 +221,7 @@ class Story:
         self._allow(share, *others)
         self._wait(lambda: self.consumer.tally.arrived >= enough, f"the consumer to have {enough:,} flights")
         # What the other cluster had been told by now cannot come again.
-        self.consumer.broker_killed(self.staleness.acknowledged[ELSEWHERE])
+        self._told = self.staleness.ask(ELSEWHERE) or 0
         self.world.brokers[CONSUMER_AT].kill()
         had = self.consumer.tally.arrived
         self.screen.step(f"broker {CONSUMER_AT} is killed (SIGKILL) under the consumer, which has {had:,} flights")
@@ -310,6 +315,24 @@ class Story:
         self.outcome.evolved = sum(self._evolves.values())
         self.outcome.versions = {cluster: self._versions(url) for cluster, url in self.world.admin_urls.items()}
         self.decode()
+
+    def judge(self) -> None:
+        """Find the reason of everything that the consumer got twice."""
+        path = f"/admin/v2/{TOPIC.replace('://', '/')}/internalStats"
+        ledgers = {
+            cluster: {int(one["ledgerId"]) for one in AdminClient(self.world.admin_urls[cluster]).get(path)["ledgers"]}
+            for cluster in (CONSUMER_AT, ELSEWHERE)
+        }
+        verdict = judge(
+            self.consumer.again,
+            self.consumer.acknowledged,
+            lambda ledger: frozenset(cluster for cluster, several in ledgers.items() if ledger in several),
+            first=CONSUMER_AT,
+            second=ELSEWHERE,
+            told=self._told,
+            redelivered=int(self.outcome.moved.get("redelivered", 0)),
+        )
+        self.outcome.consumer.reasons, self.outcome.consumer.strange = verdict.reasons, verdict.strange
 
     def decode(self) -> None:
         """Decode what everybody got, with the schema that the cluster's registry has under the number it came with."""

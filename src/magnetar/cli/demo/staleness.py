@@ -45,15 +45,19 @@ class Staleness(threading.Thread):
     def run(self) -> None:
         """Look until over; a cluster that is down shows nothing."""
         while not self.over.wait(PERIOD_S):
-            for cluster, client in self._clients.items():
-                try:
-                    rows = client.get(self._path)
-                except MagnetarError:
-                    continue
-                now_ms = time.time_ns() // 1_000_000
-                for row in rows:
-                    if row["subscription"] == self._subscription and "acknowledged" in row:
-                        self.see(cluster, int(row["acknowledged"]), now_ms)
+            for cluster in self._clients:
+                acknowledged = self.ask(cluster)
+                if acknowledged is not None:
+                    self.see(cluster, acknowledged, time.time_ns() // 1_000_000)
+
+    def ask(self, cluster: str) -> int | None:
+        """How many messages the subscription has acknowledged in a cluster; None when it does not answer, or has none."""
+        try:
+            rows = self._clients[cluster].get(self._path)
+        except MagnetarError:
+            return None
+        found = [row for row in rows if row["subscription"] == self._subscription and "acknowledged" in row]
+        return int(found[0]["acknowledged"]) if found else None
 
     def see(self, cluster: str, acknowledged: int, now_ms: int) -> None:
         """One cluster shows so many acknowledgements."""

@@ -46,12 +46,12 @@ class Link:
         self.seen = bytearray(self.flights)
         self.first_ms = array("q", bytes(8 * self.flights))
 
-    def arrive(self, number: int, size: int, published_ms: int, now_ms: int, calm: bool) -> bool:
-        """Note one delivery; whether it is the first of this flight."""
+    def arrive(self, number: int, size: int, published_ms: int, now_ms: int, calm: bool) -> None:
+        """Note one delivery."""
         if self.seen[number]:
             self.again += 1
             self.seen[number] = min(255, self.seen[number] + 1)
-            return False
+            return
         self.seen[number] = 1
         self.arrived += 1
         self.size += size
@@ -66,7 +66,6 @@ class Link:
             # Both times only grow along a link, so the union of [published, arrived] can be measured on the way.
             self.busy_ms += max(0, now_ms - max(published_ms, self.busy_until_ms))
             self.busy_until_ms = max(self.busy_until_ms, now_ms)
-        return True
 
     @property
     def missing(self) -> int:
@@ -96,8 +95,8 @@ class Tally:
         self.links = {origin: Link(count) for origin, count in flights.items()}
         self.unknown = 0
         """Messages that are no flight as published: altered or foreign."""
-        self.explained = 0
-        """Second deliveries with a reason; the observer says which."""
+        self.reasons: Counter[str] = Counter()
+        """Second deliveries by their reason (`reasons.judge`)."""
         self.versions: dict[int, list[tuple[str, int]]] = {}
         """Schema version in the observer's cluster -> the flights that came with it."""
         self.decoded: Counter[int] = Counter()
@@ -107,17 +106,16 @@ class Tally:
         self.undecoded = 0
         """Messages that could not be decoded to what was published."""
         self.strange: Counter[str] = Counter()
-        """Second deliveries without a reason, by where the first one was acknowledged; for whoever looks into it."""
+        """Second deliveries without a reason, by what is known of them; for whoever looks into it."""
         self.number_of = number_of
         self._board = board
 
-    def arrive(self, payload: bytes, published_ms: int, *, explained: bool = False) -> None:
+    def arrive(self, payload: bytes, published_ms: int) -> None:
         """Note one delivery.
 
         Args:
             payload: as received.
             published_ms: the publisher's clock, as the message says.
-            explained: whether a second delivery of it would have its reason.
         """
         found = self.number_of.get(payload)
         if found is None:
@@ -125,11 +123,7 @@ class Tally:
         else:
             origin, number = found
             now_ms = time.time_ns() // 1_000_000
-            first = self.links[origin].arrive(
-                number, len(payload), published_ms, now_ms, self._board.calm_at(published_ms)
-            )
-            if not first and explained:
-                self.explained += 1
+            self.links[origin].arrive(number, len(payload), published_ms, now_ms, self._board.calm_at(published_ms))
         self._board.moved()
 
     def came(self, version: int, payload: bytes) -> int:
@@ -164,6 +158,11 @@ class Tally:
     def again(self) -> int:
         """Deliveries beyond the first."""
         return sum(link.again for link in self.links.values())
+
+    @property
+    def explained(self) -> int:
+        """Deliveries beyond the first that have a reason."""
+        return self.reasons.total()
 
     @property
     def disorder(self) -> int:
