@@ -40,7 +40,7 @@ def run(folder: Path, script: str, shell: str) -> str:
 
 
 def test_from_zero_as_the_page_says(tmp_path: Path) -> None:
-    first, second = blocks("sh")
+    first, second, third = blocks("sh")
     assert "valid: role app" in run(tmp_path, first, "sh")
     ports = {number: str(free_port()) for number in ("6650", "6651", "8080", "8081")}
 
@@ -56,6 +56,7 @@ def test_from_zero_as_the_page_says(tmp_path: Path) -> None:
             broker.start()
         assert "app" in run(tmp_path, second, "sh")
         run(tmp_path, moved(blocks("python")[0]), "python")
+        assert "billing-app" in run(tmp_path, third, "sh")
     finally:
         for broker in brokers:
             broker.kill()

@@ -14,6 +14,7 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("GET", f"{A}/namespaces/a%20b/c/permissions", None, 412),
     ("POST", f"{N}/app", ACTIONS, 204),
     ("POST", f"{N}/cn%3Dapp%2Fsecond", '["replicate"]', 204),
+    ("POST", f"{N}/boss", '["admin"]', 204),
     ("POST", f"{N}/app", '["functions"]', 400),
     ("POST", f"{N}/app", "[]", 412),
     ("POST", f"{N}/{BAD}", ACTIONS, 412),
@@ -21,6 +22,22 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("DELETE", f"{N}/app", None, 204),
     ("DELETE", f"{N}/{BAD}", None, 412),
     ("DELETE", f"{A}/namespaces/{NS404}/permissions/app", None, 404),
+]
+
+_S = f"{N}/subscription"
+CASES += [
+    ("GET", _S, None, 200),
+    ("GET", f"{A}/namespaces/{NS404}/permissions/subscription", None, 404),
+    ("GET", f"{A}/namespaces/a%20b/c/permissions/subscription", None, 412),
+    ("POST", f"{_S}/billing", '["app", "cn=app/second"]', 204),
+    ("POST", f"{_S}/billing", "[]", 204),
+    ("POST", f"{_S}/billing", '"app"', 400),
+    ("POST", f"{_S}/billing", '[" me"]', 412),
+    ("POST", f"{_S}/a%0Ab", '["app"]', 412),
+    ("POST", f"{A}/namespaces/{NS404}/permissions/subscription/billing", '["app"]', 404),
+    ("DELETE", f"{N}/billing/app", None, 204),
+    ("DELETE", f"{N}/billing/nobody", None, 412),
+    ("DELETE", f"{A}/namespaces/{NS404}/permissions/billing/app", None, 404),
 ]
 
 for _domain in ("persistent", "non-persistent"):
@@ -42,3 +59,5 @@ async def prepare(world: World, method: str, path: str) -> None:
     """What a success of taking back needs."""
     if method == "DELETE" and path.endswith("/guarded/permissions/app"):
         await world.have(("POST", path, ACTIONS))
+    if method == "DELETE" and path.endswith("/billing/app"):
+        await world.have(("POST", f"{_S}/billing", '["app"]'))

@@ -38,6 +38,7 @@ class Services(NamedTuple):
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
         changing: held while a change of resources is in flight: each is validated against what the one before left.
+        superuser: whether the sender of a request is one; without authentication everybody is.
     """
 
     control: BrokerControl
@@ -46,6 +47,7 @@ class Services(NamedTuple):
     body_bytes_max: int
     now_ms: Callable[[], int]
     changing: asyncio.Lock
+    superuser: Callable[[web.Request], bool] = lambda _request: True
 
 
 class Call:
@@ -120,6 +122,11 @@ class Call:
             BadRequest: no number, or below `least`.
         """
         return _number(key, self.name(key), least)
+
+    @property
+    def by_superuser(self) -> bool:
+        """Whether a superuser sent it: for what only some values of a body need."""
+        return self.services.superuser(self.request)
 
     # ----------------------------------------------------------------------------------------------------- parameters
 

@@ -41,22 +41,24 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("GET", r"/admin/v2/tenants/{tenant}", Operation.TENANT),
     ("GET", r"/admin/v2/namespaces/{tenant}", Operation.TENANT),
     ("GET", rf"{_NAMESPACE}/topics", Operation.LOOK),
-    ("*", rf"{_NAMESPACE}{_ANY}", Operation.TENANT),
+    ("GET", _NAMESPACE, Operation.ADMIN),
+    ("*", _NAMESPACE, Operation.TENANT),  # to create and to delete it
+    ("*", rf"{_NAMESPACE}/.*", Operation.ADMIN),
     ("GET", rf"/admin/v2/{_D}/{{tenant}}/{{namespace}}(?:/partitioned)?", Operation.LOOK),
     # Topics: reading them is their producers' and consumers' matter, subscriptions are their consumers'
     ("GET", rf"{_TOPIC}/(?:partitions|stats|partitioned-stats|internalStats)", Operation.LOOK),
     ("GET", rf"{_TOPIC}/(?:lastMessageId|subscriptions)", Operation.CONSUME),
-    ("*", rf"{_TOPIC}/(?:subscription|all_subscription)/.*", Operation.CONSUME),
-    ("*", rf"{_TOPIC}{_ANY}", Operation.TENANT),
+    ("*", rf"{_TOPIC}/subscription/.*", Operation.CONSUME),
+    ("*", rf"{_TOPIC}{_ANY}", Operation.ADMIN),
     ("GET", rf"{_SCHEMAS}/(?:schema|schemas|schema/.*)", Operation.LOOK),
     ("POST", rf"{_SCHEMAS}/(?:compatibility|version)", Operation.LOOK),
     ("POST", rf"{_SCHEMAS}/schema", Operation.PRODUCE),
-    ("*", rf"{_SCHEMAS}{_ANY}", Operation.TENANT),
+    ("*", rf"{_SCHEMAS}{_ANY}", Operation.ADMIN),
     # Ours
     ("GET", r"/geo/v1/schemas/{tenant}/{namespace}", Operation.LOOK),
-    ("*", rf"/geo/v1/(?:namespaces|persistent|schemas)/{{tenant}}/{{namespace}}{_ANY}", Operation.TENANT),
+    ("*", rf"/geo/v1/(?:namespaces|persistent|schemas)/{{tenant}}/{{namespace}}{_ANY}", Operation.ADMIN),
     ("GET", r"/geo/v1/failover/persistent/{tenant}/{namespace}/{topic}/.*", Operation.CONSUME),
-    ("*", r"/geo/v1/failover/persistent/{tenant}/{namespace}/{topic}/.*", Operation.TENANT),
+    ("*", r"/geo/v1/failover/persistent/{tenant}/{namespace}/{topic}/.*", Operation.ADMIN),
     ("GET", r"/geo/v1/.*", Operation.MONITOR),
     ("GET", r"/metrics|/", Operation.MONITOR),
     ("GET", r"/openapi\.json", Operation.IDENTIFIED),
@@ -101,7 +103,16 @@ class Gate:
             BrokerError: AuthorizationError. NameNotValid: what the path names cannot be.
         """
         if self._access.enabled:
-            self._access.check(request[IDENTITY], operation_of(route.method, route.path), _where(request, route))
+            self._access.check(
+                request[IDENTITY],
+                operation_of(route.method, route.path),
+                _where(request, route),
+                request.match_info.get("subscription", ""),
+            )
+
+    def superuser(self, request: web.Request) -> bool:
+        """Whether the sender may do everything."""
+        return not self._access.enabled or self._access.authorizer.allowed(request[IDENTITY], Operation.SUPER)
 
     def middleware(self) -> Middleware:
         """Finds out who sends each request, before anything else is looked at."""

@@ -18,7 +18,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/replicatorDispatchRate$", "a link has one rate for all its topics: `magnetar links throttle`"),
     (r"/subscribeRate$", "how often clients subscribe is not limited; limit how many there are: max-consumers"),
     (r"/(autoTopicCreation|autoSubscriptionCreation)$", "automatic creation is the broker's setting: `auto_create_topics`"),
-    (r"/(subscriptionTypesEnabled|subscriptionExpirationTime|encryptionRequired|subscriptionAuthMode|resourcegroup)$",
+    (r"/(subscriptionTypesEnabled|subscriptionExpirationTime|encryptionRequired|resourcegroup)$",
      "this policy is not built"),
     (r"/(entryFilters|shadowTopics|dispatcherPauseOnAckStatePersistent)$", "this is not built"),
     (r"/(examinemessage|messageid/[^/]+|ledger/[^/]+/entry/[^/]+|internal-info|trim|analyzeBacklog)$",

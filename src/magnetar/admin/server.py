@@ -130,6 +130,8 @@ def make_app(
         client_max_size=body_bytes_max,
     )
     services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock())
+    if gate is not None:
+        services = services._replace(superuser=gate.superuser)
     for route in ROUTES:
         # aiohttp's own pattern for a segment leaves out braces, which names may hold.
         pattern = re.sub(r"{(\w+)}", r"{\1:[^/]+}", route.path)

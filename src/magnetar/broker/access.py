@@ -16,6 +16,7 @@ from magnetar.broker.credentials import Guess, Identity, Keys, Verifier
 from magnetar.broker.effects import Compute, Note, Outbox
 from magnetar.broker.logins import FailedLogins, host_of
 from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName
 from magnetar.core.security import Security
 from magnetar.metadata.change import Change
 from magnetar.metadata.keys import TENANT_PREFIX
@@ -60,6 +61,8 @@ class Access:
         self.config = security.authentication
         self.enabled = self.config.enabled
         self.authorizer = Authorizer(security.authorization, resources)
+        self._resources = resources
+        self._prefixed: set[NamespaceName] = set()
         self.verifier = Verifier(self.config, keys)
         self._failed = FailedLogins(self.config.failed_logins_max, self.config.failed_logins_ms)
         self._checks = 0
@@ -152,17 +155,32 @@ class Access:
 
     # ------------------------------------------------------------------------------------------------------ decisions
 
-    def check(self, identity: Identity, operation: Operation, where: Where = None) -> None:
+    def check(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> None:
         """Refuse what is not allowed.
 
         Raises:
             BrokerError: AuthorizationError.
         """
         if self.enabled:
-            self.authorizer.check(identity, operation, where)
+            self.authorizer.check(identity, operation, where, subscription)
 
     def policies_changed(self, change: Change) -> None:
         """A change of resources is in force: what it forbids ends."""
-        if self.enabled and any(key.startswith((PERMISSION_PREFIX, TENANT_PREFIX)) for key in change.keys):
+        if not self.enabled:
+            return
+        modes = self._modes_changed(change)
+        if modes or any(key.startswith((PERMISSION_PREFIX, TENANT_PREFIX)) for key in change.keys):
             for session in list(self._sessions.values()):
                 session.permissions_changed()
+
+    def _modes_changed(self, change: Change) -> bool:
+        """Whether a namespace begins to ask for subscriptions named after roles; other policies concern nobody's rights."""
+        changed = False
+        for text in change.namespaces:
+            namespace = NamespaceName.parse(text)
+            if self._resources.shared_policies(namespace).subscription_auth_mode != "Prefix":
+                self._prefixed.discard(namespace)
+            elif namespace not in self._prefixed:
+                self._prefixed.add(namespace)
+                changed = True
+        return changed

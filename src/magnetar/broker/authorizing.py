@@ -4,16 +4,21 @@
     ---------------  ----------  ---------------  ---------------------------------  --------------------------
     IDENTIFIED       yes         yes              whoever proved who they are        yes
     MONITOR          yes         no               no                                 `monitor_roles`
-    LOOK             yes         yes              any of the three                   `replicate_roles`
-    PRODUCE          yes         yes              produce                            no
-    CONSUME          yes         yes              consume                            no
+    LOOK             yes         yes              any of the four                    `replicate_roles`
+    PRODUCE          yes         yes              produce, admin                     no
+    CONSUME          yes         yes              consume, admin                     no
     REPLICATE        yes         no               replicate                          `replicate_roles`
+    ADMIN            yes         yes              admin                              no
     TENANT           yes         yes              no                                 no
     SUPER            yes         no               no                                 no
 
 Whatever is not a "yes" here is refused. A tenant's administrator may not act as a link: a link writes messages under
-other clusters' names, which is more than a tenant's own. Whoever may replicate a topic reads all of it, and so may look it
-up (`magnetar verify` does). A proxy that speaks for somebody needs the permission itself,
+other clusters' names, which is more than a tenant's own. So only a superuser gives `replicate` to a role.
+
+CONSUME through a subscription that is reserved for some roles (`metadata.permissions`), or in a namespace whose
+`subscription-auth-mode` is Prefix, needs more than `consume`: to be one of these roles, and a subscription whose name begins with
+the role's. Superusers and administrators are not held up by either. Whoever may replicate a topic reads all of it, and so
+may look it up (`magnetar verify` does). A proxy that speaks for somebody needs the permission itself,
 and so does whom it speaks for.
 """
 
@@ -25,7 +30,7 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.permissions import Action
+from magnetar.metadata.permissions import Action, SubscriptionPlace
 from magnetar.metadata.resources import Resources
 
 Where = str | NamespaceName | TopicName | None
@@ -41,19 +46,21 @@ class Operation(Enum):
     PRODUCE = "produce to"
     CONSUME = "consume from"
     REPLICATE = "replicate"
-    TENANT = "administer"
+    ADMIN = "administer"
+    TENANT = "administer the tenant"
     SUPER = "administer this cluster"
 
 
 NEEDED: Final[dict[Operation, frozenset[Action]]] = {
     Operation.LOOK: frozenset(Action),
-    Operation.PRODUCE: frozenset({Action.PRODUCE}),
-    Operation.CONSUME: frozenset({Action.CONSUME}),
+    Operation.PRODUCE: frozenset({Action.PRODUCE, Action.ADMIN}),
+    Operation.CONSUME: frozenset({Action.CONSUME, Action.ADMIN}),
     Operation.REPLICATE: frozenset({Action.REPLICATE}),
+    Operation.ADMIN: frozenset({Action.ADMIN}),
 }
 """Any of these permissions is enough. Operations that are not here cannot be given by a permission."""
 
-OF_TENANT: Final = frozenset({Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.TENANT})
+OF_TENANT: Final = frozenset({Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN, Operation.TENANT})
 """What a tenant's administrators may do in it."""
 
 
@@ -74,20 +81,43 @@ class Authorizer:
         }
         self._resources = resources
 
-    def allowed(self, identity: Identity, operation: Operation, where: Where = None) -> bool:
-        """Whether somebody may do something there."""
-        roles = [identity.role, identity.original] if identity.original else [identity.role]
-        return all(self._allowed(role, operation, where) for role in roles)
+    def allowed(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> bool:
+        """Whether somebody may do something there, by a subscription if it is by one."""
+        return not self._refusal(identity, operation, where, subscription)
 
-    def check(self, identity: Identity, operation: Operation, where: Where = None) -> None:
+    def check(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> None:
         """Refuse what is not allowed.
 
         Raises:
             BrokerError: AuthorizationError; names the role and what it may not do.
         """
-        if not self.allowed(identity, operation, where):
-            what = operation.value if where is None else f"{operation.value} {where}"
+        if what := self._refusal(identity, operation, where, subscription):
             raise BrokerError(ErrorCode.AUTHORIZATION, f"role {identity.shown} may not {what}")
+
+    def _refusal(self, identity: Identity, operation: Operation, where: Where, subscription: str) -> str:
+        """What somebody may not do; "" when they may. Of a proxy and whom it speaks for both have to be allowed."""
+        roles = [identity.role, identity.original] if identity.original else [identity.role]
+        if not all(self._allowed(role, operation, where) for role in roles):
+            if operation is Operation.TENANT and where is not None and not isinstance(where, str):
+                where = where.tenant
+            return operation.value if where is None else f"{operation.value} {where}"
+        if subscription and operation is Operation.CONSUME and isinstance(where, TopicName):
+            namespace = where.namespace_name
+            # A proxy reads nothing by itself: whose subscription it is is the matter of whom it speaks for.
+            role = identity.original or identity.role
+            if not self._allowed(role, Operation.ADMIN, where):
+                return self._held_up(role, namespace, subscription)
+        return ""
+
+    def _held_up(self, role: str, namespace: NamespaceName, subscription: str) -> str:
+        """Why a role that may consume may not do it by this subscription; "" when it may."""
+        users = self._resources.permissions.users_of(SubscriptionPlace(namespace, subscription))
+        if users and role not in users:
+            return f"use subscription {subscription} of {namespace}, which is reserved for other roles"
+        prefixed = self._resources.shared_policies(namespace).subscription_auth_mode == "Prefix"
+        if prefixed and not subscription.startswith(role):
+            return f"use subscription {subscription} of {namespace}: there its name has to begin with the role's"
+        return ""
 
     def links_at_all(self, identity: Identity) -> bool:
         """Whether somebody may be a link, for any namespace."""

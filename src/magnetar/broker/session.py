@@ -177,12 +177,13 @@ class Session:
         self.closed = True
         self.handshake.close()
 
-    def check(self, operation: Operation, where: Where, original: str = "") -> None:
+    def check(self, operation: Operation, where: Where, original: str = "", subscription: str = "") -> None:
         """Refuse what the client's role may not do.
 
         Args:
             operation, where: what it wants.
             original: for whom it says to speak in this one command.
+            subscription: through which it wants to consume.
 
         Raises:
             BrokerError: AuthorizationError.
@@ -190,7 +191,7 @@ class Session:
         access = self.broker.access
         if access.enabled:
             identity = access.speak_for(self.identity, original) if original else self.identity
-            access.check(identity, operation, where)
+            access.check(identity, operation, where, subscription)
 
     def permissions_changed(self) -> None:
         """Somebody's permissions changed: end what this client may no longer do."""

@@ -60,7 +60,9 @@ class SessionConsumers:
         """Close consumers whose client may no longer consume; it looks the topic up again, and is refused there."""
         access, identity = self._broker.access, self._session.identity
         for consumer_id, consumer in list(self.open.items()):
-            if not access.authorizer.allowed(identity, Operation.CONSUME, TopicName.parse(consumer.subscription.topic)):
+            subscription = consumer.subscription
+            topic = TopicName.parse(subscription.topic)
+            if not access.authorizer.allowed(identity, Operation.CONSUME, topic, subscription.name):
                 del self.open[consumer_id]
                 consumer.subscription.remove_consumer(consumer)
                 self._broker.after_consumer_left(consumer.subscription)
@@ -90,7 +92,7 @@ class SessionConsumers:
             return
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.CONSUME, name)
+            self._session.check(Operation.CONSUME, name, subscription=command.subscription)
             try:
                 names.check_subscription(command.subscription)
             except NameNotValid as error:

@@ -80,7 +80,7 @@ class SessionProducers:
             name = topic_name(command.topic)
             self._session.check(Operation.PRODUCE, name)
             if command.initial_subscription_name:
-                self._session.check(Operation.CONSUME, name)
+                self._session.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
             mode = self._access_mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)

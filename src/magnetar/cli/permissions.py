@@ -9,9 +9,10 @@ from magnetar.cli.common import ConfigOption, JsonOption
 from magnetar.cli.group import Group
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.core.errors import ConfigError
-from magnetar.core.names import NamespaceName, check_tenant
+from magnetar.core.names import NamespaceName, check_subscription, check_tenant
+from magnetar.metadata.permissions import Action
 
-app = Group("Permissions: which roles may produce, consume and replicate where.")
+app = Group("Permissions: which roles may produce, consume, replicate and administer where.")
 
 PlaceArgument = Annotated[
     str,
@@ -54,16 +55,17 @@ def grant(
     place: PlaceArgument,
     role: RoleArgument,
     actions: Annotated[
-        str, typer.Option(metavar="A,B", help="Of produce, consume, replicate; exactly these from now on.")
+        str,
+        typer.Option(metavar="A,B", help="Of produce, consume, admin and replicate; exactly these from now on."),
     ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say what a role may do there; in force at once."""
+    """Say what a role may do there; in force at once. `admin` includes produce and consume; `replicate` takes a superuser."""
     named = [action.strip() for action in actions.split(",") if action.strip()]
-    if wrong := [action for action in named if action not in {"produce", "consume", "replicate"}]:
-        raise ConfigError(f"--actions {wrong[0][:40]!a}: there are produce, consume and replicate")
+    if wrong := [action for action in named if action not in set(Action)]:
+        raise ConfigError(f"--actions {wrong[0][:40]!a}: there are produce, consume, admin and replicate")
     path = f"{place_path(place)}/{segment(role)}"
     change(
         targets(config, admin_url, everywhere),
@@ -87,6 +89,43 @@ def revoke(
         lambda client: client.delete(path),
         f"role {role} has no permissions of its own in {place}",
     )
+
+
+@app.add("reserve", example="magnetar permissions reserve shop/orders billing --roles billing-app --everywhere")
+def reserve(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    roles: Annotated[str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: whoever may consume.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Let only some roles, of those that may consume, use a subscription; consumers of others are closed."""
+    named = [role.strip() for role in roles.split(",") if role.strip()]
+    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
+    whose = f"{', '.join(named)} alone" if named else "whoever may consume"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, named),
+        f"subscription {subscription} of {namespace} may be used by {whose}",
+    )
+
+
+@app.add("reserved", example="magnetar permissions reserved shop/orders")
+def list_reserved(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the subscriptions that only some roles may use."""
+    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription"
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        return [{"subscription": name, "roles": roles} for name, roles in client.get(path).items()]
+
+    show(targets(config, admin_url, everywhere), ask, ("subscription", "roles"), as_json=as_json)
 
 
 @app.add("admins", example="magnetar permissions admins shop --roles shop-admin --everywhere")

@@ -2,17 +2,21 @@
 
     permissions/namespaces/<tenant>/<namespace>/<role>
     permissions/topics/<domain>/<tenant>/<namespace>/<topic>/<role>
+    permissions/subscriptions/<tenant>/<namespace>/<subscription>/<role>
 
 A key for each role, not a document for each namespace: two administrators who grant to different roles at the same time,
 in whichever clusters, both succeed. The role and the topic's own name are percent-encoded.
 
 Permissions of a partitioned topic belong to its name without a number and hold for all its partitions. They add up: a
 role may do what its namespace's permissions or the topic's own say. Tenants' administrators need none.
+
+Those of a subscription take away instead: where a subscription of a namespace's topics has any, only the roles that have one
+use it, and they need `consume` all the same. Without any it is everybody's who may consume, as in Pulsar.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -30,21 +34,40 @@ if TYPE_CHECKING:
 PERMISSION_PREFIX: Final = "permissions/"
 _NAMESPACES: Final = PERMISSION_PREFIX + "namespaces/"
 _TOPICS: Final = PERMISSION_PREFIX + "topics/"
+_SUBSCRIPTIONS: Final = PERMISSION_PREFIX + "subscriptions/"
 
 ROLES_PER_PLACE_MAX: Final = 1_000
 """A ceiling on the roles of one namespace or topic: all are in one answer, and more people share roles."""
 
+SUBSCRIPTIONS_PER_NAMESPACE_MAX: Final = 1_000
+"""A ceiling on the subscriptions of a namespace that only some roles may use: all are in one answer."""
+
 
 class Action(StrEnum):
-    """What a permission allows. `replicate` is ours: acting as a link (geo-replication)."""
+    """What a permission allows.
+
+    `replicate` and `admin` are ours: acting as a link (geo-replication), and administering that namespace or topic alone,
+    which Pulsar knows for whole tenants only.
+    """
 
     PRODUCE = "produce"
     CONSUME = "consume"
     REPLICATE = "replicate"
+    ADMIN = "admin"
 
 
-Place = NamespaceName | TopicName
-"""What permissions are given for: a namespace, or a topic (of which only the name without a partition counts)."""
+class SubscriptionPlace(NamedTuple):
+    """A subscription's name in all topics of a namespace."""
+
+    namespace: NamespaceName
+    subscription: str
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription} of {self.namespace}"
+
+
+Place = NamespaceName | TopicName | SubscriptionPlace
+"""What permissions are given for: a namespace, a topic (of which only the name without a partition counts), a subscription."""
 
 NOTHING: Final[frozenset[Action]] = frozenset()
 
@@ -53,6 +76,8 @@ def permission_prefix(place: Place) -> str:
     """Where the permissions of a place are stored; the role follows."""
     if isinstance(place, NamespaceName):
         return f"{_NAMESPACES}{place.tenant}/{place.local}/"
+    if isinstance(place, SubscriptionPlace):
+        return f"{_SUBSCRIPTIONS}{place.namespace}/{quote(place.subscription, safe='')}/"
     base = place.base
     return f"{_TOPICS}{base.domain}/{base.tenant}/{base.namespace}/{quote(base.local, safe='')}/"
 
@@ -115,9 +140,22 @@ class PermissionTable:
                     found[f"{domain}://{namespace}/{unquote(place.removeprefix(prefix).rstrip('/'))}"] = roles
         return found
 
+    def users_of(self, place: SubscriptionPlace) -> frozenset[str]:
+        """The only roles that may use a subscription; empty: whoever may consume."""
+        return frozenset(self._places.get(permission_prefix(place), ()))
+
+    def subscriptions_of(self, namespace: NamespaceName) -> dict[str, list[str]]:
+        """Subscriptions of a namespace that only some roles may use, with these."""
+        prefix = f"{_SUBSCRIPTIONS}{namespace}/"
+        return {
+            unquote(place.removeprefix(prefix).rstrip("/")): sorted(roles)
+            for place, roles in sorted(self._places.items())
+            if place.startswith(prefix)
+        }
+
     def keys_of(self, namespace: NamespaceName) -> tuple[str, ...]:
         """Keys of all permissions in a namespace: when it goes, they go with it."""
-        prefixes = [permission_prefix(namespace)] + [
+        prefixes = [permission_prefix(namespace), f"{_SUBSCRIPTIONS}{namespace}/"] + [
             f"{_TOPICS}{domain}/{namespace}/" for domain in ("persistent", "non-persistent")
         ]
         return tuple(
@@ -169,8 +207,40 @@ def revoke(resources: "Tables", place: Place, role: str) -> Change:
     return Change(deletes=(permission_prefix(place) + quote(role, safe=""),))
 
 
+def reserve(resources: "Tables", place: SubscriptionPlace, roles: Iterable[str]) -> Change:
+    """Let exactly these roles use a subscription; none: whoever may consume.
+
+    Raises:
+        NotFound: the namespace. PreconditionFailed: not a role, too many of them, or too many such subscriptions.
+    """
+    namespace = _namespace_of(resources, place)
+    chosen = set(roles)
+    for role in sorted(chosen):
+        _check(role)
+    if len(chosen) > ROLES_PER_PLACE_MAX:
+        raise PreconditionFailed(f"{len(chosen)} roles are too many: at most {ROLES_PER_PLACE_MAX}")
+    there = resources.permissions.users_of(place)
+    reserved = len(resources.permissions.subscriptions_of(namespace))
+    if chosen and not there and reserved >= SUBSCRIPTIONS_PER_NAMESPACE_MAX:
+        raise PreconditionFailed(
+            f"{namespace} has {reserved} subscriptions that only some roles may use, the most allowed"
+        )
+    prefix, value = permission_prefix(place), msgspec.json.encode([Action.CONSUME])
+    return Change(
+        puts={prefix + quote(role, safe=""): value for role in sorted(chosen - there)},
+        deletes=tuple(prefix + quote(role, safe="") for role in sorted(there - chosen)),
+        depends=frozenset({namespace_key(namespace)}),
+    )
+
+
 def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
-    namespace = place if isinstance(place, NamespaceName) else place.namespace_name
+    match place:
+        case NamespaceName():
+            namespace = place
+        case SubscriptionPlace():
+            namespace = place.namespace
+        case _:
+            namespace = place.namespace_name
     if not resources.has_stored_namespace(namespace):
         raise NotFound(f"namespace {namespace} does not exist")
     return namespace

@@ -22,6 +22,7 @@ from magnetar.metadata.policies import (
     RetentionPolicies,
     SchemaReplication,
     SchemaStrategy,
+    SubscriptionAuthMode,
     SubscriptionMode,
 )
 from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
@@ -295,6 +296,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         own=True,
         by_hand=("namespace",),
         removable=False,
+    ),
+    Policy(
+        "subscription-auth-mode",
+        "`Prefix`: with authentication, a role uses only subscriptions whose name begins with the role's name.",
+        SubscriptionAuthMode,
+        "authorization: AuthorizationError; who is connected is closed",
+        namespace="subscription_auth_mode",
+        namespace_path="subscriptionAuthMode",
+        default=lambda _config: "None",
+        shown="None",
     ),
     _count(
         "max-topics",

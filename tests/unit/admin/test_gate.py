@@ -20,19 +20,23 @@ EXAMPLES = {
     ("GET", "/admin/v2/tenants/{tenant}"): Operation.TENANT,
     ("POST", "/admin/v2/tenants/{tenant}"): Operation.SUPER,
     ("PUT", N): Operation.TENANT,
-    ("GET", f"{N}/permissions"): Operation.TENANT,
-    ("POST", f"{N}/permissions/{{role}}"): Operation.TENANT,
+    ("DELETE", N): Operation.TENANT,
+    ("GET", N): Operation.ADMIN,
+    ("GET", f"{N}/permissions"): Operation.ADMIN,
+    ("POST", f"{N}/permissions/{{role}}"): Operation.ADMIN,
+    ("POST", f"{N}/permissions/subscription/{{subscription}}"): Operation.ADMIN,
     ("GET", f"{N}/topics"): Operation.LOOK,
-    ("PUT", P): Operation.TENANT,
-    ("DELETE", P): Operation.TENANT,
+    ("PUT", P): Operation.ADMIN,
+    ("DELETE", P): Operation.ADMIN,
     ("GET", f"{P}/partitions"): Operation.LOOK,
-    ("PUT", f"{P}/partitions"): Operation.TENANT,
+    ("PUT", f"{P}/partitions"): Operation.ADMIN,
     ("GET", f"{P}/stats"): Operation.LOOK,
     ("POST", f"{P}/subscription/{{subscription}}/skip_all"): Operation.CONSUME,
-    ("POST", f"{P}/terminate"): Operation.TENANT,
-    ("POST", f"{P}/permissions/{{role}}"): Operation.TENANT,
+    ("POST", f"{P}/terminate"): Operation.ADMIN,
+    ("POST", f"{P}/all_subscription/expireMessages/{{seconds}}"): Operation.ADMIN,
+    ("POST", f"{P}/permissions/{{role}}"): Operation.ADMIN,
     ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.PRODUCE,
-    ("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.TENANT,
+    ("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.ADMIN,
     ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"): Operation.LOOK,
     ("GET", "/geo/v1/links"): Operation.MONITOR,
     ("POST", "/geo/v1/links/{target}/skip"): Operation.SUPER,
@@ -57,7 +61,7 @@ def test_every_route_is_for_somebody_on_purpose(route: object) -> None:
         assert operation not in {Operation.IDENTIFIED, Operation.MONITOR, Operation.LOOK} or found.path.endswith(
             ("/compatibility", "/version")
         )
-    if operation in {Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.TENANT}:
+    if operation in {Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN, Operation.TENANT}:
         assert "{tenant}" in found.path
     if operation is Operation.SUPER:
         assert re.match(r"/admin/v2/(clusters|tenants|brokers)\b|/geo/v1/", found.path)

@@ -11,7 +11,15 @@ from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import tenant_key
-from magnetar.metadata.permissions import ROLES_PER_PLACE_MAX, Action, grant, revoke
+from magnetar.metadata.permissions import (
+    ROLES_PER_PLACE_MAX,
+    SUBSCRIPTIONS_PER_NAMESPACE_MAX,
+    Action,
+    SubscriptionPlace,
+    grant,
+    reserve,
+    revoke,
+)
 from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
 from magnetar.metadata.resources import Resources
 
@@ -36,6 +44,8 @@ def world() -> Resources:
         (ORDERS, "link", [Action.REPLICATE]),
         (TOPIC, "narrow", [Action.PRODUCE, Action.CONSUME]),
         (TOPIC, "consumer", [Action.PRODUCE]),
+        (ORDERS, "keeper", [Action.ADMIN]),
+        (TOPIC, "owner", [Action.ADMIN]),
     ):
         made.apply(grant(made, place, role, actions))
     return made
@@ -48,11 +58,14 @@ def authorizer(resources: Resources | None = None) -> Authorizer:
 
 IDENTIFIED, MONITOR, LOOK, PRODUCE = Operation.IDENTIFIED, Operation.MONITOR, Operation.LOOK, Operation.PRODUCE
 CONSUME, REPLICATE, TENANT = Operation.CONSUME, Operation.REPLICATE, Operation.TENANT
+ADMIN = Operation.ADMIN
 NARROW = {IDENTIFIED}
 
 TABLE = {
     "root": (set(ALL), set(ALL), set(ALL)),
-    "boss": ({IDENTIFIED, LOOK, PRODUCE, CONSUME, TENANT},) * 3,
+    "boss": ({IDENTIFIED, LOOK, PRODUCE, CONSUME, ADMIN, TENANT},) * 3,
+    "keeper": ({IDENTIFIED, LOOK, PRODUCE, CONSUME, ADMIN}, {IDENTIFIED, LOOK, PRODUCE, CONSUME, ADMIN}, NARROW),
+    "owner": ({IDENTIFIED, LOOK, PRODUCE, CONSUME, ADMIN}, NARROW, NARROW),
     "banker": (NARROW,) * 3,
     "producer": ({IDENTIFIED, LOOK, PRODUCE}, {IDENTIFIED, LOOK, PRODUCE}, NARROW),
     "consumer": ({IDENTIFIED, LOOK, PRODUCE, CONSUME}, {IDENTIFIED, LOOK, CONSUME}, NARROW),
@@ -87,6 +100,61 @@ def test_a_tenant_alone_and_nothing_in_particular() -> None:
     for role in ("boss", "producer", "link"):
         for operation in ALL:
             assert it.allowed(Identity(role, "token"), operation) is (operation is IDENTIFIED), (role, operation)
+
+
+def may_use(it: Authorizer, subscription: str, topic: TopicName = TOPIC) -> list[str]:
+    return [role for role in TABLE if it.allowed(Identity(role, "token"), CONSUME, topic, subscription)]
+
+
+def test_a_reserved_subscription_is_for_its_roles_alone() -> None:
+    made = world()
+    it = authorizer(made)
+    everybody = ["root", "boss", "keeper", "owner", "consumer", "narrow"]
+    assert may_use(it, "billing") == everybody
+    place = SubscriptionPlace(ORDERS, "billing")
+    made.apply(reserve(made, place, ["narrow", "producer"]))
+    assert may_use(it, "billing") == ["root", "boss", "keeper", "owner", "narrow"], "a producer may not by being named"
+    made.apply(reserve(made, place, ["producer"]))
+    assert may_use(it, "billing") == ["root", "boss", "keeper", "owner"]
+    assert may_use(it, "billing", OTHER) == ["root", "boss", "keeper"]
+    assert may_use(it, "other") == everybody
+    with pytest.raises(BrokerError, match="may not use subscription billing of shop/orders, which is reserved"):
+        it.check(Identity("narrow", "token"), CONSUME, TOPIC, "billing")
+    assert not it.allowed(Identity("root", "token", None, "narrow"), CONSUME, TOPIC, "billing"), "for whom it speaks"
+    assert made.permissions.subscriptions_of(ORDERS) == {"billing": ["producer"]}
+    made.apply(revoke(made, place, "producer"))
+    assert may_use(it, "billing") == everybody and made.permissions.subscriptions_of(ORDERS) == {}
+
+
+def test_subscriptions_named_after_roles() -> None:
+    made = world()
+    it = authorizer(made)
+    made.apply(made.change_policies(ORDERS, subscription_auth_mode="Prefix"))
+    assert may_use(it, "narrow-billing") == ["root", "boss", "keeper", "owner", "narrow"]
+    assert may_use(it, "billing") == ["root", "boss", "keeper", "owner"]
+    made.apply(made.change_policies(ORDERS, subscription_auth_mode=None))
+    assert "narrow" in may_use(it, "billing")
+
+
+def test_reservations_that_cannot_be() -> None:
+    made = world()
+    place = SubscriptionPlace(ORDERS, "a/b %")
+    made.apply(reserve(made, place, ["one", "two"]))
+    made.apply(reserve(made, place, ["two", "three"]))
+    assert made.permissions.subscriptions_of(ORDERS) == {"a/b %": ["three", "two"]}
+    with pytest.raises(PreconditionFailed):
+        reserve(made, place, ["good", " bad"])
+    with pytest.raises(PreconditionFailed, match="too many"):
+        reserve(made, place, [f"r{number}" for number in range(ROLES_PER_PLACE_MAX + 1)])
+    with pytest.raises(NotFound):
+        reserve(made, SubscriptionPlace(NamespaceName("shop", "missing"), "s"), ["a"])
+    for number in range(SUBSCRIPTIONS_PER_NAMESPACE_MAX - 1):
+        made.apply(Change(puts={f"permissions/subscriptions/shop/orders/s{number}/a": b'["consume"]'}))
+    with pytest.raises(PreconditionFailed, match="the most allowed"):
+        reserve(made, SubscriptionPlace(ORDERS, "one-more"), ["a"])
+    made.apply(reserve(made, place, ["a"]))
+    made.apply(made.delete_namespace(ORDERS, []))
+    assert made.permissions.subscriptions_of(ORDERS) == {}
 
 
 def test_a_proxy_and_whom_it_speaks_for_both_need_it() -> None:

@@ -100,7 +100,7 @@ class SessionNonPersistent:
             if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
                 self.evict(producer)
         for consumer_id, (_, subscription) in list(self.consumers.items()):
-            if not access.authorizer.allowed(identity, Operation.CONSUME, subscription.topic.name):
+            if not access.authorizer.allowed(identity, Operation.CONSUME, subscription.topic.name, subscription.name):
                 self._drop_consumer(consumer_id)
                 self._session.send(commands.close_consumer(consumer_id))
 
@@ -244,7 +244,7 @@ class SessionNonPersistent:
             return
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.CONSUME, name)
+            self._session.check(Operation.CONSUME, name, subscription=command.subscription)
             try:
                 names.check_subscription(command.subscription)
             except NameNotValid as error:

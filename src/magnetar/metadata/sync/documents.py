@@ -145,11 +145,11 @@ def check_path(path: str) -> Kind:
 
 
 def _check_permission(name: str) -> None:
-    """`namespaces/T/N/role` or `topics/persistent/T/N/topic/role`, role and topic percent-encoded."""
+    """`namespaces/T/N/role`, `topics/persistent/T/N/topic/role`, `subscriptions/T/N/name/role`; what is not T or N is encoded."""
     where, *parts = name.split("/")
-    if not all(parts) or (where, len(parts)) not in {("namespaces", 3), ("topics", 5)}:
+    if not all(parts) or (where, len(parts)) not in {("namespaces", 3), ("topics", 5), ("subscriptions", 4)}:
         raise Malformed(f"{name[:60]!a} is no place of permissions")
-    NamespaceName.parse("/".join(parts[:2] if where == "namespaces" else parts[1:3]))
+    NamespaceName.parse("/".join(parts[1:3] if where == "topics" else parts[:2]))
 
 
 def check_fields(path: str, kind: Kind, record: Record) -> None:
@@ -216,5 +216,5 @@ def parent_of(path: str) -> str:
             return f"{NAMESPACE_PREFIX}{tenant}/{namespace}"
     if path.startswith(PERMISSION_PREFIX):
         parts = path.split("/")
-        return NAMESPACE_PREFIX + "/".join(parts[2:4] if parts[1] == "namespaces" else parts[3:5])
+        return NAMESPACE_PREFIX + "/".join(parts[3:5] if parts[1] == "topics" else parts[2:4])
     return ""
