@@ -45,6 +45,9 @@ class Rules:
     def schema_rules(self, _topic: TopicName) -> tuple[str, bool, bool]:
         return self.strategy, self.auto_update, False
 
+    def schema_update_over_links(self, _topic: TopicName) -> bool:
+        return self.auto_update
+
     def schema_replication(self, _topic: TopicName) -> str:
         return self.replication
 

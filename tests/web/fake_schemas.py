@@ -125,6 +125,9 @@ CASES: list[Case] = [
     ("GET", f"{S}/t/schemas", None, 200),
     ("GET", f"{MISSING}/t/schemas", None, 404),
     ("GET", f"{S}/{BAD}%00/schemas", None, 412),
+    ("GET", f"{S}/with-schema/metadata", None, 200),
+    ("GET", f"{S}/t/metadata", None, 404),
+    ("GET", f"{S}/{BAD}%00/metadata", None, 412),
     ("POST", f"{S}/t/schema", AVRO, 200),
     ("POST", f"{S}/t/schema", STRING, 200),
     ("POST", f"{S}/t/schema", PAIR, 200),
@@ -175,3 +178,5 @@ for _policy, _method, _good, _wrong in (
         (_method, f"{A}/namespaces/public/missing/{_policy}", _good, 404),
         (_method, f"{A}/namespaces/public/{BAD}/{_policy}", _good, 412),
     ]
+_UPDATE = f"{A}/namespaces/public/default/isAllowAutoUpdateSchema?allowAutoUpdateSchemaWithReplicator="
+CASES += [("POST", f"{_UPDATE}true", "false", 204), ("POST", f"{_UPDATE}perhaps", "false", 400)]

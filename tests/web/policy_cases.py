@@ -19,6 +19,7 @@ VALUES: dict[str, Any] = {
     "ttl": 60,
     "schema-strategy": "BACKWARD",
     "schema-validation": True,
+    "schema-auto-update-over-links": True,
     "publish-rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": 1000, "ratePeriodInSecond": 2},
     "subscription-dispatch-rate": {"dispatchThrottlingRateInMsg": 10},
@@ -37,6 +38,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     ],
     "schema-strategy": [],
     "schema-validation": [],
+    "schema-auto-update-over-links": [],
     "publish-rate": [{"publishThrottlingRateInMsg": -2}, {"publishThrottlingRateInByte": -(2**63)}],
     "dispatch-rate": [
         {"dispatchThrottlingRateInMsg": -2},

@@ -50,7 +50,7 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("GET", rf"{_TOPIC}/(?:lastMessageId|subscriptions)", Operation.CONSUME),
     ("*", rf"{_TOPIC}/subscription/.*", Operation.CONSUME),
     ("*", rf"{_TOPIC}{_ANY}", Operation.ADMIN),
-    ("GET", rf"{_SCHEMAS}/(?:schema|schemas|schema/.*)", Operation.LOOK),
+    ("GET", rf"{_SCHEMAS}/(?:schema|schemas|metadata|schema/.*)", Operation.LOOK),
     ("POST", rf"{_SCHEMAS}/(?:compatibility|version)", Operation.LOOK),
     ("POST", rf"{_SCHEMAS}/schema", Operation.PRODUCE),
     ("*", rf"{_SCHEMAS}{_ANY}", Operation.ADMIN),

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
 from magnetar.broker.schemacontrol import definition_from
+from magnetar.metadata.errors import NotFound
 from magnetar.metadata.policies import SchemaStrategy
 from magnetar.schemas.types import Definition
 
@@ -125,6 +126,22 @@ async def post_version(call: Call) -> Any:
     return {"version": call.control.schema_version(topic, await _definition(call))}
 
 
+@schemas.add(
+    "GET",
+    f"{TOPIC}/metadata",
+    "The numbers that a topic's schemas have, deletions left out (PIP-360); schemas are in no ledger here: -1.",
+    errors=(404, 412),
+    reply='{"info": {"ledgerId": -1, "entryId": -1, "version": 0}, "index": [...]}',
+)
+async def get_metadata(call: Call) -> Any:
+    """`info` is the newest number."""
+    found = call.control.schema_history(str(call.topic()))
+    if not found:
+        raise NotFound(f"topic {call.topic()} has no schema")
+    index = [{"ledgerId": -1, "entryId": -1, "version": one["version"]} for one in found]
+    return {"info": index[-1], "index": index}
+
+
 @own_schemas.add(
     "GET",
     "/{tenant}/{namespace}",
@@ -197,13 +214,17 @@ async def get_auto_update(call: Call) -> Any:
     "Say whether producers may bring new schemas; administrators always may.",
     ok=204,
     errors=(400, 404, 412),
+    query={
+        "allowAutoUpdateSchemaWithReplicator": "true or false: whether links may, too; what was said of them stays (PIP-433)."
+    },
     body=bool,
 )
 async def set_auto_update(call: Call) -> None:
     """Producers with a schema that is registered go on."""
-    namespace = call.existing_namespace()
+    namespace, asked = call.existing_namespace(), "allowAutoUpdateSchemaWithReplicator"
+    over_links = None if call.parameter(asked) is None else call.flag(asked)
     allowed: bool = await call.body()
-    await call.apply(lambda: call.resources.set_schema_auto_update(namespace, allowed))
+    await call.apply(lambda: call.resources.set_schema_auto_update(namespace, allowed, over_links))
 
 
 @schema_policies.add(

@@ -79,11 +79,13 @@ class Rules(NamedTuple):
         strategy: which schemas may stand beside which.
         auto_update: whether producers may bring new ones.
         enforced: whether producers must have one, once the topic has.
+        system: it is one of the broker's own topics, which take anything.
     """
 
     strategy: Strategy
     auto_update: bool
     enforced: bool
+    system: bool = False
 
 
 def definition_of(schema: pb.Schema) -> Definition | None:
@@ -142,7 +144,7 @@ class Schemas:
     def rules(self, topic: TopicName) -> Rules:
         """What holds for a topic: its namespace's policies, else Pulsar's defaults. The broker's own topics take anything."""
         if topic.namespace_name == SYSTEM or topic.local.startswith("__"):
-            return Rules(Strategy.ALWAYS_COMPATIBLE, True, False)
+            return Rules(Strategy.ALWAYS_COMPATIBLE, True, False, system=True)
         strategy, auto_update, enforced = self._broker.resources.schema_rules(topic)
         chosen = Strategy(strategy)
         return Rules(DEFAULT_STRATEGY if chosen is Strategy.UNDEFINED else chosen, auto_update, enforced)
@@ -267,10 +269,14 @@ class Schemas:
             present, rules = self.registry.readable(id_, definition), self.rules(topic)
             if present is not None:
                 return present
-            foreign = self._broker.resources.schema_replication(topic) == "foreign"
+            resources = self._broker.resources
+            foreign = resources.schema_replication(topic) == "foreign"
             try:
-                if not (foreign or rules.auto_update):
-                    raise SchemaIncompatible("automatic updates are off (is_allow_auto_update_schema)")
+                if not (foreign or rules.system or resources.schema_update_over_links(topic)):
+                    raise SchemaIncompatible(
+                        "automatic updates are off (is_allow_auto_update_schema; for links alone they go on by: magnetar "
+                        f"namespaces set {topic.namespace_name} schema-auto-update-over-links on)"
+                    )
                 return self._prepare(id_, definition, rules.strategy, foreign=foreign)
             except SchemaIncompatible:
                 if not back:

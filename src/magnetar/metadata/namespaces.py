@@ -182,9 +182,15 @@ class Namespaces(Tenancy):
         policies = replace(self.policies(namespace), schema_compatibility_strategy=strategy)
         return self._policy_change(namespace, policies)
 
-    def set_schema_auto_update(self, namespace: NamespaceName, allowed: bool) -> Change:
-        """Say whether producers may bring new schemas. Raises NotFound."""
+    def set_schema_auto_update(self, namespace: NamespaceName, allowed: bool, over_links: bool | None = None) -> Change:
+        """Say whether producers may bring new schemas; `over_links`: and links (None: what was said of them stays).
+
+        Raises:
+            NotFound.
+        """
         policies = replace(self.policies(namespace), is_allow_auto_update_schema=allowed)
+        if over_links is not None:
+            policies = replace(policies, is_allow_auto_update_schema_with_replicator=over_links)
         return self._policy_change(namespace, policies)
 
     def set_schema_validation(self, namespace: NamespaceName, enforced: bool) -> Change:

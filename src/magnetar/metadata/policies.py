@@ -148,6 +148,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         idempotency: ours: idempotency keys; None: none.
         schema_compatibility_strategy: which schemas may stand beside which; UNDEFINED: the broker's default, FULL.
         is_allow_auto_update_schema: whether producers may bring new schemas; None: they may.
+        is_allow_auto_update_schema_with_replicator: whether links may; None: as producers (PIP-433).
         schema_validation_enforced: producers without a schema are refused on topics that have one.
         schema_replication: ours: what becomes of schemas that links bring. `block` (None): they are registered as if a producer
             brought them, and a topic stops where one may not stand; `foreign`: they are stored for reading alone.
@@ -171,6 +172,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     idempotency: IdempotencyPolicy | None = None
     schema_compatibility_strategy: SchemaStrategy = "UNDEFINED"
     is_allow_auto_update_schema: bool | None = None
+    is_allow_auto_update_schema_with_replicator: bool | None = None
     schema_validation_enforced: bool = False
     schema_replication: SchemaReplication | None = None
     subscription_auth_mode: SubscriptionAuthMode | None = None

@@ -251,6 +251,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
     ),
     Policy(
+        "schema-auto-update-over-links",
+        "Whether links may bring new schemas, also where producers may not (PIP-433).",
+        bool,
+        "links",
+        namespace="is_allow_auto_update_schema_with_replicator",
+        namespace_path="isAllowAutoUpdateSchemaWithReplicator",
+        shown="as `schema-auto-update`",
+        own=True,
+    ),
+    Policy(
         "schema-validation",
         "Whether producers without a schema are refused on topics that have one.",
         bool,

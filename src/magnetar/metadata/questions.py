@@ -109,6 +109,15 @@ class Questions(Tables):
             policies.schema_validation_enforced if enforced is None else enforced,
         )
 
+    def schema_update_over_links(self, topic: TopicName) -> bool:
+        """Whether links may bring new schemas of a topic: as its namespace says, else as producers may (PIP-433)."""
+        policies = self.shared_policies(topic.namespace_name)
+        over_links, by_producers = (
+            policies.is_allow_auto_update_schema_with_replicator,
+            policies.is_allow_auto_update_schema,
+        )
+        return over_links if over_links is not None else by_producers is not False
+
     def schema_replication(self, topic: TopicName) -> SchemaReplication:
         """What becomes of schemas that links bring."""
         own = self._topic_policies.of(topic).schema_replication

@@ -261,9 +261,24 @@ def test_automatic_updates_off_block_too(world: World) -> None:
     publish(a, "one", version(0))
     world.settle()
     assert "automatic updates" in blocked(a).reason
+    assert "schema-auto-update-over-links on" in blocked(a).reason
     register(b, A)
     world.settle()
     assert definition_at(b, stored(b)[0][2]) == A.data
+    # For links alone they go on (PIP-433), as far as schemas are compatible; producers still may not.
+    register(a, AB)
+    publish(a, "two", version(1))
+    world.settle()
+    assert blocked(a).kind == "schema"
+    b.apply(b.broker.resources.set_schema_auto_update(DEFAULT, False, over_links=True))
+    world.settle()
+    assert definition_at(b, stored(b)[1][2]) == AB.data
+    assert not b.broker.schemas.rules(NAME).auto_update
+    b.apply(b.broker.resources.set_schema_auto_update(DEFAULT, True, over_links=False))
+    register(a, AC)
+    publish(a, "three", version(2))
+    world.settle()
+    assert blocked(a).kind == "schema", "nor links where producers may"
 
 
 def test_partitions_share_what_a_link_registers() -> None:
