@@ -256,7 +256,7 @@ class Fences:
         if fence.phase is Phase.FENCING and found[1].in_flight() == 0:
             self._drained(key, fence.token)
         elif fence.phase is Phase.FENCED and fence.final is None:
-            self._write(key, fence, *found)
+            self._write(key, fence)
 
     def _await_acknowledgements(self, key: Key, token: Token, window_ms: int, since_ms: int) -> None:
         """Wait for a window, and for another one while that helps; `_go_on` ends it when all are there."""
@@ -289,19 +289,24 @@ class Fences:
             self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
             self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._go_on(key))
 
-    def _write(self, key: Key, fence: Fence, topic: Topic, subscription: Subscription) -> None:
-        if key in self._writing:
-            return
-        self._writing.add(key)
+    def _write(self, key: Key, fence: Fence) -> None:
+        def done(error: MagnetarError | None) -> None:
+            self._writing.discard(key)
+            self._again(key, error)
+
+        if key not in self._writing:
+            self._writing.add(key)
+            self._write_final(key, fence, done)
+
+    def _write_final(self, key: Key, fence: Fence, done: Done) -> None:
+        topic, subscription = self._existing(*key)
+        left = subscription.in_flight()
 
         def written(position: Position, error: str) -> None:
-            self._writing.discard(key)
             if error or position == NONE:
-                self._again(key, BrokerError(ErrorCode.PERSISTENCE, error or "the final state was not written"))
+                done(BrokerError(ErrorCode.PERSISTENCE, error or "the final state was not written"))
             else:
-                self._change(
-                    key, lambda now: now.written(fence.token, position), lambda problem: self._again(key, problem)
-                )
+                self._change(key, lambda now: now.written(fence.token, position, left), done)
 
         self._finals.write(topic, subscription, fence.token, fence.target, written)
 
@@ -345,7 +350,11 @@ class Fences:
             fence = self.fence(*key)
             if error is None and fence.phase is Phase.FENCING:
                 self._await_acknowledgements(key, fence.token, grace_ms, self._outbox.now_ms)
-            done(error)
+            if error is None and fence.phase is Phase.FENCED and fence.final is not None:
+                # One that was cut short is taken up: what was acknowledged since its final state is to be in it, too.
+                self._write_final(key, fence, done)
+            else:
+                done(error)
 
         self._change(key, step, begun)
 

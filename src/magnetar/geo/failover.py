@@ -9,7 +9,8 @@ A failover from A to B is four steps of the command, each of them durable before
 
     fence      active (token later than any seen)              -> fencing     fencing, fenced, moved to the same target: joins
     drained    fencing                                         -> fenced
-    written    fenced                                          -> fenced, with the position of the final state
+    written    fenced                                          -> fenced, with the position of the final state; a later one,
+                                                                  when a failover that was cut short is taken up again
     complete   fenced, with that position, same token          -> moved
     put back   fencing, fenced, moved (same or later token)    -> active      the token can activate nothing any more
     unfence    fencing, fenced, moved                          -> active      by hand; the token is used up as well
@@ -157,11 +158,17 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         return replace(self, phase=Phase.FENCED, left=left, since_ms=now_ms)
 
-    def written(self, token: Token, final: Position) -> "Fence":
-        """The final state is durable; nothing happens if the failover is over."""
-        if self.phase is not Phase.FENCED or token != self.token:
+    def written(self, token: Token, final: Position, left: int | None = None) -> "Fence":
+        """The final state is durable; nothing happens if the failover is over.
+
+        Args:
+            token: of the failover.
+            final: where it stands.
+            left: what is not acknowledged, if that changed since the wait: it was written anew.
+        """
+        if self.phase is not Phase.FENCED or token != self.token or (self.final is not None and final <= self.final):
             return self
-        return replace(self, final=final)
+        return replace(self, final=final, left=self.left if left is None else left)
 
     def complete(self, token: Token, now_ms: int) -> "Fence":
         """The target is active.

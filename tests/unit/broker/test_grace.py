@@ -91,3 +91,26 @@ def test_another_window_is_worth_it_if_the_pace_says_so(before: int, left: int, 
     expected = waited_ms + at_this_pace_ms <= GRACE_TOTAL_MS
     if at_this_pace_ms != pytest.approx(GRACE_TOTAL_MS - waited_ms):
         assert worth_waiting(before, left, window_ms, waited_ms) == expected
+
+
+def test_a_failover_that_was_cut_short_takes_along_what_was_acknowledged_since() -> None:
+    """Simulator, mixed 2435: the operator went home, the consumer went on, a second command moved the old final state."""
+    world, node, client, number, positions = fenced(10)
+    for position in positions[:3]:
+        client.ack(number, position)
+    world.advance(3 * WINDOW_MS)
+    first = node.broker.fences.fence(TOPIC, "s")
+    assert (first.phase, first.left) == (Phase.FENCED, 7)
+    for position in positions[3:8]:
+        client.ack(number, position)
+    world.advance(WINDOW_MS)
+    answers: list[Any] = []
+    node.control.failover_begin(TOPIC, "s", "b", "", WINDOW_MS, answers.append)
+    world.settle()
+    again = node.broker.fences.fence(TOPIC, "s")
+    assert answers == [None]
+    assert first.final is not None and again.final is not None and again.final > first.final
+    assert (again.phase, again.token, again.left) == (Phase.FENCED, first.token, 2)
+    there = world["b"].broker.fences
+    assert there.merged(TOPIC, "s", "a", again.final)["merged"]
+    assert world["b"].broker.topics[TOPIC].subscriptions["s"].cursor.backlog_messages() == 2
