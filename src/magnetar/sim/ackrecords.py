@@ -26,6 +26,7 @@ class Acked:
         told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
         unread: markers that are durable, and that the broker has not been told of yet.
+        coming: the same of updates in snapshot mode, with what they may tell.
     """
 
     may: set[int] = field(default_factory=set)
@@ -37,6 +38,7 @@ class Acked:
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
+    coming: list[tuple[Position, set[int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -317,6 +317,9 @@ class Acks:
         for text, topic in broker.topics.items():
             for name in topic.subscriptions:
                 truth = self.get((cluster.name, text, name))
+                if truth.coming:
+                    truth.coming = [one for one in truth.coming if one[0] > topic.log.last]
+                    behind = behind or bool(truth.coming)
                 if truth.unread and topic.replicated is not None:
                     linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
                     self._read(truth, topic.log.last, linked)
@@ -339,6 +342,8 @@ class Acks:
             truth.may = set(shared.acked)
             return
         truth.may = covers | shared.acked if self.world.mode == "mixed" else covers
+        for _, told in truth.coming:  # it was made while they were on their way from the disk to the broker
+            truth.may |= told
         if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
             scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
@@ -390,7 +395,10 @@ class Acks:
             self._written[cluster.name, topic, entry.position] = truth.may | truth.undone
         else:
             told = self._written.get((entry.origin, topic, entry.source), set())
-            self.get((cluster.name, topic, subscription)).may |= told
+            truth = self.get((cluster.name, topic, subscription))
+            truth.may |= told
+            truth.coming.append((entry.position, told))
+            self._behind.add(cluster.name)
 
     def delivered(self, consumer: Consumer, uids: set[int]) -> None:
         """A consumer was given messages."""
