@@ -5,10 +5,14 @@ of a ledger are dense, so that runs cost a few bytes whatever their length.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from pyroaring import BitMap
 
 from magnetar.core.ids import Position
+
+ENTRY_MAX: Final = (1 << 32) - 1
+"""The highest entry id of a set."""
 
 
 def runs_of(entries: BitMap) -> Iterator[tuple[int, int]]:
@@ -38,7 +42,8 @@ class PositionSet:
 
     def __contains__(self, position: tuple[int, int]) -> bool:
         entries = self.ledgers.get(position[0])
-        return entries is not None and position[1] in entries
+        # Ids come from clients, who may name any number: a bitmap raises for what it cannot hold.
+        return entries is not None and 0 <= position[1] <= ENTRY_MAX and position[1] in entries
 
     def __iter__(self) -> Iterator[Position]:
         for ledger in sorted(self.ledgers):
@@ -58,9 +63,9 @@ class PositionSet:
 
     def discard(self, ledger: int, entry: int) -> bool:
         """Remove one; whether it was there."""
-        entries = self.ledgers.get(ledger)
-        if entries is None or entry not in entries:
+        if (ledger, entry) not in self:
             return False
+        entries = self.ledgers[ledger]
         entries.remove(entry)
         self.size -= 1
         if not entries:

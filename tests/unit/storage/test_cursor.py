@@ -3,6 +3,7 @@ import pytest
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.storage.cursor import Cursor, before, bits_of, words_of
+from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import Retention, TopicLog
 from tests.support.subscriptions import FIRST_LEDGER, add_entries, entry, new_log
 
@@ -315,3 +316,16 @@ def test_ack_sets_are_signed_little_endian_words() -> None:
     assert words_of(1 << 63) == [-(2**63)]
     assert words_of(0) == []
     assert bits_of(words_of(0xF0F0 << 60)) == 0xF0F0 << 60
+
+
+@pytest.mark.parametrize("entry_id", [-1, 1 << 32, (1 << 64) - 1])
+def test_ids_that_no_entry_can_have_are_no_members(entry_id: int) -> None:
+    held = PositionSet()
+    held.add(100, 5)
+    assert Position(100, entry_id) not in held
+    assert not held.discard(100, entry_id)
+    cursor = Cursor.at(log_of(".........."), EARLIEST)
+    cursor.ack([at(5)])
+    assert cursor.ack([at(entry_id)]) == 0
+    assert cursor.ack_indexes(at(entry_id), 1) == 0
+    assert entry_id < 0 or not cursor.ack_up_to(at(entry_id))

@@ -1,0 +1,503 @@
+"""A client that breaks Pulsar's protocol in every way it can think of, from a seed, against a real broker process.
+
+    episode(seed): a connection; mostly a CONNECT; then a sequence of commands of all kinds, each made right and then spoiled:
+        fields left out, made extreme, doubled, unknown ones added; ids that are not open, closed, or open twice; another
+        command inside than the type says; frames cut, flipped, with lengths that lie; payloads where none belong; and
+        now and then nothing is read, or everything is sent at once; then it goes, or resets the connection
+
+Names come from a small pool, so that what the broker holds afterwards is bounded, and what it still holds is a leak.
+
+    python tools/fuzz.py --minutes 20 [--seed N]      # starts a broker of its own, prints every hundredth seed
+"""
+
+import contextlib
+import os
+import random
+import select
+import socket
+import struct
+import time
+import urllib.error
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+from crc32c import crc32c
+from google.protobuf.descriptor import FieldDescriptor
+
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import FrameDecoder, FrameError
+from tests.support.brokers import BrokerProcess
+
+TOPICS: Final = [f"persistent://public/default/fuzz-{number}" for number in range(6)] + [
+    "non-persistent://public/default/fuzz-np",
+    "persistent://public/default/fuzz-p-partition-0",
+]
+SUBSCRIPTIONS: Final = [f"fuzz-s{number}" for number in range(4)]
+BAD_NAMES: Final = [
+    "",
+    "x",
+    "persistent://",
+    "persistent://public",
+    "persistent://public/default/",
+    "persistent://nobody/nowhere/x",
+    "persistent://public/default/" + "y" * 70_000,
+    "persistent://public/default/\x00",
+    "persistent://public/default/a\nb",
+    "persistent://public/default/fuzz-0-partition-99999999999999999999",
+    "non-persistent://public/default/../x",
+    "topic://public/default/x",
+    "pulsar.repl.x",
+    "pulsar.dedup",
+    "\u202e\U0001f600" * 40,
+    "a" * 300,
+]
+NUMBERS: Final = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    255,
+    65_535,
+    1 << 16,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 53),
+    1 << 62,
+]
+_NUMBERS_64: Final = [*NUMBERS, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]
+
+_FLOATS: Final = {FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT}
+_SIGNED: Final = {
+    FieldDescriptor.TYPE_INT32,
+    FieldDescriptor.TYPE_INT64,
+    FieldDescriptor.TYPE_SINT32,
+    FieldDescriptor.TYPE_SINT64,
+    FieldDescriptor.TYPE_SFIXED32,
+    FieldDescriptor.TYPE_SFIXED64,
+}
+_BITS_32: Final = {
+    FieldDescriptor.TYPE_INT32,
+    FieldDescriptor.TYPE_UINT32,
+    FieldDescriptor.TYPE_SINT32,
+    FieldDescriptor.TYPE_FIXED32,
+    FieldDescriptor.TYPE_SFIXED32,
+}
+
+COMMAND_FIELDS: Final = {
+    field.number: field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None
+}
+"""Command type -> the field of BaseCommand that carries it (the numbers are the same)."""
+
+
+class Fuzzer:
+    """One episode.
+
+    Args:
+        seed: decides everything.
+        port: of the broker.
+    """
+
+    def __init__(self, seed: int, port: int) -> None:
+        self.chance = random.Random(seed)
+        self._port = port
+        self._requests = 0
+        self._producers: list[int] = []
+        self._asked: dict[int, int] = {}
+        self._consumers: list[int] = []
+        self._seen: list[tuple[int, int]] = [(0, 0), (1, 0)]
+        self._decoder = FrameDecoder(1 << 26)
+        self.answers: Counter[int] = Counter()
+
+    # -------------------------------------------------------------------------------------------------------- fields
+
+    def _pick(self, values: Any) -> Any:
+        return self.chance.choice(values)
+
+    def _number(self, field: FieldDescriptor) -> int:
+        bits = 32 if field.type in _BITS_32 else 64
+        value = int(self._pick(_NUMBERS_64)) if self.chance.random() < 0.8 else self.chance.getrandbits(bits)
+        value &= (1 << bits) - 1
+        if field.type in _SIGNED and value >> (bits - 1):
+            value -= 1 << bits
+        return value
+
+    def _value(self, field: FieldDescriptor, depth: int) -> Any:
+        if field.type == FieldDescriptor.TYPE_BOOL:
+            return self.chance.random() < 0.5
+        if field.type == FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
+            return self._pick(field.enum_type.values).number
+        if field.type in _FLOATS:
+            return self._pick([0.0, -1.0, 1e308, float("inf"), float("nan")])
+        if field.type == FieldDescriptor.TYPE_STRING:
+            return self._pick([*BAD_NAMES, *TOPICS, *SUBSCRIPTIONS])
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            return self.chance.randbytes(int(self._pick([0, 1, 8, 9, 100, 70_000])))
+        return self._number(field)
+
+    def spoil(self, message: Any, depth: int = 0, rate: float = 0.25) -> None:
+        """Change some fields of a message: gone, extreme, repeated; deeper ones as well."""
+        for field in message.DESCRIPTOR.fields:
+            if self.chance.random() > rate:
+                continue
+            if field.message_type is not None:
+                if depth > 3:
+                    continue
+                if field.is_repeated:
+                    for _ in range(int(self._pick([0, 1, 2, 3, 40]))):
+                        self.spoil(getattr(message, field.name).add(), depth + 1, 0.6)
+                elif self.chance.random() < 0.5:
+                    getattr(message, field.name).SetInParent()
+                    self.spoil(getattr(message, field.name), depth + 1, 0.5)
+                else:
+                    message.ClearField(field.name)
+            elif field.is_repeated:
+                some = getattr(message, field.name)
+                some.extend(
+                    self._value(field, depth) for _ in range(int(self._pick([0, 1, 2, 33, 1_000]))) if depth < 2
+                )
+            elif self.chance.random() < 0.3:
+                message.ClearField(field.name)
+            else:
+                setattr(message, field.name, self._value(field, depth))
+
+    def complete(self, message: Any) -> None:
+        """Give required fields that are missing something: what lacks one is not even parsed, and nothing behind it heard."""
+        for field in message.DESCRIPTOR.fields:
+            if field.message_type is not None:
+                if field.is_repeated:
+                    for each in getattr(message, field.name):
+                        self.complete(each)
+                elif field.is_required or message.HasField(field.name):
+                    getattr(message, field.name).SetInParent()
+                    self.complete(getattr(message, field.name))
+            elif field.is_required and not message.HasField(field.name):
+                setattr(message, field.name, self._value(field, 0))
+
+    # ------------------------------------------------------------------------------------------------------ commands
+
+    def _request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    def _id(self, known: list[int], usual: float) -> int:
+        if known and self.chance.random() < usual:
+            return int(self._pick(known))
+        return int(self._pick([0, 1, 2, 3, 4, 5, 1 << 40, (1 << 64) - 1]))
+
+    def _message_id(self, into: Any) -> None:
+        ledger, entry = self._pick(self._seen)
+        if self.chance.random() < 0.5:
+            entry = (entry + int(self._pick([0, 1, 2, 1_000, 1 << 32, 1 << 63]))) & ((1 << 64) - 1)
+        into.ledgerId, into.entryId = ledger, entry
+        if self.chance.random() < 0.3:
+            into.batch_index = int(self._pick([-1, 0, 1, 100, (1 << 31) - 1, -(1 << 31)]))
+        if self.chance.random() < 0.3:
+            into.ack_set.extend(
+                self._pick([0, 1, -1, -(1 << 63), (1 << 63) - 1]) for _ in range(int(self._pick([1, 2, 500])))
+            )
+
+    def command(self, kind: int) -> pb.BaseCommand:
+        """A command of a kind, mostly as a client would send it."""
+        made = pb.BaseCommand(type=kind)
+        body: Any = None
+        field = COMMAND_FIELDS.get(kind)
+        if field is not None:
+            body = getattr(made, field.name)
+            body.SetInParent()
+            names = body.DESCRIPTOR.fields_by_name
+            if "request_id" in names:
+                body.request_id = self._request()
+            if "topic" in names and not names["topic"].is_repeated:
+                body.topic = self._pick(TOPICS)
+            if "namespace" in names:
+                body.namespace = "public/default"
+            if "producer_id" in names:
+                body.producer_id = self._id(self._producers, 0.97 if kind == 6 else 0.6 if kind == 5 else 0.8)
+            if "consumer_id" in names:
+                body.consumer_id = self._id(self._consumers, 0.5 if kind == 4 else 0.9)
+            self._fill(kind, body)
+        return made
+
+    def _fill(self, kind: int, body: Any) -> None:
+        if kind == 2:
+            body.client_version = self._pick(["fuzz", "Pulsar-CPP-v3.5.1", ""])
+            body.protocol_version = self._pick([0, 1, 6, 12, 18, 21, 99])
+        elif kind == 4:
+            body.subscription = self._pick(SUBSCRIPTIONS)
+            body.subType = self._pick([0, 1, 1, 2, 3])
+            body.initialPosition = self._pick([0, 1])
+            body.durable = self.chance.random() < 0.8
+            self._consumers.append(body.consumer_id)
+        elif kind == 5:
+            if self.chance.random() < 0.3:
+                body.producer_name = self._pick(["a", "b", "c"])
+            body.producer_access_mode = self._pick([0, 0, 0, 1, 2, 3])
+            self._asked[body.request_id] = body.producer_id
+        elif kind == 6:
+            body.sequence_id = self._pick([0, 1, 2, 3, 1 << 62])
+        elif kind == 10:
+            body.ack_type = self._pick([0, 0, 1])
+            for _ in range(int(self._pick([0, 1, 1, 2, 50]))):
+                self._message_id(body.message_id.add())
+        elif kind == 11:
+            body.messagePermits = self._pick([0, 1, 10, 1_000, (1 << 31), (1 << 32) - 1])
+        elif kind == 20:
+            for _ in range(int(self._pick([0, 1, 3, 50]))):
+                self._message_id(body.message_ids.add())
+        elif kind == 28:
+            if self.chance.random() < 0.5:
+                self._message_id(body.message_id)
+            else:
+                body.message_publish_time = self._pick(_NUMBERS_64)
+
+    def _payload(self) -> bytes:
+        meta = pb.MessageMetadata(producer_name="f", sequence_id=0, publish_time=int(self._pick([0, 1, 1 << 40])))
+        if self.chance.random() < 0.4:
+            self.spoil(meta, rate=0.2)
+        elif self.chance.random() < 0.2:
+            meta.deliver_at_time = int(
+                self._pick([-(1 << 63), -1, 1, int(time.time() * 1000) + 50, 1 << 45, (1 << 63) - 1])
+            )
+        if self.chance.random() < 0.9:
+            self.complete(meta)
+        head = meta.SerializePartialToString()
+        body = struct.pack(">I", len(head)) + head + self.chance.randbytes(int(self._pick([0, 1, 100, 5_000])))
+        data = bytearray(b"\x0e\x01" + struct.pack(">I", crc32c(body)) + body)
+        if self.chance.random() < 0.15:
+            for _ in range(3):
+                data[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
+        if self.chance.random() < 0.05:
+            data = data[: self.chance.randrange(len(data))]
+        return bytes(data)
+
+    def frame(self) -> bytes:
+        """The bytes of one more command, right or wrong."""
+        usual = [4, 4, 5, 5, 6, 6, 6, 6, 10, 10, 11, 11, 12, 15, 16, 18, 20, 21, 23, 25, 28, 29, 32, 34, 39]
+        chance = self.chance.random()
+        if chance < 0.985:
+            kind = int(self._pick(usual))
+            if kind == 6 and not self._producers:
+                kind = int(self._pick([5, 5, 5, 4]))  # a SEND for a producer that is not open ends the connection
+        elif chance < 0.998:
+            kind = int(self._pick(sorted(COMMAND_FIELDS)))
+        else:
+            kind = int(self._pick([1, 2, 3, 48, 69, 200, 999, 5_000]))
+        made = pb.BaseCommand()
+        with contextlib.suppress(ValueError):  # a type that the enumeration does not have is put in as bytes below
+            made = self.command(kind)
+        if self.chance.random() < 0.25 and kind in COMMAND_FIELDS:
+            self.spoil(getattr(made, COMMAND_FIELDS[kind].name), rate=float(self._pick([0.1, 0.3, 1.0])))
+        if self.chance.random() < 0.02:  # another command inside than the type says, or one more
+            other = COMMAND_FIELDS[int(self._pick(sorted(COMMAND_FIELDS)))]
+            if self.chance.random() < 0.5 and kind in COMMAND_FIELDS:
+                made.ClearField(COMMAND_FIELDS[kind].name)
+            getattr(made, other.name).SetInParent()
+        if self.chance.random() < 0.95 and made.HasField("type"):
+            self.complete(made)
+        head = made.SerializePartialToString()
+        if not made.HasField("type"):
+            head = b"\x08" + bytes([kind & 0x7F | 0x80, kind >> 7]) + head
+        if self.chance.random() < 0.03:  # fields that nobody knows
+            head += b"\xfa\xff\x03" + bytes([5]) + self.chance.randbytes(5)
+        with_payload = kind == 6 if self.chance.random() < 0.98 else kind != 6
+        payload = self._payload() if with_payload else b""
+        total = 4 + len(head) + len(payload)
+        data = bytearray(struct.pack(">II", total, len(head)) + head + payload)
+        if self.chance.random() < 0.01:  # lengths that lie
+            data[int(self._pick([0, 4])) :][:4] = b""
+            struct.pack_into(
+                ">I", data, int(self._pick([0, 4])), int(self._pick([0, 1, 3, total + 7, 1 << 20, (1 << 32) - 1]))
+            )
+        if self.chance.random() < 0.01:
+            data[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
+        return bytes(data)
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    def run(self) -> None:
+        """Connect, misbehave, go."""
+        with socket.create_connection(("127.0.0.1", self._port), timeout=20) as link:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reads = self.chance.random() < 0.9
+            with contextlib.suppress(OSError):
+                if self.chance.random() < 0.95:
+                    hello = self.command(2)
+                    if self.chance.random() < 0.05:
+                        self.spoil(hello.connect)
+                    head = hello.SerializePartialToString()
+                    self._send(link, struct.pack(">II", 4 + len(head), len(head)) + head, reads)
+                steps = int(self._pick([1, 5, 30, 100]))
+                burst = self.chance.random() < 0.3
+                together = b""
+                for _ in range(steps):
+                    data = self.frame()
+                    if burst:
+                        together += data
+                        continue
+                    self._send(link, data, reads)
+                    if reads and (self._asked or self.chance.random() < 0.05):
+                        self._read(link, 0.01)
+                        self._asked.clear()
+                if together:
+                    self._send(link, together, reads)
+                if reads:
+                    self._read(link, 0.01)
+                if self.chance.random() < 0.2:
+                    link.sendall(self.frame()[: self.chance.randrange(1, 12)])
+                if self.chance.random() < 0.3:
+                    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+
+    def _send(self, link: socket.socket, data: bytes, reads: bool) -> None:
+        view = memoryview(data)
+        deadline = time.monotonic() + 10
+        while view and time.monotonic() < deadline:
+            readable, writable, _ = select.select([link] if reads else [], [link], [], 1.0)
+            if readable:
+                self._read(link, 0)
+            if writable:
+                link.setblocking(False)
+                try:
+                    view = view[link.send(view[: 1 << 16]) :]
+                finally:
+                    link.setblocking(True)
+            elif not reads:
+                return  # it takes nothing more from one who reads nothing
+
+    def _read(self, link: socket.socket, wait_s: float) -> None:
+        while select.select([link], [], [], wait_s)[0]:
+            data = link.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            try:
+                frames = self._decoder.feed(data)
+            except FrameError as error:
+                raise AssertionError(f"the broker sent a malformed frame: {error}") from error
+            for frame in frames:
+                kind = frame.command.type
+                self.answers[kind] += 1
+                if kind == 17 and frame.command.producer_success.producer_ready:
+                    self._producers.append(self._asked.get(frame.command.producer_success.request_id, 0))
+                elif kind == 7:
+                    self._saw(frame.command.send_receipt.message_id)
+                elif kind == 9:
+                    self._saw(frame.command.message.message_id)
+
+    def _saw(self, message_id: Any) -> None:
+        self._seen.append((message_id.ledgerId, message_id.entryId))
+        del self._seen[:-50]
+
+
+# ------------------------------------------------------------------------------------------------------- the judgement
+
+
+def descriptors(pid: int) -> int:
+    """Open file descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Guard:
+    """An official client beside the fuzzer, that must notice nothing.
+
+    Args:
+        broker: whom both speak to.
+    """
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._client = pulsar.Client(
+            broker.url, operation_timeout_seconds=20, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull)
+        )
+        topic = f"guard-{uuid.uuid4().hex[:8]}"
+        self._consumer = self._client.subscribe(topic, "guard", consumer_type=pulsar.ConsumerType.Shared)
+        self._producer = self._client.create_producer(topic)
+        self._sent = 0
+
+    def check(self) -> None:
+        """One message there and back, exactly that one."""
+        self._sent += 1
+        wanted = b"%d" % self._sent
+        self._producer.send(wanted)
+        message = self._consumer.receive(20_000)
+        assert message.data() == wanted, f"{message.data()!r} instead of {wanted!r}"
+        assert message.redelivery_count() == 0
+        self._consumer.acknowledge(message)
+
+    def close(self) -> None:
+        """It goes."""
+        self._client.close()
+
+
+def clean(broker: BrokerProcess) -> None:
+    """Delete what the fuzzer made."""
+    for topic in TOPICS:
+        try:
+            broker.rest("DELETE", f"/admin/v2/{topic.replace('://', '/')}?force=true")
+        except urllib.error.HTTPError as error:
+            if error.code not in {404, 405}:
+                raise
+
+
+def fuzz(
+    broker: BrokerProcess,
+    first_seed: int,
+    more: Callable[[int], bool],
+    tell: Callable[[str], None] = lambda _line: None,
+    *,
+    clean_every: int = 500,
+) -> int:
+    """Episodes from one seed on while `more(number)`; how many there were.
+
+    Raises:
+        AssertionError: the broker died or answered nonsense, another client was disturbed, or the log has a traceback or
+            more than one line per connection. The seed is in its text.
+    """
+    process = broker.process
+    assert process is not None
+    guard = Guard(broker)
+    number = 0
+    lines_before = broker.log.read_text().count("\n")
+    start = time.monotonic()
+    answers: Counter[int] = Counter()
+    try:
+        while more(number):
+            seed = first_seed + number
+            try:
+                fuzzer = Fuzzer(seed, broker.pulsar_port)
+                fuzzer.run()
+                answers += fuzzer.answers
+                if number % 10 == 9:
+                    guard.check()
+            except Exception as error:
+                end = broker.log.read_text()[-3_000:]
+                raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{end}") from error
+            assert process.poll() is None, f"seed {seed}: the broker is gone\n{broker.log.read_text()[-3_000:]}"
+            number += 1
+            if number % clean_every == 0:
+                clean(broker)
+            if number % 100 == 0:
+                tell(
+                    f"{number} episodes, seed {seed}, {time.monotonic() - start:.0f} s, "
+                    f"{resident_bytes(process.pid) >> 20} MiB, {descriptors(process.pid)} descriptors, "
+                    f"{broker.log.read_text().count(chr(10)) - lines_before} lines in the log; answers {dict(answers)}"
+                )
+        guard.check()
+    finally:
+        guard.close()
+    log = broker.log.read_text()
+    assert "Traceback" not in log, f"seeds from {first_seed}: {log[log.index('Traceback') - 500 :][:3_000]}"
+    lines = log.count("\n") - lines_before
+    # Each connection can be closed for one reason; what else is told is rate-limited or about its few topics.
+    assert lines <= number * 1.2 + 50, f"{lines} lines in the log of {number} connections"
+    return number

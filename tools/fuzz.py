@@ -1,0 +1,57 @@
+"""`python tools/fuzz.py --minutes 60`: a client that breaks the protocol against a broker of its own; prints the seeds."""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.support.brokers import World
+from tests.support.fuzzing import clean, descriptors, fuzz, resident_bytes
+
+
+def main() -> None:
+    """Fuzz a broker of its own for some time; the exit code is 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"fuzz: seeds from {options.seed} on", flush=True)
+    with tempfile.TemporaryDirectory(prefix="magnetar-fuzz-") as folder:
+        world = World(Path(folder), ["solo"]).start()
+        broker = world["solo"]
+        assert broker.process is not None
+        pid = broker.process.pid
+        figures: list[tuple[int, int]] = []
+        try:
+            warm = time.monotonic() + options.minutes * 60 * 0.2
+            count = fuzz(
+                broker, options.seed, lambda _n: time.monotonic() < warm, lambda x: print("fuzz:", x, flush=True)
+            )
+            clean(broker)
+            figures.append((resident_bytes(pid), descriptors(pid)))
+            end = time.monotonic() + options.minutes * 60 * 0.8
+            count += fuzz(
+                broker,
+                options.seed + count,
+                lambda _n: time.monotonic() < end,
+                lambda line: print("fuzz:", line, flush=True),
+            )
+            clean(broker)
+            figures.append((resident_bytes(pid), descriptors(pid)))
+        except AssertionError as error:
+            sys.exit(f"fuzz: {error}")
+        finally:
+            world.close()
+    (memory_before, files_before), (memory, files) = figures
+    print(
+        f"fuzz: {count} connections; {memory_before >> 20} -> {memory >> 20} MiB, {files_before} -> {files} descriptors"
+    )
+    if memory > memory_before * 1.3 + (32 << 20) or files > files_before + 8:
+        sys.exit("fuzz: memory or descriptors grew")
+
+
+if __name__ == "__main__":
+    main()
