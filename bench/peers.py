@@ -1,0 +1,301 @@
+"""One broker beside another of its kind: Magnetar and pulsar-lite, by the same generator, in one run, turn by turn.
+
+    python -m bench.peers [--quick] [--peer PATH]
+
+pulsar-lite is the other Pulsar-compatible broker on PyPI that needs nothing else: one process, written in Rust, storing in
+one local database. It is fetched into `.cache/peers` (a package that the project itself does not need), or PATH names its
+program. Ratios are Magnetar / peer of the same minute: over 1 is better for rates, under 1 for times.
+
+What each promises differs, and the figures have to be read with it: Magnetar confirms a message when `fdatasync` has returned.
+`syncs` in the details of the first cell tells how many syncs each broker asked the kernel for (counted by strace, where there
+is one) while single messages were confirmed one after the other.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from tests.support.brokers import World, free_port
+
+from bench.broker import load
+from bench.results import Figure, store
+
+PEER: Final = "pulsar-lite==0.2.0"
+CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "peers"
+KIB: Final = 1024
+START_S: Final = 20
+ROUNDS: Final = 3
+CELL_S: Final = 300
+
+
+@dataclass(frozen=True)
+class Running:
+    """A broker that runs: its name, address and process."""
+
+    name: str
+    port: int
+    process: psutil.Process
+
+    @property
+    def url(self) -> str:
+        """For official clients."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    def cpu_s(self) -> float:
+        """Processor seconds until now."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+def peer_program() -> Path:
+    """The peer's program, fetched when it is not there."""
+    found = list(CACHE.rglob("bin/pulsar-lite"))
+    if not found:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(CACHE), PEER]
+        subprocess.run(command, check=True)
+        found = list(CACHE.rglob("bin/pulsar-lite"))
+    found[0].chmod(0o755)
+    return found[0]
+
+
+@contextmanager
+def magnetar(folder: Path) -> Iterator[Running]:
+    """One broker of ours."""
+    folder.mkdir()
+    world = World(folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n')
+    broker = world["bench"].start()
+    try:
+        assert broker.process is not None
+        yield Running("magnetar", broker.pulsar_port, psutil.Process(broker.process.pid))
+    finally:
+        broker.kill()
+
+
+@contextmanager
+def peer(program: Path, folder: Path) -> Iterator[Running]:
+    """One broker of the peer."""
+    folder.mkdir()
+    port = free_port()
+    (folder / "pulsar-lite.toml").write_text("")
+    command = [str(program), "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "db"), "--log-level", "error"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not any(
+            one.laddr.port == port for one in psutil.Process(process.pid).net_connections() if one.status == "LISTEN"
+        ):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"pulsar-lite did not start: {(folder / 'log').read_text()[-500:]}")
+            time.sleep(0.05)
+        yield Running("pulsar-lite", port, psutil.Process(process.pid))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def client(what: str, broker: Running, topics: list[str], messages: int, *more: str) -> subprocess.Popen[str]:
+    """A generator process."""
+    command = [sys.executable, "-m", "bench.peers_client", what, "--url", broker.url, "--topics", *topics]
+    command += ["--messages", str(messages), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Its last line."""
+    out, errors = process.communicate(timeout=CELL_S)
+    if process.returncode:
+        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "no word")
+    return dict(json.loads(out.strip().splitlines()[-1]))
+
+
+Cell = Callable[[Running, str], dict[str, Any]]
+"""Measures one thing at one broker with topics named after a text; must have `value`."""
+
+
+def published(size: int, batch: int, messages: int) -> Cell:
+    """One connection, pipelined, everything encoded before the clock starts (bench/loadgen.py)."""
+
+    def cell(broker: Running, name: str) -> dict[str, Any]:
+        window = "64" if size > 64 * KIB else "1000"
+        arguments = ["--messages", str(messages), "--size", str(size), "--batch", str(batch), "--window", window]
+        before = broker.cpu_s()
+        done = load(f"127.0.0.1:{broker.port}", name, *arguments)
+        cpu = broker.cpu_s() - before
+        return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["latency_ms"]}
+
+    return cell
+
+
+def topics_of(count: int, messages: int) -> Cell:
+    """The official client, 1 KB batched, to many topics in turn."""
+
+    def cell(broker: Running, name: str) -> dict[str, Any]:
+        before = broker.cpu_s()
+        done = result(client("produce", broker, [f"{name}-{n}" for n in range(count)], messages, "--batch"))
+        cpu = broker.cpu_s() - before
+        return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["receipt_ms"]}
+
+    return cell
+
+
+def end_to_end(subscriptions: int, rate: float, messages: int) -> Cell:
+    """From a producer of the official client to consumers in another process; 1 KB. Value: p99 in ms, or messages/s."""
+
+    def cell(broker: Running, name: str) -> dict[str, Any]:
+        consuming = client("consume", broker, [name], messages, "--subscriptions", str(subscriptions))
+        assert consuming.stdout is not None
+        if consuming.stdout.readline().strip() != "ready":
+            result(consuming)
+        before = broker.cpu_s()
+        producing = client("produce", broker, [name], messages, "--batch", *(["--rate", str(rate)] if rate else []))
+        result(producing)
+        seen = result(consuming)
+        cpu = broker.cpu_s() - before
+        value = seen["age_ms"]["p99"] if rate else seen["messages_per_s"]
+        return {"value": value, "age_ms": seen["age_ms"], "cpu_us": cpu / messages / subscriptions * 1e6}
+
+    return cell
+
+
+def catching_up(messages: int) -> Cell:
+    """A backlog of 1 KB messages in entries of 100, read by a subscription that comes late."""
+
+    def cell(broker: Running, name: str) -> dict[str, Any]:
+        load(f"127.0.0.1:{broker.port}", name, "--messages", str(messages), "--size", "1024", "--batch", "100")
+        before = broker.cpu_s()
+        seen = result(client("consume", broker, [name], messages))
+        return {"value": seen["messages_per_s"], "cpu_us": (broker.cpu_s() - before) / messages * 1e6}
+
+    return cell
+
+
+def one_by_one(messages: int) -> Cell:
+    """Single messages, each confirmed before the next is sent: what a receipt costs. Value: p50 in ms."""
+
+    def cell(broker: Running, name: str) -> dict[str, Any]:
+        arguments = ["--messages", str(messages), "--size", "1024", "--window", "1"]
+        done = load(f"127.0.0.1:{broker.port}", name, *arguments)
+        counted = ["--messages", "100", *arguments[2:]]
+        with syncs(broker) as count:
+            load(f"127.0.0.1:{broker.port}", name, *counted)
+            seen = count()
+        return {"value": done["latency_ms"]["p50"], "receipt_ms": done["latency_ms"], "syncs per 100 messages": seen}
+
+    return cell
+
+
+@contextmanager
+def syncs(broker: Running) -> Iterator[Callable[[], int | None]]:
+    """Counts a broker's calls of fsync, fdatasync, sync_file_range and msync; None where there is no strace."""
+    program = shutil.which("strace")
+    if program is None:
+        yield lambda: None
+        return
+    command = [program, "-f", "-c", "-e", "trace=fsync,fdatasync,sync_file_range,msync", "-p", str(broker.process.pid)]
+    tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert tracing.stderr is not None
+    tracing.stderr.readline()  # it says when it is attached
+
+    def count() -> int:
+        tracing.send_signal(signal.SIGINT)
+        _, table = tracing.communicate(timeout=START_S)
+        calls = [line.split()[3] for line in table.splitlines() if line.strip().endswith(("sync", "range"))]
+        return sum(int(each) for each in calls)
+
+    yield count
+    if tracing.poll() is None:
+        tracing.kill()
+        tracing.wait()
+
+
+def cells(scale: int) -> list[tuple[str, str, Cell]]:
+    """Everything that is measured: name, unit, how."""
+    made: list[tuple[str, str, Cell]] = [("one at a time, 1 KB, receipt p50", "ms", one_by_one(2000 // scale))]
+    for label, size, batch, messages in (
+        ("100 B single", 100, 1, 100_000),
+        ("100 B in batches of 100", 100, 100, 1_000_000),
+        ("1 KB single", KIB, 1, 100_000),
+        ("1 KB in batches of 100", KIB, 100, 300_000),
+        ("128 KB single", 128 * KIB, 1, 2_000),
+    ):
+        made.append((f"publish, {label}, one connection", "messages/s", published(size, batch, messages // scale)))
+    made += [
+        (f"publish, official client, 1 KB batched, {count} topics", "messages/s", topics_of(count, 100_000 // scale))
+        for count in (1, 10, 100)
+    ]
+    for fan in (1, 10):
+        made += [
+            (f"end to end at 1,000/s, {fan} subscriptions, p99", "ms", end_to_end(fan, 1000, 5000 // scale)),
+            (f"end to end, as fast as it goes, {fan} subscriptions", "messages/s", end_to_end(fan, 0, 50_000 // scale)),
+        ]
+    made.append(("catch-up of a backlog, 1 KB in batches of 100", "messages/s", catching_up(200_000 // scale)))
+    return made
+
+
+def tried(cell: Cell, broker: Running, name: str) -> dict[str, Any]:
+    """A measurement, or why there is none: a peer that cannot do a thing does not end the run."""
+    try:
+        return cell(broker, name)
+    except (RuntimeError, subprocess.SubprocessError) as failure:
+        reason = failure.stderr.decode().strip() if isinstance(failure, subprocess.CalledProcessError) else str(failure)
+        return {"failed": reason.splitlines()[-1][:200] if reason else type(failure).__name__}
+
+
+def compared(name: str, unit: str, rounds: dict[str, list[dict[str, Any]]]) -> list[Figure]:
+    """Our median and the median ratio to the peer's."""
+    ours = [one["value"] for one in rounds["magnetar"] if "value" in one]
+    if len(ours) < len(rounds["magnetar"]):
+        raise SystemExit(f"{name}: {[one for one in rounds['magnetar'] if 'failed' in one]}")
+    figures = [Figure(name, statistics.median(ours), unit, detail={"rounds": rounds})]
+    pairs = [
+        mine["value"] / other["value"]
+        for mine, other in zip(rounds["magnetar"], rounds["pulsar-lite"], strict=True)
+        if other.get("value")
+    ]
+    if pairs:
+        figures.append(Figure(f"{name}: beside pulsar-lite", statistics.median(pairs), "ratio"))
+    return figures
+
+
+def main() -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
+    parser.add_argument("--peer", type=Path, help="program of the peer; default: fetched")
+    options = parser.parse_args()
+    program = options.peer.resolve() if options.peer else peer_program()
+    scale, rounds = (10, 1) if options.quick else (1, ROUNDS)
+    figures: list[Figure] = []
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+    try:
+        with magnetar(folder / "magnetar") as ours, peer(program, folder / "peer") as other:
+            for number, (name, unit, cell) in enumerate(cells(scale)):
+                seen: dict[str, list[dict[str, Any]]] = {ours.name: [], other.name: []}
+                for turn in range(rounds):
+                    for broker in (ours, other) if turn % 2 else (other, ours):
+                        seen[broker.name].append(tried(cell, broker, f"cell-{number}-{turn}"))
+                figures += compared(name, unit, seen)
+                print(*(f"{one.name}: {one.value:,.3g} {one.unit}" for one in figures[-2:]), sep="; ", flush=True)
+            for broker in (ours, other):
+                figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    store("peers", figures, sys.argv)
+
+
+if __name__ == "__main__":
+    main()
