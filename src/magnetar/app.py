@@ -29,6 +29,7 @@ from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
 from magnetar.runtime.stores.opening import open_store
@@ -175,11 +176,17 @@ class BrokerApp:
                 "keys of [authentication]",
             )
         ]
+        if not config.enabled:
+            watches.append(Watch([str(self.config.replication.token_file)], self._new_link_token, "the links' secret"))
         if self.tls is not None:
             watches.append(Watch(self.tls.files, self.tls.reload, "certificates of [tls]"))
         for watch in watches:
             watch.start()
             self._stack.callback(watch.stop)
+
+    def _new_link_token(self) -> None:
+        """Links that come from now on present another secret; those that are there stay."""
+        self.broker.link_token = read_token(self.config.replication.token_file, "link token").encode()
 
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
         self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)

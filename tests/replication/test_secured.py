@@ -11,6 +11,7 @@ import pulsar
 import pytest
 
 from magnetar import cli
+from magnetar.runtime.client import LinkClient, LinkRefused
 from tests.clients.test_security import closing
 from tests.replication.conftest import Mesh
 from tests.support.brokers import World, eventually
@@ -134,6 +135,34 @@ def test_commands_without_a_token_are_told_so_in_one_line(secured: Mesh) -> None
         assert "can be read by others: chmod 600" in magnetar(folder, "tenants", "list", code=1)
     finally:
         (folder / "root.jwt").chmod(0o600)
+
+
+def test_tokens_and_their_key_change_while_the_pipeline_runs(secured: Mesh) -> None:
+    """A new key pair and new tokens: a broker that starts afterwards lets in nobody with the old ones, and links reach it."""
+    folder, world = secured.world.folder, secured.world
+    private, aside = str(folder / "private.pem"), folder / "aside"
+    (folder / "private.pem").unlink()
+    aside.mkdir()
+    assert cli.run(["tokens", "create-key-pair", "--private", private, "--public", str(aside / "public.pem")]) == 0
+    for role in ("root", "links", "app"):
+        file = str(aside / f"{role}.jwt")
+        assert cli.run(["tokens", "create", "--private-key", private, "--subject", role, "--output", file]) == 0
+    old = (folder / "links.jwt").read_text().strip()
+    for file in aside.iterdir():
+        file.replace(folder / file.name)
+    eventually(lambda: "read again" in secured.pipeline.output(), what="the pipeline read its token again")
+    for name in ("a", "b"):
+        eventually(lambda name=name: "new keys are in force" in world[name].log.read_text())  # type: ignore[misc]
+        world[name].stop()
+        world[name].start()
+    with pytest.raises(LinkRefused, match="signature is not by a key"):
+        LinkClient.connect(f"pulsar+ssl://localhost:{world['b'].pulsar_tls_port}?ca={folder / 'ca.pem'}", old)
+    topic = "persistent://public/default/renewed"
+    with closing(client(secured, "a", "app")) as a, closing(client(secured, "b", "app")) as b:
+        producer = a.create_producer(topic)
+        producer.send(b"by the new token")
+        reader = b.create_reader(topic, pulsar.MessageId.earliest)
+        assert reader.read_next(90_000).data() == b"by the new token"
 
 
 def test_no_secret_shows_anywhere(secured: Mesh) -> None:

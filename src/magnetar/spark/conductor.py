@@ -44,7 +44,7 @@ class Pipeline:
     Attributes:
         links: numbered from 0.
         addresses: `host:port` of each cluster, for the driver and for the executors alike.
-        token: of the links.
+        token: of the links, at the start.
         cores: tasks that can run at once.
         name: tells this pipeline from others in leases.
         limits: `[replication.limits]`.
@@ -94,6 +94,7 @@ class Conductor:
         self._rng = rng or random.Random()  # noqa: S311 - for jitter
         self._clock = clock_ms
         self._limits = pipeline.limits
+        self._presented = pipeline.token
         self.book = Book(pipeline.links, self._rng, pipeline.cores, pipeline.limits)
         self._say = on_line
         self._changed = threading.Condition()
@@ -157,6 +158,26 @@ class Conductor:
                 lambda: not any(state.flying for state in self.book.links.values()), timeout_ms / 1000
             )
 
+    def resume(self) -> None:
+        """Plan again after `drain`."""
+        with self._changed:
+            self._draining = False
+            self._changed.notify_all()
+
+    def present(self, token: str) -> None:
+        """Present another token from now on; connections that presented the one before are given up."""
+        with self._changed:
+            self._presented = token
+            self._changed.notify_all()
+
+    def _connection(self, cluster: str, kept: wire.Channel | None = None) -> wire.Channel:
+        """The kept connection, or a new one when there is none or what it presented is out of date. Raises LinkDown."""
+        if kept is not None:
+            if kept.presented == self._presented:
+                return kept
+            kept.close()
+        return wire.Channel(self.pipeline.addresses[cluster], self._presented)
+
     # --------------------------------------------------------------------------------------- what Spark's workers ask
 
     def warm(self, lanes: Iterable[str]) -> None:
@@ -216,7 +237,7 @@ class Conductor:
         self.committed(lane, [m.decode_report(report) for report in reports])
 
     def _token(self) -> str:
-        return self.pipeline.token
+        return self._presented
 
     # ------------------------------------------------------------------------------------------------ saying what changed
 
@@ -297,7 +318,7 @@ class Conductor:
                 self._sleep(TICK_MS)
                 continue
             try:
-                channel = wire.Channel(self.pipeline.addresses[source], self.pipeline.token)
+                channel = self._connection(source)
                 try:
                     self._poll_links(source, links, channel)
                 finally:
@@ -308,11 +329,11 @@ class Conductor:
                 self._failed(source, str(down))
 
     def _poll_links(self, source: str, links: Sequence[Link], channel: wire.Channel) -> None:
-        """Poll all links of a source on one connection until it fails or the pipeline stops."""
+        """Poll all links of a source on one connection until it fails, what it presented changes, or the pipeline stops."""
         polls = {link.number: Poll(link) for link in links}
         asked: dict[int, Poll] = {}
         request = 0
-        while not self._stopping:
+        while not self._stopping and channel.presented == self._presented:
             now = time.monotonic()
             for poll in polls.values():
                 if not poll.request and poll.due <= now:
@@ -397,7 +418,7 @@ class Conductor:
                 owed = {link: (commits, learned) for link, commits, learned in self.book.owed(source)}
                 troubles = dict(self.book.troubles(source))
             try:
-                channel = channel or wire.Channel(self.pipeline.addresses[source], self.pipeline.token)
+                channel = self._connection(source, channel)
                 for link in owed.keys() | troubles.keys():
                     commits, learned = owed.get(link, ([], []))
                     trouble = troubles.get(link)
@@ -444,7 +465,7 @@ class Conductor:
                     self._changed.wait(TICK_MS / 1000)
                     continue
             try:
-                channel = channel or wire.Channel(self.pipeline.addresses[target], self.pipeline.token)
+                channel = self._connection(target, channel)
                 if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
                     self._reach(channel)
                 for handshake in asked:

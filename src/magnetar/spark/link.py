@@ -121,6 +121,7 @@ class Channel:
         self._large: bytearray | None = None
         self._large_filled = 0
         self._connected = False
+        self.presented = token
         self._target = target_of(address)
         self.locator = address
         self.address = address = shown(address)

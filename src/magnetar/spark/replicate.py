@@ -21,6 +21,7 @@ from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.spark import offsets, session
 from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.linktoken import LOOK_MS, LinkToken, read_token
 from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.rows import decoded_columns, keep
@@ -73,24 +74,6 @@ class ReplicateOptions:
     name: str | None = None
     metrics: Path | None = None
     stop: threading.Event = field(default_factory=threading.Event)
-
-
-def read_token(path: Path) -> str:
-    """The shared secret of the links.
-
-    Raises:
-        ConfigError: the file is missing, unreadable or empty.
-    """
-    try:
-        token = path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"link token {path}: {error.strerror}; a broker makes it at its first start, "
-            "or name a shared one with token_file in [replication]"
-        ) from None
-    if not token:
-        raise ConfigError(f"link token {path} is empty: it should hold the secret that all clusters share")
-    return token
 
 
 def pipeline_of(options: ReplicateOptions) -> Pipeline:
@@ -257,6 +240,15 @@ class Queries:
         self._again_at[lane] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[lane], 5)) / 1000
         self._say(f"query {lane} {what}")
 
+    def renew(self) -> None:
+        """Start all queries anew; the conductor has let the batches end."""
+        for lane, query in list(self.running.items()):
+            query.stop()
+            try:
+                self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+            except ConfigError as error:
+                self._pause(lane, f"does not start: {error}")
+
     def stop(self) -> None:
         """Stop the queries; the conductor has let the batches end."""
         for query in self.running.values():
@@ -318,7 +310,8 @@ def _watch(
 ) -> int:
     """Tend the queries until told to stop; with `once`, until what is there is replicated."""
     once = Once(conductor) if options.once else None
-    written = 0.0
+    token = LinkToken(options.config.replication.token_file, conductor.pipeline.token, on_line)
+    written = looked = 0.0
 
     def measure() -> None:
         file.write(json.dumps({"at_ms": time.time_ns() // 1_000_000, **conductor.status()}) + "\n")
@@ -328,6 +321,14 @@ def _watch(
         at_end.callback(measure)
         while not options.stop.wait(0.05 if once else 0.2):
             queries.tend()
+            if time.monotonic() - looked >= LOOK_MS / 1000:
+                looked = time.monotonic()
+                if token.changed():
+                    conductor.present(token.value)
+                    if not conductor.drain(STOP_MS):
+                        on_line("a batch did not end in time and is abandoned; it will be sent again")
+                    queries.renew()
+                    conductor.resume()
             if time.monotonic() - written >= METRICS_MS / 1000:
                 written = time.monotonic()
                 measure()

@@ -1,0 +1,72 @@
+"""What the links of a pipeline present, which follows its file: a token is replaced while the pipeline runs.
+
+The conductor's own connections take the new one at once. What a streaming query hands to its tasks is pickled once, at its
+start: so the queries are started anew, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import ConfigError
+from magnetar.runtime.secretfile import read_token as read_secret
+
+LOOK_MS: Final = 1_000
+"""How often the file is looked at, as brokers look at theirs: a `stat` costs nothing."""
+
+
+def read_token(path: Path) -> str:
+    """The token of the links, or the secret that all clusters share.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, empty, or can be read by others.
+    """
+    if not path.exists():
+        raise ConfigError(
+            f"link token {path} does not exist; a broker makes it at its first start, "
+            "or name a shared one with token_file in [replication]"
+        )
+    return read_secret(path, "link token")
+
+
+class LinkToken:
+    """The token as it is now.
+
+    Args:
+        path: of the file.
+        value: what it held when the pipeline read it.
+        on_line: gets one line for the operator when it changed.
+
+    Attributes:
+        value: what to present.
+    """
+
+    def __init__(self, path: Path, value: str, on_line: Callable[[str], None]) -> None:
+        self._path, self._say = path, on_line
+        self._seen: tuple[int, int, int, int] | None = None  # the first look reads it: it may have changed since
+        self.value = value
+
+    def changed(self) -> bool:
+        """Look at the file once; whether there is another token. A file that is wrong leaves what was in force."""
+        now = self._look()
+        if now == self._seen:
+            return False
+        self._seen = now
+        try:
+            token = read_token(self._path)
+        except ConfigError as error:
+            self._say(f"the links' token changed, but what was in force stays: {error}")
+            return False
+        if token == self.value:
+            return False
+        self.value = token
+        self._say(f"link token {self._path}: read again")
+        return True
+
+    def _look(self) -> tuple[int, int, int, int] | None:
+        try:
+            status = os.stat(self._path)  # noqa: PTH116 - follows links, as secret managers swap them
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
