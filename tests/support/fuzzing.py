@@ -290,7 +290,7 @@ class Fuzzer:
             kind = int(self._pick(sorted(COMMAND_FIELDS)))
         else:
             kind = int(self._pick([1, 2, 3, 48, 69, 200, 999, 5_000]))
-        made = pb.BaseCommand()
+        made: Any = pb.BaseCommand()
         with contextlib.suppress(ValueError):  # a type that the enumeration does not have is put in as bytes below
             made = self.command(kind)
         if self.chance.random() < 0.25 and kind in COMMAND_FIELDS:

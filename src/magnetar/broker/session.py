@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _SEND: Final = 6
 
+ANSWERS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A ceiling on the answers to what one read from a socket brings. Thousands of requests for a list of topics fit into one read;
+who asks once and waits gets any list."""
+
 
 class Session:
     """What the broker knows of one connection.
@@ -70,6 +74,7 @@ class Session:
         self.heard = 0
         self.writable = True
         self.pending_bytes = 0
+        self._answered = 0
         self.held = False
         self._holds: set[str] = set()
         handlers: dict[int, Callable[[Any], None]] = {
@@ -88,6 +93,8 @@ class Session:
         """Answer."""
         if not self.closed:
             self.outbox.put(Send(self.number, buffers))
+            for buffer in buffers:
+                self._answered += len(buffer)
 
     def close(self, reason: str) -> None:
         """End the connection; what it owns goes when the socket does."""
@@ -100,6 +107,7 @@ class Session:
             ProtocolError: the peer broke the protocol; the caller closes the connection.
         """
         self.heard += len(frames)
+        self._answered = 0
         at = 0
         total = len(frames)
         while at < total and not self.closed:
@@ -121,6 +129,10 @@ class Session:
                 at = run
                 continue
             at += 1
+            if self._answered > ANSWERS_BYTES_MAX and self.geo is None:
+                raise ProtocolError(
+                    f"requests whose answers have {self._answered} bytes at once, over {ANSWERS_BYTES_MAX}"
+                )
             if not self.handshake.connected:
                 self._connect(frame)
                 continue
@@ -211,8 +223,14 @@ class Session:
         self.nonpersistent.disconnected()
 
     def set_writable(self, writable: bool) -> None:
-        """The socket takes no more, or takes more again."""
+        """The socket takes no more, or takes more again.
+
+        Who does not read the answers is not heard either: else answers would pile up without end. A link's peer is, which
+        reads and writes in one thread and has limits of its own.
+        """
         self.writable = writable
+        if self.geo is None:
+            self.hold(not writable, "unread")
         self.consumers.set_writable(writable)
         self.nonpersistent.set_writable(writable)
 

@@ -31,6 +31,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import Store as MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.quiet import Quiet
 from magnetar.storage.entries import Append, Location, StoredEntry
 
 logger = logging.getLogger("magnetar.broker")
@@ -89,6 +90,7 @@ class Driver:
         self._running = False
         self._failure: BaseException | None = None
         self.stopped = asyncio.Event()
+        self.quiet = Quiet(loop.call_later, lambda line: logger.warning("%s", line))
 
     # ------------------------------------------------------------------------------------------------------ events
 
@@ -181,6 +183,8 @@ class Driver:
         self._log.drop(effect.ledgers)
 
     def _note(self, effect: Note) -> None:
+        if effect.level == "warning" and not self.quiet.allows(effect.text):
+            return
         logger.log(
             logging.getLevelNamesMapping().get(effect.level.upper(), logging.INFO),
             "%s",

@@ -30,6 +30,14 @@ WRITE_LOW_BYTES = 1024 * 1024
 HANDSHAKE_S = 10.0
 """For a handshake of TLS: three round trips and what the client's user is asked."""
 
+CLOSE_S = 10.0
+"""For a peer to take what was written before its connection was closed: whoever reads nothing would keep the socket, and up to
+WRITE_HIGH_BYTES with it, for ever."""
+
+STUCK_INTERVALS = 2
+"""Keep-alive intervals that a peer may take none of what waits for it. It does not count as silent, because it is not read
+meanwhile."""
+
 LINK_SILENT_INTERVALS = 20
 """Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
 answer pings; a dead peer's socket is found by TCP's own keep-alive or when this is over."""
@@ -52,9 +60,13 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
         self._peer = "?"
         self._silent = 0
         self._silent_max = 1
+        self._full = False
+        self._unsent = 0
+        self._stuck = 0
 
     # ------------------------------------------------------------------------------------------------------- asyncio
 
@@ -64,11 +76,9 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
         if not self._server.admit(self._number, self):
-            logger.warning(
-                "refused a connection from %s: %d are open (connections_max)",
-                self._peer,
-                self._server.open,
-            )
+            line = f"refused a connection from {self._peer}: {self._server.open} are open (connections_max)"
+            if self._server.driver.quiet.allows(line):
+                logger.warning("%s", line)
             self._transport.abort()
             self._transport = None
             return
@@ -102,16 +112,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The socket takes no more."""
+        self._full = True
         self._server.driver.run(self._server.broker.writable, self._number, False)
 
     def resume_writing(self) -> None:
         """The socket takes more again."""
+        self._full = False
         self._server.driver.run(self._server.broker.writable, self._number, True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gone, by whoever's wish."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._end):
+            if timer is not None:
+                timer.cancel()
         if self._transport is None:
             return
         self._transport = None
@@ -135,9 +148,11 @@ class Connection(asyncio.BufferedProtocol):
         """Close after what was written; the reason, if any, is logged."""
         if self._transport is None or self._transport.is_closing():
             return
-        if reason:
-            logger.warning("closed the connection of %s: %s", self._peer, reason)
+        line = f"closed the connection of {self._peer}: {reason}"
+        if reason and self._server.driver.quiet.allows(line):
+            logger.warning("%s", line)
         self._transport.close()
+        self._end = self._server.loop.call_later(CLOSE_S, self.abort)
 
     def hold(self, hold: bool) -> None:
         """Stop or go on reading."""
@@ -161,7 +176,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep_alive(self) -> None:
         """Each interval: a peer that was silent since the last ping is gone (pulsar-facts A.6)."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        unsent = self._transport.get_write_buffer_size()
+        self._stuck = self._stuck + 1 if self._full and unsent >= self._unsent else 0
+        self._unsent = unsent
+        if self._stuck > STUCK_INTERVALS:
+            self.close(f"it takes nothing of {unsent} bytes that wait for it")
+            self.abort()
             return
         held = not self._transport.is_reading()
         self._silent = 0 if self._heard or held else self._silent + 1

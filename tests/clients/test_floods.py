@@ -1,0 +1,158 @@
+"""Clients that take too much: they read nothing, ask without end, come and go by thousands, break every rule of the protocol.
+
+Everybody else is served as before, and afterwards the broker holds what it held.
+"""
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import encode
+from tests.clients.conftest import connect
+from tests.clients.test_hostile import metadata, open_producer, raw, send
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.fuzzing import clean, descriptors, fuzz, resident_bytes
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that looks after its connections every 300 ms."""
+    world = World(tmp_path_factory.mktemp("impatient"), ["solo"], "[broker]\nkeep_alive_ms = 300\n").start()
+    yield world["solo"]
+    world.close()
+
+
+def pid(broker: BrokerProcess) -> int:
+    """Of the running broker."""
+    assert broker.process is not None
+    return broker.process.pid
+
+
+def send_until_stopped(link: socket.socket, data: bytes, bytes_max: int) -> int:
+    """Send again and again until nothing is taken for a second, or the connection is gone; the bytes sent."""
+    link.setblocking(False)
+    sent = 0
+    while sent < bytes_max:
+        if not select.select([], [link], [], 1.0)[1]:
+            break
+        try:
+            sent += link.send(data)
+        except (ConnectionError, BlockingIOError):
+            break
+    link.setblocking(True)
+    return sent
+
+
+def test_who_reads_nothing_is_heard_no_more_and_dropped(impatient: BrokerProcess) -> None:
+    guard = connect(impatient)
+    producer = guard.create_producer("beside-the-deaf")
+    producer.send(b"before")
+    files, memory = descriptors(pid(impatient)), resident_bytes(pid(impatient))
+    lookup = pb.CommandLookupTopic(topic="persistent://public/default/" + "x" * 500, request_id=1)
+    with raw(impatient) as deaf:
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert deaf.handshake() is not None
+        sent = send_until_stopped(deaf.socket, encode(pb.BaseCommand(type=23, lookupTopic=lookup)) * 100, 400 * MIB)
+        assert sent < 200 * MIB, "its requests were read on and on"
+        producer.send(b"meanwhile")
+        assert resident_bytes(pid(impatient)) - memory < 64 * MIB
+        eventually(lambda: descriptors(pid(impatient)) <= files, what="the one that reads nothing is dropped")
+    assert "it takes nothing of" in impatient.log.read_text()
+    producer.send(b"after")
+    guard.close()
+
+
+def test_a_consumer_that_reads_nothing_holds_up_nobody(impatient: BrokerProcess, topic: str) -> None:
+    guard = connect(impatient)
+    consumer = guard.subscribe(topic, "beside", initial_position=pulsar.InitialPosition.Earliest)
+    producer = guard.create_producer(topic)
+    with raw(impatient) as deaf:
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert deaf.handshake() is not None
+        subscribe = pb.CommandSubscribe(topic=topic, subscription="deaf", subType=1, consumer_id=1, request_id=1)
+        deaf.send(pb.BaseCommand(type=4, subscribe=subscribe))
+        assert deaf.answer() is not None
+        for _ in range(3):  # more than permits can be
+            deaf.send(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=1, messagePermits=(1 << 32) - 1)))
+        memory = resident_bytes(pid(impatient))
+        for number in range(40):
+            producer.send(b"%d" % number + b"x" * MIB)
+            message = consumer.receive(20_000)
+            assert message.data().startswith(b"%d" % number)
+            consumer.acknowledge(message)
+        # One write buffer of 4 MiB, and the cache of recent entries, which is there for everybody.
+        assert resident_bytes(pid(impatient)) - memory < 150 * MIB
+        stats = impatient.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")
+        assert stats["subscriptions"]["deaf"]["msgBacklog"] == 40
+        eventually(
+            lambda: (
+                not impatient.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")["subscriptions"]["deaf"][
+                    "consumers"
+                ]
+            )
+        )
+    guard.close()
+
+
+def test_requests_with_endless_answers_end_the_connection(own_broker: BrokerProcess) -> None:
+    with raw(own_broker) as client:
+        assert client.handshake() is not None
+        for number in range(200):
+            name = f"persistent://public/default/{'n' * 400}{number}"
+            client.send(
+                pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=name, producer_id=number, request_id=1))
+            )
+            assert client.answer() is not None
+        memory = resident_bytes(pid(own_broker))
+        ask = pb.CommandGetTopicsOfNamespace(request_id=1, namespace="public/default", mode=0)
+        client.socket.sendall(encode(pb.BaseCommand(type=32, getTopicsOfNamespace=ask)) * 6_000)
+        while client.answer() is not None:
+            pass
+    assert "at once, over" in own_broker.log.read_text()
+    assert resident_bytes(pid(own_broker)) - memory < 150 * MIB
+
+
+def test_thousands_of_connections_that_open_and_drop_leave_nothing(
+    broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    producer = client.create_producer("beside-the-crowd")
+    producer.send(b"before")
+    files = descriptors(pid(broker))
+    for number in range(1_500):
+        with socket.create_connection(("127.0.0.1", broker.pulsar_port), timeout=20) as link:
+            if number % 3 == 0:
+                link.sendall(b"\xff" * 20)
+            elif number % 3 == 1:
+                link.sendall(encode(pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="x"))))
+        if number % 300 == 0:
+            producer.send(b"meanwhile")
+    eventually(lambda: descriptors(pid(broker)) <= files + 2, what="their sockets are closed")
+    producer.send(b"after")
+
+
+def test_a_flood_of_bad_messages_writes_few_lines(broker: BrokerProcess, topic: str) -> None:
+    bad = b"\x0e\x01\x00\x00\x00\x00" + metadata().SerializeToString()
+    before = broker.log.read_text().count("\n")
+    with raw(broker) as client:
+        open_producer(client, topic)
+        for sequence in range(300):
+            answer = send(client, sequence, bad)
+            assert answer is not None
+            assert answer.type == 8
+    assert broker.log.read_text().count("\n") - before <= 110  # 50 per kind and 10 s, and a line for the rest
+
+
+def test_every_command_spoiled_in_every_state(own_broker: BrokerProcess) -> None:
+    fuzz(own_broker, 1, lambda number: number < 40)
+    clean(own_broker)
+    files, memory = descriptors(pid(own_broker)), resident_bytes(pid(own_broker))
+    fuzz(own_broker, 1_000, lambda number: number < 260)
+    clean(own_broker)
+    eventually(lambda: descriptors(pid(own_broker)) <= files + 3, what="descriptors are closed")
+    assert resident_bytes(pid(own_broker)) - memory < 64 * MIB
