@@ -1,0 +1,56 @@
+"""The official Java client with every type of schema, in one cluster and over a link to another."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.others.conversation import Missing, prepared, run, tool
+from tests.support.brokers import World
+from tests.support.courier import Courier
+
+pytestmark = pytest.mark.timeout(1200)
+
+STEPS = 29
+"""The program's: so that one which ends early does not pass."""
+
+
+def build() -> list[str]:
+    """The program: jars by Maven, one class compiled against them."""
+    maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
+    folder = prepared("java-schemas")
+    run([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
+    run([compiler, "-cp", "lib/*", "-d", "classes", "Schemas.java"], folder)
+    return [java, "-Xmx512m", "-Dorg.slf4j.simpleLogger.logFile=System.err", "-cp", f"{folder}/classes:{folder}/lib/*"]
+
+
+@pytest.fixture(scope="module")
+def command() -> list[str]:
+    try:
+        return [*build(), "Schemas"]
+    except Missing as why:
+        pytest.skip(f"the Java client cannot be built here: {why}")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Two clusters and both links; couriers carry them."""
+    world = World(tmp_path_factory.mktemp("schemas"), ["a", "b"]).start()
+    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    yield world
+    for courier in couriers:
+        courier.close()
+    world.close()
+
+
+@pytest.mark.parametrize("there", ["a", "b"], ids=["in-one-cluster", "over-a-link"])
+def test_every_type(command: list[str], world: World, tmp_path: Path, there: str) -> None:
+    with (tmp_path / "java.log").open("wb") as log:
+        done = subprocess.run(
+            [*command, world["a"].url, world[there].url, f"to-{there}"],
+            stdout=subprocess.PIPE, stderr=log, text=True, check=False, timeout=600,
+        )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("ok ")] == []
+    assert len(lines) == STEPS, done.stdout
