@@ -8,7 +8,7 @@ import pytest
 from magnetar.core.ids import NONE
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.schemas.keyvalue import put_together
-from magnetar.schemas.registry import schema_id
+from magnetar.schemas.registry import SCHEMA_PREFIX, schema_id
 from magnetar.schemas.types import Definition, SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import metadata
@@ -252,6 +252,45 @@ def test_a_restart_asks_again_and_gets_the_same_numbers(world: World) -> None:
     got = stored(b)
     assert [definition_at(b, carried) for *_, carried in got] == [A.data, A.data]
     assert len(b.broker.schemas.registry.live(TOPIC)) == 2, "nothing is registered twice"
+
+
+def test_down_between_registering_and_publishing(world: World) -> None:
+    a, b = world["a"], world["b"]
+    register(b, AC)
+    register(a, A)
+    b.hold_log = True
+    publish(a, "one", version(0))
+    for _ in range(20):  # the entry waits for b's disk
+        world.pump()
+    assert [one.data for _, one in b.broker.schemas.registry.live(TOPIC)] == [AC.data, A.data]
+    b.hold_log = False
+    b.restart()
+    assert stored(b) == [], "registered, and not published"
+    publish(a, "two", version(0))
+    world.settle()
+    assert [(text, definition_at(b, carried)) for text, _, carried in stored(b)] == [("one", A.data), ("two", A.data)]
+    assert [one.data for _, one in b.broker.schemas.registry.live(TOPIC)] == [AC.data, A.data]
+
+
+def test_a_registration_that_fails_is_tried_again(world: World) -> None:
+    a, b = world["a"], world["b"]
+    register(a, A)
+    publish(a, "before", None)
+    world.settle()
+    b.hold_stores = True
+    publish(a, "one", version(0))
+    for _ in range(20):
+        world.pump()
+    held = [store for store in b.stores if any(key.startswith(SCHEMA_PREFIX) for key in store.puts)]
+    assert len(held) == 1
+    b.stores.remove(held[0])
+    assert held[0].then is not None
+    b.run(held[0].then, "the disk is full")
+    b.hold_stores = False
+    assert not b.broker.schemas.registry.live(TOPIC), "neither a version nor a hole"
+    world.settle()
+    assert (blocked(a), stored(b)[-1]) == (None, ("one", "a", version(0)))
+    assert definition_at(b, version(0)) == A.data
 
 
 def test_automatic_updates_off_block_too(world: World) -> None:
