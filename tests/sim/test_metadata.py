@@ -9,25 +9,29 @@ from magnetar.sim.metadata_runner import run_many, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "300"))
 
+# Seeds that found them last time: tried first. A change of the worlds shifts all seeds, so that the search goes on behind them.
 KNOWN = {
-    "tie_by_local_name": 93,
-    "apply_time": 3,
-    "no_tombstones": 0,
-    "gc_by_age": 0,
-    "drop_ahead": 21,
-    "wall_clock": 2,
-    "clock_not_recovered": 11,
-    "snapshot_restamped": 0,
-    "parent_check": 22,
-    "whole_value": 0,
-    "unset_forgotten": 0,
-    "no_prune": 0,
-    "told_again": 0,
-    "one_peer_confirms": 125,
-    "no_value_check": 11,
-    "fewer_partitions": 5,
-    "nothing_kept": 47,
+    "tie_by_local_name": (93, 101, 119),
+    "apply_time": (3, 4, 5),
+    "no_tombstones": (0, 3, 4),
+    "gc_by_age": (2, 3, 4),
+    "drop_ahead": (4, 5, 6),
+    "wall_clock": (2, 3, 4),
+    "clock_not_recovered": (11, 32, 75),
+    "snapshot_restamped": (0, 1, 2),
+    "parent_check": (22, 63, 120),
+    "whole_value": (0, 1, 3),
+    "unset_forgotten": (0, 3, 5),
+    "no_prune": (0, 4, 5),
+    "told_again": (0, 1, 2),
+    "one_peer_confirms": (3, 11, 15),
+    "no_value_check": (11, 51, 186),
+    "fewer_partitions": (5, 9, 12),
+    "nothing_kept": (47, 75, 109),
 }
+
+SEARCHED = 2_000
+"""The rarest is noticed by one world in fifty."""
 
 
 def test_worlds_keep_every_promise() -> None:
@@ -37,7 +41,7 @@ def test_worlds_keep_every_promise() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_noticed(bug: str) -> None:
-    assert run_world(KNOWN[bug], bug=bug).why
+    assert any(run_world(seed, bug=bug).why for seed in (*KNOWN[bug], *range(SEARCHED)))
 
 
 def test_a_seed_is_one_world() -> None:

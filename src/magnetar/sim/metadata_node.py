@@ -7,8 +7,8 @@ import msgspec
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.sync.documents import kind_of, parent_of, to_fields
 from magnetar.metadata.sync.machine import Synchroniser
-from magnetar.metadata.sync.records import Malformed, Record
-from magnetar.metadata.sync.stamps import Stamp
+from magnetar.metadata.sync.records import Malformed, Record, covers
+from magnetar.metadata.sync.stamps import US_PER_MS, Stamp
 from magnetar.metadata.sync.updates import BURIED_MAX, Batch, Update
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Node:
         self.backup: dict[str, bytes] | None = None
         self.last_now = 0
         self.dead: dict[str, Stamp] = {}
+        self.early: list[tuple[str, Record]] = []
         self.start()
 
     @property
@@ -238,6 +239,11 @@ class Node:
         update = self.machine.merge(batch, self.now)
         assert not update.told, f"{self.name}: what is applied is published: {update.told}"
         if self.commit(update, {"cursor": str(at + len(entries)).encode()}):
+            self.early += [
+                (path, record)
+                for path, record in batch.records.items()
+                if any(stamp.time_us > self.now * US_PER_MS for stamp in record.stamps())
+            ]
             world.say(f"{self.name} applies {len(entries)} events: {sorted(update.records)}")
             hellos = [header for header in batch.heard if header.hello and header.last]
             if update.wanted or any(header.digest != self.machine.digest for header in hellos):
@@ -245,8 +251,23 @@ class Node:
 
     def tidy(self) -> None:
         """What waited for the clock, and deletions that can rest."""
-        self.commit(self.machine.release(self.now))
+        self.release(allowed_to_fail=True)
         self.commit(self.machine.collect())
+
+    def release(self, *, allowed_to_fail: bool = False) -> None:
+        """What waited for the clock."""
+        if self.commit(self.machine.release(self.now), allowed_to_fail=allowed_to_fail):
+            self.check_early()
+
+    def check_early(self) -> None:
+        """What came before its time is in force when the clock has reached it, without anybody saying it again."""
+        late, self.early = self.early, []
+        for path, record in late:
+            if any(stamp.time_us > self.now * US_PER_MS for stamp in record.stamps()):
+                self.early.append((path, record))
+            elif path in self.machine.records:
+                known = covers(self.machine.records[path], record)
+                assert known, f"{self.name}: {path} was ahead of the clock, which has reached it: {record} is forgotten"
 
     def needed_no_more(self) -> None:
         """Its topics were deleted by name."""
