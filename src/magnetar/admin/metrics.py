@@ -22,7 +22,7 @@ from magnetar.admin.routing import Routes
 from magnetar.broker.control import LinkState
 
 METRIC_TOPICS_MAX: Final = 1_000
-"""A ceiling on topics with series of their own: ten series each, and Prometheus suffers beyond some 10,000 a target."""
+"""A ceiling on topics with series of their own: fifteen series each, and Prometheus suffers beyond some 10,000 a target."""
 
 METRIC_SUBSCRIPTIONS_MAX: Final = 2_000
 """A ceiling on subscriptions with series of their own."""
@@ -180,6 +180,25 @@ class Figures(Collector):
             "pulsar_storage_size", "Bytes stored.", ["namespace", "topic"], self._with_rest("storageSize")
         )
         for name, key, text in (
+            ("pulsar_rate_in", "msgRateIn", "Messages published per second."),
+            ("pulsar_rate_out", "msgRateOut", "Messages delivered per second."),
+            ("pulsar_throughput_in", "msgThroughputIn", "Bytes published per second."),
+            ("pulsar_throughput_out", "msgThroughputOut", "Bytes delivered per second."),
+            ("pulsar_storage_backlog_size", "backlogSize", "Bytes that the slowest subscription has before it."),
+        ):
+            rated = [([_namespace(topic), topic], stats.get(key, 0)) for topic, stats in topics.items()]
+            yield self._gauge(name, text, ["namespace", "topic"], rated)
+        backlog = [
+            (
+                [_namespace(topic), topic],
+                sum(one.get("msgBacklog", 0) for one in stats.get("subscriptions", {}).values()),
+            )
+            for topic, stats in topics.items()
+        ]
+        yield self._gauge(
+            "pulsar_msg_backlog", "Entries that subscriptions have before them.", ["namespace", "topic"], backlog
+        )
+        for name, key, text in (
             ("pulsar_producers_count", "publishers", "Producers."),
             ("pulsar_subscriptions_count", "subscriptions", "Subscriptions."),
         ):
@@ -215,6 +234,17 @@ class Figures(Collector):
         for family, name, key, text in (
             (self._gauge, "pulsar_subscription_back_log", "msgBacklog", "Entries not acknowledged."),
             (self._gauge, "pulsar_subscription_unacked_messages", "unackedMessages", "Delivered, not acknowledged."),
+            (self._gauge, "pulsar_subscription_delayed", "msgDelayed", "Messages whose time has not come."),
+            (self._gauge, "pulsar_subscription_msg_rate_out", "msgRateOut", "Messages delivered per second."),
+            (self._gauge, "pulsar_subscription_msg_throughput_out", "msgThroughputOut", "Bytes delivered per second."),
+            (self._gauge, "pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver", "Delivered again, per second."),
+            (self._gauge, "pulsar_subscription_msg_ack_rate", "messageAckRate", "Messages acknowledged per second."),
+            (
+                self._gauge,
+                "pulsar_subscription_blocked_on_unacked_messages",
+                "blockedSubscriptionOnUnackedMsgs",
+                "1 while consumers hold too many unacknowledged messages.",
+            ),
             (self._counter, "pulsar_subscription_out_messages_total", "msgOutCounter", "Messages delivered."),
             (self._counter, "pulsar_subscription_out_bytes_total", "bytesOutCounter", "Bytes delivered."),
         ):

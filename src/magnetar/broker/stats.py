@@ -15,12 +15,13 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     subscriptions = {name: subscription.stats() for name, subscription in topic.subscriptions.items()}
     for name in topic.replicated.subscriptions() if topic.replicated is not None else ():
         subscriptions[name]["replicatedMode"] = broker.replication.mode_of(topic)
-    return {
+    return topic.rates.stats(topic.messages_in, topic.bytes_in) | {
+        "msgRateOut": sum(subscription["msgRateOut"] for subscription in subscriptions.values()),
+        "msgThroughputOut": sum(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
         "msgOutCounter": sum(subscription["msgOutCounter"] for subscription in subscriptions.values()),
         "bytesOutCounter": sum(subscription["bytesOutCounter"] for subscription in subscriptions.values()),
-        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
         "storageSize": topic.log.bytes_retained,
         "backlogSize": max((s.get("backlogSize", 0) for s in subscriptions.values()), default=0),
         "publishers": topic.publisher_stats(),

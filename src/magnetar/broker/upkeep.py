@@ -46,6 +46,7 @@ class Upkeep:
     def _round(self, now_ms: int) -> None:
         for topic in list(self._broker.topics.values()):
             self.inactive(topic, now_ms)
+            topic.update_rates(now_ms)
             if topic.log.last == NONE or topic.deleting:
                 continue
             self.enforce(topic, now_ms)
@@ -53,8 +54,8 @@ class Upkeep:
             self._broker.idempotencies.tick(topic, now_ms)
             self._broker.compactions.tick(topic)
             self.trim(topic)
-            for subscription in topic.subscriptions.values():
-                subscription.update_rates(now_ms)
+        for unkept in self._broker.nonpersistent.topics.values():
+            unkept.update_rates(now_ms)
         self._broker.links.tick(now_ms)
         self._schedule()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
-from magnetar.broker.producers import Producer, Producers
+from magnetar.broker.producers import Producer, Producers, PublishRates
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import NewEntry, StoredEntry
@@ -30,6 +30,7 @@ class NonPersistentTopic:
         """Made by an administrator: it stays when nobody is there."""
         self.messages_in = 0
         self.bytes_in = 0
+        self.rates = PublishRates()
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
@@ -98,32 +99,29 @@ class NonPersistentTopic:
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (NonPersistentTopicStats)."""
         subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
-        return {
+        return self.rates.stats(self.messages_in, self.bytes_in) | {
+            "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
+            "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
             "msgInCounter": self.messages_in,
             "bytesInCounter": self.bytes_in,
             "msgOutCounter": self._gone_out[0] + sum(one["msgOutCounter"] for one in subscriptions.values()),
             "bytesOutCounter": self._gone_out[1] + sum(one["bytesOutCounter"] for one in subscriptions.values()),
-            "averageMsgSize": self.bytes_in / self.messages_in if self.messages_in else 0.0,
             "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
             "storageSize": 0,
             "backlogSize": 0,
-            "publishers": [
-                {
-                    "producerName": producer.name,
-                    "producerId": producer.producer_id,
-                    "address": producer.address,
-                    "accessMode": producer.mode.name.title().replace("_", ""),
-                    "msgInCounter": producer.messages,
-                    "bytesInCounter": producer.bytes,
-                    "connectedSince": producer.connected_ms,
-                    "metadata": producer.properties,
-                }
-                for producer in self.producers.live.values()
-            ],
+            "publishers": [producer.stats() for producer in self.producers.live.values()],
             "waitingPublishers": len(self.producers.waiting),
             "subscriptions": subscriptions,
             "replication": {},
         }
+
+    def update_rates(self, now_ms: int) -> None:
+        """The interval over which rates are told ends, another begins."""
+        self.rates.update(now_ms, self.messages_in, self.bytes_in)
+        for producer in self.producers.live.values():
+            producer.rates.update(now_ms, producer.messages, producer.bytes)
+        for subscription in self.subscriptions.values():
+            subscription.update_rates(now_ms)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
