@@ -152,7 +152,8 @@ class LinkDestination(Handshakes):
         if self._kept_out(coming.translation.name, request, response):
             coming.reply(response)
             return
-        if topic is not None and before != (request.uuid, request.incarnation):
+        if topic is not None and (before is None or before[0] != request.uuid):
+            # Which of two lives is the present one, only a handshake tells: a task of the former may come when all is over.
             self._hear(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
             # What it had, if anything, is lost: the handshake makes it anew and tells the source so.
