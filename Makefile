@@ -22,7 +22,7 @@ demo: setup ## The main job: real flights through three clusters (a slice, about
 	@$(PY) -m magnetar demo --fast
 
 test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
-	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)
 
 clients: setup ## Official clients of other languages (Go, Java, Node.js): built and tried; skips what cannot be built here
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
