@@ -131,6 +131,7 @@ class Fences:
             "cluster": self._broker.cluster,
             "version": self._versions.get((text, name), 0),
             "replicated": subscription.replicated,
+            "mode": self._finals.mode(topic),
             "refused": self._refusal(topic, subscription),
             "consumers": len(subscription.consumers),
             "cumulative": sum(consumer.cumulative for consumer in subscription.consumers),

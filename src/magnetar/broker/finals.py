@@ -1,9 +1,10 @@
 """The final state of a subscription that moves: written where it was, compared where it goes.
 
 The state that moves is the acknowledged set of exact mode (`geo.ackedsets`): the union of what was acknowledged, by identity,
-so that the target knows exactly what the source knew. Snapshot mode cannot do that: its updates say up to which position
-everything is acknowledged, and what was acknowledged out of order would be delivered again. A subscription of a namespace in
-snapshot mode is therefore refused, with the command that switches the mode.
+so that the target knows exactly what the source knew. In snapshot mode too: its own updates say up to which position everything
+is acknowledged, so that what was acknowledged out of order would be delivered again; but the sets are kept in both modes, and
+every cluster understands both. One thing remains there: a seek made in the target, which snapshot mode does not tell the source,
+outweighs what the source tells; the command compares both clusters and reports what comes again by that.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,13 +52,11 @@ class FinalStates:
         """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
         if topic.replicated is None:
             return "no link concerns its topic"
-        if self._broker.replication.mode_of(topic) != "exact":
-            namespace = topic.name.namespace_name
-            return (
-                f"namespace {namespace} replicates subscriptions in snapshot mode, which cannot move one without delivering "
-                f"messages twice: magnetar namespaces set-subscription-mode {namespace} exact --everywhere"
-            )
         return ""
+
+    def mode(self, topic: Topic) -> str:
+        """What the topic's namespace says: "exact" or "snapshot"."""
+        return self._broker.replication.mode_of(topic)
 
     def unsent(self, topic: Topic, subscription: str) -> int:
         """Acknowledged messages that no marker has told of yet."""

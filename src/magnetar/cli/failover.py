@@ -43,7 +43,8 @@ class Report(NamedTuple):
 
     Attributes:
         messages: not yet in the target when it began.
-        redelivered: sent to consumers of the source and not acknowledged there: they come again.
+        redelivered: sent to consumers of the source and not acknowledged there: they come again. In snapshot mode also what was
+            acknowledged there before a seek that was made in the target.
         skipped: not acknowledged in the source, and taken for acknowledged in the target: nobody would be given them, unless
             the target's own consumers have had them.
         pause_ms: from the last message of the source to the target's being active.
@@ -181,7 +182,7 @@ class Move:
             "target": self.target,
             "partitions": len(rows),
             "messages": sum(link["lag_messages"] for link in links),
-            "acknowledgements": sum(row.get("unsent", 0) for row in rows),
+            "acknowledgements": sum(map(self._to_sync, rows)),
             "consumers": sum(row["consumers"] for row in rows),
             "in_flight": sum(row["in_flight"] for row in rows),
             "backlog": sum(row["backlog"] for row in rows),
@@ -197,6 +198,22 @@ class Move:
         for warning in warnings:
             self._say(f"note: {warning}")
         return plan
+
+    def _to_sync(self, row: Row) -> int:
+        """Acknowledgements of the source that the target lacks. In snapshot mode they wait for the next snapshot: compared."""
+        known = row["topic"] in {there["topic"] for there in self._there}
+        return self._behind(row) if row.get("mode") == "snapshot" and known else int(row.get("unsent", 0))
+
+    def _behind(self, row: Row) -> int:
+        """Messages that are acknowledged in the source and not in the target."""
+        return self._acknowledged_in((self._b, self.target), (self._a, self.source), row["topic"])
+
+    def _acknowledged_in(self, lacks: tuple[AdminClient, str], has: tuple[AdminClient, str], topic: str) -> int:
+        """By identity: what one cluster has not acknowledged and the other one has."""
+        (one, one_name), (other, other_name) = lacks, has
+        runs = self._ask(one, one_name, lambda: one.get(self._path(topic, "unacknowledged")))
+        path = self._path(topic, "acknowledged")
+        return int(self._ask(other, other_name, lambda: other.post(path, runs))["messages"])
 
     def _check(self, row: Row) -> None:
         if row["phase"] != "active" and row["target"] != self.target:
@@ -272,6 +289,7 @@ class Move:
                 raise Stuck(f"{stuck}; to move them all the same: --force")
             self._await_merged()
             skipped = sum(map(self._skipped, self._rows))
+            again = sum(map(self._again, self._rows))
             for row in self._rows:
                 self._activate(row)
             pause_ms = round((time.monotonic() - started) * 1000)
@@ -286,7 +304,7 @@ class Move:
             len(done),
             messages,
             consumers,
-            redelivered=sum(row["left"] for row in done),
+            redelivered=again + sum(row["left"] for row in done),
             skipped=skipped,
             pause_ms=pause_ms,
             tokens={row["topic"]: row["token"] for row in done},
@@ -323,9 +341,11 @@ class Move:
         """Compare by identity: what the source has not acknowledged, the target must not have either."""
         if row["phase"] == "moved":
             return 0
-        runs = self._ask(self._a, self.source, lambda: self._a.get(self._path(row["topic"], "unacknowledged")))
-        path = self._path(row["topic"], "acknowledged")
-        return int(self._ask(self._b, self.target, lambda: self._b.post(path, runs))["messages"])
+        return self._acknowledged_in((self._a, self.source), (self._b, self.target), row["topic"])
+
+    def _again(self, row: Row) -> int:
+        """What is acknowledged in the source and comes again: in snapshot mode, by a seek of the target's own."""
+        return self._behind(row) if row.get("mode") == "snapshot" and row["phase"] != "moved" else 0
 
     def _activate(self, row: Row) -> None:
         body = {"tokens": {row["topic"]: row["token"]}}

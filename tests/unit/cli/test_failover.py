@@ -45,6 +45,8 @@ class FenceBroker:
         self.final = True
         self.merged = True
         self.left = self.skipped = 0
+        self.runs = [[cluster, 5, 0, 8]]
+        self.asked: list[Any] = []
         self.lose: dict[str, str] = {}
         self.dead = False
         self.steps: list[str] = []
@@ -79,9 +81,9 @@ class FenceBroker:
         if step == "wait":
             return 200, self.row(topic)
         if step == "unacknowledged":
-            return 200, {"runs": [["a", 5, 0, 8]]}
+            return 200, {"runs": self.runs}
         if step == "acknowledged":
-            assert body == {"runs": [["a", 5, 0, 8]]}
+            self.asked.append(body["runs"])
             return 200, {"messages": self.skipped}
         try:
             for one in topics:
@@ -208,6 +210,21 @@ def test_a_dry_run_changes_nothing(two: Two) -> None:
     assert set(two.a.steps) | set(two.b.steps) == {""}
     plan = two.move("a", "b", "--dry-run", "--json").json
     assert (plan["messages"], plan["in_flight"], plan["consumers"], plan["partitions"]) == (3, 5, 1, 1)
+
+
+def test_in_snapshot_mode_both_clusters_are_compared(two: Two) -> None:
+    """Beforehand: what the target has not heard of. Afterwards: what comes again all the same, beside what was in hand."""
+    two.a.extra = {"mode": "snapshot"}
+    two.a.skipped, two.a.left = 6, 4
+    plan = two.move("a", "b", "--dry-run", "--json").json
+    assert (plan["acknowledgements"], two.a.asked) == (6, [two.b.runs])
+    answer = two.move()
+    assert "6 acknowledgements are to be sent" in answer.out and "10 messages re-delivered, 0 skipped" in answer.out
+    assert two.a.asked == [two.b.runs] * 3 and two.b.asked == [two.a.runs]
+    two.b.fences.clear()
+    two.a.fences[TOPIC] = Fence()
+    plan = two.move("a", "b", "--dry-run", "--json").json
+    assert plan["acknowledgements"] == 0, "the target has no subscription that could be compared"
 
 
 def test_all_partitions_move(make: Callable[..., Two]) -> None:

@@ -256,11 +256,12 @@ class AckedSets(HearingTopic):
     def final(self, subscription: str, token: FenceToken, then: Written) -> None:
         """Write the full state with a stage of a failover now; `then` with its last position when it is durable.
 
-        The token stays in all later full states until a later one comes, here or from elsewhere.
+        The token stays in all later full states until a later one comes, here or from elsewhere. In snapshot mode too, where
+        nothing else is written: the sets are kept in both modes, and every cluster understands both.
         """
         state = self.states.get(subscription)
-        if state is None or not self.writes:
-            then(NONE, f"subscription {subscription} is not replicated in exact mode here")
+        if state is None:
+            then(NONE, f"the state of subscription {subscription} is not known here")
             return
         if state.fence is None or token > state.fence:
             state.fence = token

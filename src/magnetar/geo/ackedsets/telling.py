@@ -59,7 +59,7 @@ class TellingTopic(AckedTopic):
 
     def _schedule(self) -> None:
         """See to it that what waits is written."""
-        if self.writes and not (self._loading or self._timer or self._blocked) and self._waiting():
+        if not (self._loading or self._timer or self._blocked) and self._waiting():
             self._timer = True
             self.host.timer(self.host.now_ms + self._interval_ms(), self._due)
 
@@ -70,12 +70,15 @@ class TellingTopic(AckedTopic):
         self._schedule()
 
     def _waiting(self) -> list[str]:
+        """What has to be written; in snapshot mode nothing but final states of failovers, which somebody waits for."""
+        if not self.writes:
+            return [subscription for subscription in self._answers if subscription in self.states]
         return [subscription for subscription, state in self.states.items() if state.full or state.dirty]
 
     def _due(self, now_ms: int) -> None:
         self._timer = False
         waiting = self._waiting()
-        if not waiting or not self.writes:
+        if not waiting:
             self._reserved = False
             return
         if not self._reserved:

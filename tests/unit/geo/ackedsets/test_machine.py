@@ -454,6 +454,24 @@ def test_the_final_state_carries_the_token_and_is_answered_when_durable():
     assert answers[-1][0] == NONE
 
 
+def test_the_final_state_is_written_in_snapshot_mode_too_and_nothing_else():
+    rig = Rig(writes=False)
+    rig.subscribe()
+    rig.ack(rig.publish())
+    answers = []
+    rig.refusing = True
+    rig.machine.final("s", FENCE, lambda *told: answers.append(told))
+    assert rig.pass_time() == [] and answers == [] and rig.timers == [], "waits until the storage is well"
+    rig.refusing = False
+    rig.machine.healed()
+    (said,) = rig.pass_time()
+    assert (said.sets[0].fence, said.sets[0].full, IndexSet(said.sets[0].acks)) == (FENCE, True, bits("a", 0))
+    assert answers == [(rig.log.last, "")]
+    rig.ack(rig.publish())
+    assert rig.pass_time(10_000) == []
+    rig.machine.validate()
+
+
 def test_a_token_that_comes_is_told_once():
     rig = Rig()
     rig.hear(marker("b", told(full=True, fence=FENCE)))
