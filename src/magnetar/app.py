@@ -23,6 +23,7 @@ from magnetar.broker.effects import Outbox
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.driver import Driver
@@ -120,6 +121,7 @@ class BrokerApp:
         for problem in recovered.problems:
             logger.error("%s", problem)
         resources = Resources.load(stored)
+        resources.defaults = defaults_of(self.config.policies)
         first = resources.first_start(self.config, name, folder.uuid)
         if first.puts:
             self.store.apply(first.puts, first.deletes)

@@ -24,11 +24,16 @@ def run(command: str) -> str:
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, ["us-west", "us-east"])
+    defaults = re.search(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert defaults is not None
+    world = World(tmp_path, ["us-west", "us-east"], defaults[1])
     monkeypatch.chdir(tmp_path)
     try:
         world["us-west"].start()
         world["us-west"].rest("PUT", "/admin/v2/persistent/public/default/orders/partitions", 2)
+        path = "/admin/v2/namespaces/public/default"
+        assert world["us-west"].rest("GET", f"{path}/messageTTL?applied=true") == 604800
+        assert world["us-west"].rest("GET", f"{path}/publishRate?applied=true")["publishThrottlingRateInMsg"] == 10000
         text = PAGE.read_text(encoding="utf-8")
         commands = re.findall(r"^    (magnetar [^#\n]*)$", text, re.MULTILINE)
         assert len(commands) > 12

@@ -509,8 +509,10 @@ class Controller(FailoverController, SchemaController, MetadataController):
     # ---------------------------------------------------------------------------------------------------- resources
 
     def policy_default(self, name: str) -> Any:
-        """What holds where nobody set a policy."""
-        return BY_NAME[name].default(self._broker.config)
+        """What holds where nobody set a policy: `[policies]` of clusters.toml, else what is built in."""
+        policy = BY_NAME[name]
+        value = policy.of_namespace(self._broker.resources.defaults)
+        return policy.default(self._broker.config) if value is None else value
 
     def apply(self, change: Change, done: Done) -> None:
         """Store a change of resources with what follows from it, then apply it."""

@@ -11,7 +11,8 @@ import typer
 from magnetar.cli.credentials import present_as
 from magnetar.core import config as configuration
 from magnetar.core.config import Config
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.metadata.policydefaults import defaults_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,10 @@ def read_config(path: Path | None) -> Config:
         ConfigError: the file is wrong.
     """
     config = configuration.load(path or found_file())
+    try:
+        defaults_of(config.policies)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from None
     present_as(config)
     return config
 

@@ -85,6 +85,7 @@ class Config(Struct, frozen=True, kw_only=True):
         data_dir: absolute; each cluster's folder is inside.
         links: in the order of the file; the full mesh when it names none.
         namespaces: by `tenant/namespace`.
+        policies: the broker's defaults of policies as written; `metadata.policydefaults` reads them.
     """
 
     path: Path | None
@@ -98,6 +99,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metadata: MetadataConfig = MetadataConfig()
     broker: BrokerConfig = BrokerConfig()
     security: Security = Security()
+    policies: dict[str, Any] = {}
 
     @property
     def source(self) -> str:
@@ -199,6 +201,7 @@ class _File(Struct, kw_only=True):
     authorization: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     client: dict[str, Any] = {}
+    policies: dict[str, Any] = {}
 
 
 def load(path: Path | None) -> Config:
@@ -361,6 +364,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         metadata=_metadata(file.metadata),
         broker=_broker(file.broker),
         security=security,
+        policies=file.policies,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.keys import SYSTEM
 from magnetar.metadata.policies import (
     BacklogQuota,
     BacklogQuotaType,
@@ -15,6 +16,7 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionMode,
 )
+from magnetar.metadata.policydefaults import filled
 from magnetar.metadata.tables import Tables
 
 NO_RETENTION: Final = RetentionPolicies()
@@ -22,7 +24,19 @@ NO_NAMESPACE: Final = Policies()
 
 
 class Questions(Tables):
-    """Answers that cost a dictionary look-up."""
+    """Answers that cost a dictionary look-up.
+
+    Args:
+        cluster: as of `Tables`.
+
+    Attributes:
+        defaults: the broker's (`[policies]`), for what a namespace does not say; set before anybody asks.
+    """
+
+    def __init__(self, cluster: str = "") -> None:
+        super().__init__(cluster)
+        self.defaults = NO_NAMESPACE
+        self._filled: dict[NamespaceName, tuple[Policies, Policies]] = {}
 
     def replication_clusters(self, namespace: NamespaceName) -> tuple[str, ...]:
         """Clusters that the namespace's messages go to, this one left out; empty when there is no such namespace."""
@@ -48,8 +62,19 @@ class Questions(Tables):
         return policies is not None and (not policies.allowed_clusters or self.cluster in policies.allowed_clusters)
 
     def shared_policies(self, namespace: NamespaceName) -> Policies:
-        """The policies of a namespace, those of an empty one when it does not exist (any more)."""
-        return self._namespaces.get(namespace, NO_NAMESPACE)
+        """What holds in a namespace: its policies, and the broker's defaults where it has none.
+
+        The same object for as long as its policies are the same. A namespace that does not exist (any more) has no policies.
+        """
+        own = self._namespaces.get(namespace, NO_NAMESPACE)
+        if self.defaults is NO_NAMESPACE or namespace == SYSTEM:
+            return own
+        known = self._filled.get(namespace)
+        if known is None or known[0] is not own:
+            if len(self._filled) > len(self._namespaces):
+                self._filled.clear()  # of namespaces that were deleted
+            known = self._filled[namespace] = (own, filled(own, self.defaults))
+        return known[1]
 
     def retention(self, topic: TopicName) -> RetentionPolicies:
         """How long acknowledged messages stay; Pulsar's default, not at all, unless somebody says otherwise."""
