@@ -13,7 +13,7 @@ Plain events of PIP-136 carry one whole value. They are understood: every field 
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -96,23 +96,65 @@ def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[s
     return msgspec.json.encode(told)
 
 
-def decode(data: bytes) -> Event:
+Known = Callable[[str], tuple[bytes, Record] | None]
+"""What a cluster has of a path: the record, and how `encoded` writes it."""
+
+_Raws = dict[str, msgspec.Raw]
+
+
+def decode(data: bytes, known: Known = lambda _path: None) -> Event:
     """Read an event, whoever sent it. All of it is possible, or none of it is taken.
+
+    Args:
+        data: the message.
+        known: what the reader has. A record that comes byte for byte as it is there is that one, and not read again: that is most
+            of every snapshot.
 
     Raises:
         Malformed: one line says what is wrong.
     """
     try:
-        told = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"not JSON: {error}") from None
-    if not isinstance(told, dict):
-        raise Malformed("no JSON object")
+        raws = _json(data, _Raws)
+    except msgspec.ValidationError:
+        raise Malformed("no JSON object") from None
+    told = {key: _json(raw, Any) for key, raw in raws.items() if key != "records"}
     if "magnetar" in told:
-        return _native(told)
+        return _native(told, _records(raws.get("records"), known))
     if "path" in told:
         return _plain(told)
     raise Malformed("neither an event of Magnetar nor one of PIP-136 (no path)")
+
+
+def _json(data: bytes | msgspec.Raw, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"not JSON: {error}") from None
+
+
+def _records(data: msgspec.Raw | None, known: Known) -> dict[str, Record]:
+    try:
+        given: _Raws = _json(data, _Raws) if data is not None else {}
+    except msgspec.ValidationError:
+        raise Malformed("records is missing or of a wrong type") from None
+    if len(given) > RECORDS_MAX:
+        raise Malformed(f"{len(given)} records in one event; at most {RECORDS_MAX}")
+    records = {}
+    for path, wire in given.items():
+        here = known(path)
+        if here is not None and here[0] == bytes(wire):
+            records[path] = here[1]
+            continue
+        kind = check_path(path)
+        try:
+            record = from_wire(_json(wire, Any))
+        except Malformed as error:
+            raise Malformed(f"{path[:80]}: {error}") from None
+        check_fields(path, kind, record)
+        records[path] = record
+    return records
 
 
 def _get(told: dict[str, Any], key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
@@ -122,7 +164,7 @@ def _get(told: dict[str, Any], key: str, kind: type | tuple[type, ...], default:
     return value
 
 
-def _native(told: dict[str, Any]) -> Event:
+def _native(told: dict[str, Any], records: dict[str, Record]) -> Event:
     if told["magnetar"] != VERSION:
         raise Malformed(f"version {told['magnetar']!r:.20} of events; this broker reads {VERSION}")
     kind = told.get("kind")
@@ -148,18 +190,6 @@ def _native(told: dict[str, Any]) -> Event:
         last=_get(told, "last", bool, True),
         hello=_get(told, "hello", bool, False),
     )
-    given = _get(told, "records", dict, {})
-    if len(given) > RECORDS_MAX:
-        raise Malformed(f"{len(given)} records in one event; at most {RECORDS_MAX}")
-    records = {}
-    for path, wire in given.items():
-        kind_of_path = check_path(path)
-        try:
-            record = from_wire(wire)
-        except Malformed as error:
-            raise Malformed(f"{path[:80]}: {error}") from None
-        check_fields(path, kind_of_path, record)
-        records[path] = record
     awaits = {}
     for path, names in _get(told, "awaits", dict, {}).items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -195,7 +195,7 @@ class Synchroniser(Telling):
         Raises:
             Malformed: nothing of it is taken; one line says why.
         """
-        event = events.decode(data)
+        event = events.decode(data, self._known)
         header = event.header
         if header is not None:
             if header.cluster != origin:
@@ -222,10 +222,16 @@ class Synchroniser(Telling):
         batch.wanted |= {path for path, names in event.awaits.items() if self.cluster in names}
         return event
 
+    def _known(self, path: str) -> tuple[bytes, Record] | None:
+        record = self.records.get(path)
+        return None if record is None else (self.wire(path, record), record)
+
     def merge(self, batch: Batch, now_ms: int) -> Update:
         """What a batch changes."""
         update = Update(heard=batch.heard, listings=batch.listings, wanted=batch.wanted)
         for path, record in batch.records.items():
+            if record is self.records.get(path):
+                continue
             self._merge(update, path, self.exclusions.shared(path, record), now_ms)
         return self._projected(update, self.projector.touched(update.records), skip=set())
 

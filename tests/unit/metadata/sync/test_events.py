@@ -4,12 +4,13 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from magnetar.metadata.sync.documents import KINDS, check_path, kind_of, parent_of, to_document, to_fields
-from magnetar.metadata.sync.events import decode
+from magnetar.metadata.sync.events import Header, decode, encode
 from magnetar.metadata.sync.patterns import Exclusions
-from magnetar.metadata.sync.records import Cell, Malformed, Record
+from magnetar.metadata.sync.records import EMPTY, Cell, Malformed, Record, encoded
 from magnetar.metadata.sync.stamps import Stamp
 
 NS = "namespaces/t/n"
@@ -47,6 +48,12 @@ def one(field: str, value: Any, path: str = NS) -> bytes:
         (native(records={"partitioned/persistent://t/n/x-partition-0": {}}), "full name"),
         (native(records={"permissions/everything": {}}), "no place"),
         (native(records={NS: 5}), "no object"),
+        (native(records=[]), "records is missing or of a wrong type"),
+        (
+            b'{"magnetar": 1, "cluster": "a", "kind": "change", "records": {"' + NS.encode() + b'": {"f": "\xff"}}}',
+            "not JSON",
+        ),
+        (b'{"magnetar": 1, "records": ' + b"[" * 100_000, "not JSON"),
         (one("message_ttl_in_seconds", -5), "-5"),
         (one("message_ttl_in_seconds", "long"), "int"),
         (one("backlog_quota_map/size", {}), "backlog_quota_map"),
@@ -81,6 +88,15 @@ def test_a_whole_value_sets_and_takes_back_every_field() -> None:
     assert decode(plain(path="/admin/clusters/c")).records.keys() == {"clusters/c"}
     topic = decode(plain(path="/admin/partitioned-topics/t/n/persistent/x", value={"partitions": 3}))
     assert topic.records["partitioned/persistent://t/n/x"].fields["partitions/3"].value == b"true"
+
+
+def test_a_record_that_is_known_is_not_read_again() -> None:
+    data = one("message_ttl_in_seconds", 5)
+    record = decode(data).records[NS]
+    assert decode(data, lambda path: (encoded(record), record) if path == NS else None).records[NS] is not record
+    told = encode(Header("a", "change", 0, 0, 1), [(NS, msgspec.Raw(encoded(record)))], {})
+    assert decode(told, lambda path: (encoded(record), record) if path == NS else None).records[NS] is record
+    assert decode(told, lambda path: (b"{}", EMPTY)).records[NS] == record
 
 
 def test_fields_that_a_newer_version_knows_are_carried_on() -> None:
