@@ -121,6 +121,7 @@ class Node:
             self.store[key] = value
         for path, record in update.records.items():
             self.check_dead(path, record)
+        self.early = [early for early in self.early if early[0] not in update.forgotten]
         self.machine.commit(update, self.now)
         for path in sorted(self.machine.due):
             self.make_topic(path)

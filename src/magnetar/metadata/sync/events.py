@@ -102,6 +102,37 @@ Known = Callable[[str], tuple[bytes, Record] | None]
 _Raws = dict[str, msgspec.Raw]
 
 
+class _Told(msgspec.Struct):
+    """An event whose records are not read yet; what else somebody may have written is passed over."""
+
+    magnetar: Any = msgspec.UNSET
+    cluster: Any = msgspec.UNSET
+    kind: Any = msgspec.UNSET
+    sent_ms: Any = msgspec.UNSET
+    digest: Any = msgspec.UNSET
+    count: Any = msgspec.UNSET
+    exclude: Any = msgspec.UNSET
+    ahead: Any = msgspec.UNSET
+    part: Any = msgspec.UNSET
+    last: Any = msgspec.UNSET
+    hello: Any = msgspec.UNSET
+    awaits: Any = msgspec.UNSET
+    path: Any = msgspec.UNSET
+    value: Any = msgspec.UNSET
+    type: Any = msgspec.UNSET
+    lastUpdatedTimestamp: Any = msgspec.UNSET  # noqa: N815 - PIP-136's name
+    sourceCluster: Any = msgspec.UNSET  # noqa: N815 - PIP-136's name
+    records: msgspec.Raw = msgspec.Raw(b"{}")
+
+    def given(self) -> dict[str, Any]:
+        """What is there, by name."""
+        return {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not msgspec.UNSET and name != "records"
+        }
+
+
 def decode(data: bytes, known: Known = lambda _path: None) -> Event:
     """Read an event, whoever sent it. All of it is possible, or none of it is taken.
 
@@ -114,12 +145,12 @@ def decode(data: bytes, known: Known = lambda _path: None) -> Event:
         Malformed: one line says what is wrong.
     """
     try:
-        raws = _json(data, _Raws)
+        event = _json(data, _Told)
     except msgspec.ValidationError:
         raise Malformed("no JSON object") from None
-    told = {key: _json(raw, Any) for key, raw in raws.items() if key != "records"}
+    told = event.given()
     if "magnetar" in told:
-        return _native(told, _records(raws.get("records"), known))
+        return _native(told, _records(event.records, known))
     if "path" in told:
         return _plain(told)
     raise Malformed("neither an event of Magnetar nor one of PIP-136 (no path)")
@@ -134,9 +165,9 @@ def _json(data: bytes | msgspec.Raw, kind: Any) -> Any:
         raise Malformed(f"not JSON: {error}") from None
 
 
-def _records(data: msgspec.Raw | None, known: Known) -> dict[str, Record]:
+def _records(data: msgspec.Raw, known: Known) -> dict[str, Record]:
     try:
-        given: _Raws = _json(data, _Raws) if data is not None else {}
+        given: _Raws = _json(data, _Raws)
     except msgspec.ValidationError:
         raise Malformed("records is missing or of a wrong type") from None
     if len(given) > RECORDS_MAX:
