@@ -8,7 +8,6 @@ more than either figure.
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ import psutil
 from tests.support.brokers import World, eventually
 
 from bench.broker import load
+from bench.deduplication import compare
 from bench.links import busy
 from bench.results import Figure, store
 from magnetar.broker.idempotency import BLOCK_SHIFT, FINGERPRINT_BYTES, KeyTable
@@ -32,23 +32,23 @@ def per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
     broker = world["solo"]
     assert broker.process is not None
     process = psutil.Process(broker.process.pid)
-    spent: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(2 * rounds):
-        on = turn % 4 in (1, 2)  # off on on off: a machine that grows faster or slower does not count for either
-        topic = f"keys-{count}-{turn}"
+
+    def turn(on: bool, number: int) -> float:
+        topic = f"keys-{count}-{number}"
         path = f"/admin/v2/persistent/public/default/{topic}"
         broker.rest("PUT", path)
         if on:
             policy = {"property": KEY, "windowSeconds": 3600, "keysMax": 10_000_000}
             broker.rest("POST", f"/geo/v1/persistent/public/default/{topic}/idempotency", policy)
-            eventually(lambda: broker.rest("GET", path + "/stats")["idempotency"]["status"] == "Enabled")  # noqa: B023
+            eventually(lambda: broker.rest("GET", path + "/stats")["idempotency"]["status"] == "Enabled")
         before = busy(process)
         sizes = ("--messages", str(count), "--size", "1024")
         load(f"127.0.0.1:{broker.pulsar_port}", topic, *sizes, "--key", KEY)
-        spent[on].append((busy(process) - before) / count * 1e6)
+        spent = (busy(process) - before) / count * 1e6
         broker.rest("DELETE", path + "?force=true")
-    off, on_ = (statistics.median(spent[kind]) for kind in (False, True))
-    return {"off_us": off, "on_us": on_, "ratio": on_ / off, "all_off_us": spent[False], "all_on_us": spent[True]}
+        return spent
+
+    return compare(turn, rounds)
 
 
 def table_of(keys: int) -> tuple[KeyTable, dict[str, Any]]:
@@ -102,7 +102,7 @@ def main() -> None:
         world = World(Path(name), ["solo"]).start()
         try:
             per_message(world, 20_000, 1)
-            cost = per_message(world, 40_000 if options.quick else 150_000, 8)
+            cost = per_message(world, 40_000, 6 if options.quick else 24)
         finally:
             world.close()
     table, memory = table_of(1_000_000 if options.quick else 10_000_000)

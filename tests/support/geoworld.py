@@ -154,6 +154,7 @@ class Node:
         self.files = MemoryFiles(random.Random(name))
         self.meta: dict[str, bytes] = {}
         self.limits = BrokerConfig(**{"disk_free_bytes_min": 0, **limits})
+        self.link_token = b"t"
         self.up = False
         self.boots = 0
         self.hold_stores = False
@@ -190,7 +191,7 @@ class Node:
         resources.apply(first)
         self.broker = Broker(
             self.outbox, self.limits, cluster=self.name, uuid=f"uuid-{self.name}", service_url=f"pulsar://{self.name}:1",
-            link_token=b"t", resources=resources, stored=dict(self.meta), recovered=recovered.topics,
+            link_token=self.link_token, resources=resources, stored=dict(self.meta), recovered=recovered.topics,
             ledger_ids=LedgerIds(max(recovered.last_ledger, int(self.meta.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(self.world.cache_bytes), link_targets=tuple(sorted(b for a, b in self.routes if a == self.name)),
             routes=self.routes, subscriptions=self.world.settings, boot=self.world.now_ms + self.boots,

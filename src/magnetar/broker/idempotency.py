@@ -9,18 +9,19 @@ Keys come in the order of the log and leave in it: at the front by age or becaus
 append failed. Leaving touches the ring alone: a slot of the index whose number is not in the ring any more is dead. A number
 may be given anew after a failed append: a stale slot then leads to another key, whose fingerprint does not fit.
 
-A fingerprint is 72 bits of XXH3: among 10 million keys a new one is taken for an old one once in
-5 * 10^14 messages. It need not withstand malice: who may publish to a topic may send anybody's key itself.
+A fingerprint is 72 bits of BLAKE2b behind a secret: among 10 million keys a new one is taken for an old one once in 5 * 10^14
+messages, and nobody who does not know the secret can make one that is. Fingerprints never leave their cluster, so that every
+cluster has a secret of its own (docs/decisions/0018).
 """
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-from xxhash import xxh3_128_digest
 
 from magnetar.broker.idempotency_index import MOVED_PER_BLOCK, NUMBERS, KeyIndex
 from magnetar.core.ids import NONE, Position
@@ -53,9 +54,9 @@ BULK: Final = 8
 _PARTS: Final = np.dtype([("low", "<u8"), ("high", "u1")])
 
 
-def fingerprint(key: bytes) -> bytes:
-    """Of a key's bytes: 72 bits."""
-    return xxh3_128_digest(key)[:FINGERPRINT_BYTES]
+def fingerprint(key: bytes, secret: bytes = b"") -> bytes:
+    """Of a key's bytes: 72 bits. `KeyProperty` makes many of them."""
+    return blake2b(secret + key, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def pack(published_ms: int, origin: int, part: int) -> int:
@@ -184,6 +185,13 @@ class KeyTable:
         for at in maybe:
             found[at] = self.find(keys[at], now_ms)
         return found
+
+    def all_new(self, keys: Sequence[bytes], now_ms: int) -> bool:
+        """Whether none of these is known."""
+        if not self._fresh.keys().isdisjoint(keys):
+            return False
+        maybe = self._index.hits(np.frombuffer(b"".join(keys), _PARTS)["low"])
+        return all(self.find(keys[at], now_ms) < 0 for at in maybe)
 
     def _is(self, number: int, key: bytes) -> bool:
         """Whether a key of a closed block has a fingerprint."""

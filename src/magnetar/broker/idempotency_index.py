@@ -20,6 +20,9 @@ SLOTS_MIN: Final = 64
 FILL_MAX: Final = 0.6
 """Of a table: beyond it, runs of used slots get long."""
 
+SMALL_KEYS: Final = 1 << 18
+"""Below it, memory is no matter (60 bytes a key, 15 MB): a table is made four times as large, and a key is moved less often."""
+
 MOVED_PER_BLOCK: Final = 4
 """Blocks moved to a new table with every new one: some 2 ms, and a table is done before the next one is due."""
 
@@ -116,7 +119,7 @@ class KeyIndex:
     def begin(self, keys: int) -> None:
         """Begin a new table, for so many keys and as many again; the present one becomes the old one."""
         size = SLOTS_MIN
-        while size < 2.5 * keys:
+        while size < 2.5 * keys or (keys < SMALL_KEYS and size < 5 * keys):
             size *= 2
         self._old, self._table = self._table, _Table(size)
 

@@ -1,18 +1,16 @@
 """Which messages of an entry are stored already, by their idempotency keys, and what is left to store."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from magnetar.broker.idempotency import KEPT, KeyTable
 from magnetar.broker.idempotency_keys import KeyProperty, Message, open_entry, smaller
+from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
 
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
-SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
-"""Entries that are not simply one message."""
-
 WHOLE_MASK: Final = 2**32 - 1
 """Of a publish time: what `idempotency.pack` makes of a message of this cluster that is in no batch."""
 
@@ -59,6 +57,22 @@ class Keyed(NamedTuple):
     keys: list[tuple[bytes, int]]
     first: int
     repeated: int = 0
+
+
+def stats_of(status: str, policy: IdempotencyPolicy, table: KeyTable) -> dict[str, Any]:
+    """Figures of one topic's keys."""
+    keys, index = table.memory()
+    return {
+        "status": str(status),
+        "property": policy.property,
+        "windowSeconds": policy.window_seconds,
+        "keysMax": policy.keys_max,
+        "keys": len(table),
+        "keyBytes": keys,
+        "indexBytes": index,
+        "evicted": table.evicted,
+        "expired": table.expired,
+    }
 
 
 def place(flags: int, at: int) -> int:

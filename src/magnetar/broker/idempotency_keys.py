@@ -10,16 +10,15 @@ A batch has to be opened for that, which is possible when it is not compressed, 
 
 import zlib
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_128_digest
-
 from magnetar.broker.deduplication import span
-from magnetar.broker.idempotency import FINGERPRINT_BYTES, fingerprint
+from magnetar.broker.idempotency import FINGERPRINT_BYTES
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.storage.entries import EntryFlags
+from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.batches import walk_batch
-from magnetar.wire.metadata import build, parse_metadata
+from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
 
@@ -36,6 +35,9 @@ _PROPERTIES: Final = 4 << 3 | 2
 _SIZE_BYTES: Final = 4
 _PROPERTIES_IN_BATCH: Final = 1 << 3 | 2
 from_bytes = int.from_bytes
+SPECIAL: Final = int(EntryFlags.MARKER | EntryFlags.BATCH | EntryFlags.CHUNK)
+"""Entries that are not simply one message."""
+
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
 _MARKER: Final = int(EntryFlags.MARKER)
@@ -75,7 +77,7 @@ class Opened(NamedTuple):
 
 
 def key_in(properties: Iterable[KeyValue], name: str) -> bytes | None:
-    """The fingerprint of the key among a message's properties; None: it has none.
+    """The key among a message's properties; None: it has none.
 
     Raises:
         BrokerError: NOT_ALLOWED: it is too long.
@@ -92,7 +94,7 @@ def key_in(properties: Iterable[KeyValue], name: str) -> bytes | None:
             ErrorCode.NOT_ALLOWED,
             f"an idempotency key of {len(key)} bytes (property {name!r}) is over the limit of {KEY_BYTES_MAX} bytes",
         )
-    return fingerprint(key)
+    return key
 
 
 class KeyProperty:
@@ -100,33 +102,48 @@ class KeyProperty:
 
     Args:
         name: its name.
+        secret: of the fingerprints, see `idempotency.fingerprint`.
     """
 
-    __slots__ = ("_size", "_start", "name")
+    __slots__ = ("_copy", "_size", "_start", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, secret: bytes = b"") -> None:
         self.name = name
+        self._copy = blake2b(secret, digest_size=FINGERPRINT_BYTES).copy
         text = name.encode()
         self._start = b"".join((b"\x0a", varint(len(text)), text, b"\x12"))
         self._size = len(self._start)
 
-    def easily(self, entries: Iterable[bytes]) -> list[bytes | None]:
-        """The fingerprints of entries' keys, as if they were single messages; None: none is easily found.
+    def fingerprint(self, key: bytes | None) -> bytes | None:
+        """Of a key, if there is one."""
+        if key is None:
+            return None
+        state = self._copy()
+        state.update(key)
+        return state.digest()
+
+    def easily(self, entries: Iterable[tuple[bytes, int]]) -> list[bytes | None]:
+        """The fingerprints of the keys of single messages; None: none is easily found.
 
         Every client writes name and value of a property one behind the other, so that the pair is found by its bytes. Who
         hides such a pair within another field sends that key.
+
+        Args:
+            entries: bytes of each, and where its metadata ends in them.
         """
-        start, room = self._start, self._size + 1
+        start, room, copy = self._start, self._size + 1, self._copy
         found: list[bytes | None] = []
-        for data in entries:
-            at = data.rfind(start, ENTRY_HEADER_BYTES, ENTRY_HEADER_BYTES + from_bytes(data[6:10], "big"))
+        for data, end in entries:
+            at = data.rfind(start, ENTRY_HEADER_BYTES, end)
             if at > 0:
                 begin = at + room
                 size = data[begin - 1]
-                whole = begin + size - at
+                past = begin + size
                 # Both sizes in one byte, the pair itself a whole `properties` field.
-                if size and whole < 0x80 and data[at - 1] == whole and data[at - 2] == _PROPERTIES:
-                    found.append(xxh3_128_digest(data[begin : begin + size])[:FINGERPRINT_BYTES])
+                if size and data[at - 1] == past - at < 0x80 and data[at - 2] == _PROPERTIES:
+                    state = copy()
+                    state.update(data[begin:past])
+                    found.append(state.digest())
                     continue
             found.append(None)
         return found
@@ -148,25 +165,26 @@ class KeyProperty:
             size = batch[begin - 1]
             whole = begin + size - at
             if size and whole < 0x80 and batch[at - 1] == whole and batch[at - 2] == _PROPERTIES_IN_BATCH:
-                return fingerprint(batch[begin : begin + size])
-        return key_in(metadata.properties, self.name) if metadata.properties else None
+                return self.fingerprint(batch[begin : begin + size])
+        return self.fingerprint(key_in(metadata.properties, self.name)) if metadata.properties else None
 
-    def of_single(self, data: bytes, metadata: MessageMetadata | None = None) -> bytes | None:
+    def of_single(self, data: bytes, end: int, metadata: MessageMetadata | None = None) -> bytes | None:
         """The fingerprint of a single message's key; None: it has none.
 
         Args:
             data: the entry.
+            end: of its metadata.
             metadata: parsed, if it is.
 
         Raises:
             BrokerError: NOT_ALLOWED: it is too long.
         """
-        (key,) = self.easily((data,))
+        (key,) = self.easily(((data, end),))
         if key is not None:
             return key
         if metadata is None:
             metadata = parse_metadata(data)
-        return key_in(metadata.properties, self.name) if metadata.properties else None
+        return self.fingerprint(key_in(metadata.properties, self.name)) if metadata.properties else None
 
 
 def uncompressed(metadata: MessageMetadata, payload: memoryview) -> memoryview:
@@ -215,7 +233,7 @@ def open_entry(
     if flags & _MARKER:
         return None
     if not flags & _BATCH:
-        key = name.of_single(data, metadata)
+        key = name.of_single(data, metadata_end, metadata)
         if key is None:
             return None
         complete = not flags & _CHUNK or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
@@ -230,6 +248,15 @@ def open_entry(
     except ProtocolError as error:
         raise KeyRefused(ErrorCode.NOT_ALLOWED, f"a batch cannot be searched for idempotency keys: {error}") from None
     return Opened(messages, batch) if any(one.key is not None for one in messages) else None
+
+
+def open_stored(name: KeyProperty, entry: StoredEntry) -> Opened | None:
+    """The same of an entry that is in the log."""
+    end = split(entry.data)
+    if not entry.flags & SPECIAL:
+        key = name.of_single(entry.data, end)
+        return None if key is None else Opened([Message(key)], None)
+    return open_entry(name, entry.flags, parse_metadata(entry.data), entry.data, end)
 
 
 def smaller(metadata: MessageMetadata, batch: memoryview, kept: list[Message]) -> bytes:

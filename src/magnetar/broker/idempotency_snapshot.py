@@ -15,12 +15,13 @@ from typing import Final
 import msgspec
 
 from magnetar.broker.idempotency import BLOCK_SHIFT, Block, KeyTable
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
+from magnetar.storage.topiclog import TopicLog
 
 PREFIX: Final = "idempotency/"
 BLOCK_PREFIX: Final = "idempotency-block/"
-VERSION: Final = 2
-"""Of the layout. 1 kept no publish times and origins."""
+VERSION: Final = 3
+"""Of the layout. 1 kept no publish times and origins; 2 had fingerprints without a secret."""
 
 _HEAD: Final = Struct("<QII")
 """Number of the first key, keys, ledgers."""
@@ -39,6 +40,7 @@ class Record(msgspec.Struct, kw_only=True):
         head, tail: first key number, and the one behind the last.
         newest_ms: when the newest key came.
         origins: clusters by number.
+        secret: of the fingerprints.
         version: of the layout.
     """
 
@@ -50,6 +52,7 @@ class Record(msgspec.Struct, kw_only=True):
     tail: int = 0
     newest_ms: int = 0
     origins: list[str] = []
+    secret: bytes = b""
     version: int = 1
 
     @property
@@ -125,3 +128,13 @@ class Stored:
             self.blocks = [stored[key] for key in self.keys[1:]]
         except (KeyError, msgspec.DecodeError) as problem:
             raise ValueError(f"{type(problem).__name__} {problem}") from None
+
+
+def before(log: TopicLog, since_ms: int) -> Position:
+    """A position of a log behind which everything stands that is not older than a time."""
+    start = NONE
+    for ledger in log.ledger_infos():
+        if ledger.newest_ms >= since_ms:
+            break
+        start = Position(ledger.ledger, ledger.entries - 1)
+    return start

@@ -14,24 +14,24 @@ second one.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
 from magnetar.broker.effects import Note, Outbox, Read, Timer
 from magnetar.broker.idempotency import KeyTable, pack
 from magnetar.broker.idempotency_conflicts import Conflicts
-from magnetar.broker.idempotency_judging import NEW, SPECIAL, Counters, Keyed, judge, numbered, place
-from magnetar.broker.idempotency_keys import KeyProperty, Message, Opened, open_entry
+from magnetar.broker.idempotency_judging import NEW, Counters, Keyed, judge, numbered, place, stats_of
+from magnetar.broker.idempotency_keys import ENTRY_HEADER_BYTES, KeyProperty, open_stored
 from magnetar.broker.idempotency_saving import Saving
-from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, load_block
+from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, before, load_block
 from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.idempotency import IdempotencyPolicy
-from magnetar.storage.entries import Append, EntryFlags, StoredEntry
+from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.topiclog import TopicLog
-from magnetar.wire.metadata import Inspected, parse_metadata, split
+from magnetar.wire.metadata import Inspected
 
 EXPIRED_PER_STEP: Final = 256
 """Keys forgotten with each append, besides as many as it brings: what a step costs stays even."""
@@ -49,6 +49,8 @@ SAVE_MS: Final = 120_000
 NEVER: Final = -(2**63)
 """A time before all others."""
 
+from_bytes = int.from_bytes
+_MASK_32: Final = 2**32 - 1
 _MARKER: Final = int(EntryFlags.MARKER)
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
 
@@ -70,6 +72,7 @@ class TopicIdempotency:
         cluster: this one.
         withdrawals: of the topic.
         withdraw: withdraws messages that are in the log, from all subscriptions; how many of them one may have been given.
+        secret: of the fingerprints of keys, where stored ones do not bring theirs.
     """
 
     def __init__(
@@ -84,11 +87,13 @@ class TopicIdempotency:
         cluster: str,
         withdrawals: Withdrawals,
         withdraw: Callable[[list[Loser]], tuple[int, int]],
+        secret: bytes = b"",
     ) -> None:
         self.status = Status.RECOVERING
         self.topic = topic
         self.policy = policy
-        self._property = KeyProperty(policy.property)
+        self._secret = secret
+        self._property = KeyProperty(policy.property, secret)
         self.table = KeyTable(window_ms=policy.window_seconds * 1000, keys_max=policy.keys_max)
         self.duplicates = 0
         self.twice = 0
@@ -107,6 +112,8 @@ class TopicIdempotency:
         self._ready: list[Callable[[], None]] = []
         self.pending: dict[bytes, int] = {}
         self.taken: list[int] = []
+        self._announced: tuple[list[bytes], list[int]] = ([], [])
+        """Instead of these two: the keys of an append of which each entry brings one."""
         self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
         """What is staged and not confirmed, with the number behind its last key, and what it drives out."""
         self._durable = 0
@@ -153,6 +160,8 @@ class TopicIdempotency:
             return
         self.table.forget_below(record.head)
         self.table.newest_ms = record.newest_ms
+        # The cluster's own secret may have changed since; these keys keep theirs.
+        self._secret, self._property = record.secret, KeyProperty(self.policy.property, record.secret)
         self._conflicts = Conflicts(self._conflicts.origins[0], self.table, record.origins)
         self._saving.found(stored)
         self._durable = record.tail
@@ -175,17 +184,8 @@ class TopicIdempotency:
 
     def _begin(self) -> None:
         if self.status is Status.RECOVERING:
-            self._replay(self._window_start(), self._outbox.now_ms - self.table.window_ms)
-
-    def _window_start(self) -> Position:
-        """A position behind which everything younger than the window stands."""
-        since = self._outbox.now_ms - self.table.window_ms
-        start = NONE
-        for ledger in self._log.ledger_infos():
-            if ledger.newest_ms >= since:
-                break
-            start = Position(ledger.ledger, ledger.entries - 1)
-        return start
+            since_ms = self._outbox.now_ms - self.table.window_ms
+            self._replay(before(self._log, since_ms), since_ms)
 
     def _replay(self, after: Position, since_ms: int) -> None:
         """Read the log behind a position, of it what was stored after a time. What is older by now counts all the same behind
@@ -273,6 +273,22 @@ class TopicIdempotency:
 
     # -------------------------------------------------------------------------------------------------------- judging
 
+    def new_keys(self, entries: Iterable[tuple[bytes, int]]) -> list[bytes] | None:
+        """The keys of single messages; None unless each has one, easily found, and all are new.
+
+        Args:
+            entries: bytes of each, and where its metadata ends in them.
+        """
+        keys = self._property.easily(entries)
+        if None in keys or len(set(keys)) < len(keys):
+            return None
+        found: list[bytes] = keys  # type: ignore[assignment]  # there is no None in it
+        return found if self.table.all_new(found, self._outbox.now_ms) else None
+
+    def take_new(self, keys: list[bytes], entries: Sequence[NewEntry]) -> None:
+        """Entries with one new key each are about to be staged, as one append."""
+        self._announced = (keys, [entry.publish_time & _MASK_32 for entry in entries])
+
     def look_up(self, entries: Sequence[bytes]) -> tuple[list[bytes | None], list[int], bool]:
         """The keys of entries that came together, as far as they are easily found, and their numbers.
 
@@ -281,7 +297,7 @@ class TopicIdempotency:
         Returns:
             Keys; None: none, or to be looked for by `judge`. Numbers; NEW: not known. Whether no key comes twice.
         """
-        keys = self._property.easily(entries)
+        keys = self._property.easily((data, ENTRY_HEADER_BYTES + from_bytes(data[6:10], "big")) for data in entries)
         now_ms = self._outbox.now_ms
         if None in keys:
             find = self.table.find
@@ -327,13 +343,14 @@ class TopicIdempotency:
         """What was announced will not be staged."""
         self.pending.clear()
         self.taken.clear()
+        self._announced = ([], [])
 
     def staged(self, append: Append) -> None:
         """Entries have positions."""
         losers: list[Loser] = []
         if self.status is Status.ENABLED:
-            brought = len(self.pending)
-            if self.taken:
+            brought = len(self.pending) or len(self._announced[0])
+            if brought or self.taken:
                 self._enter(append)
             else:
                 for entry in append.entries:
@@ -346,6 +363,12 @@ class TopicIdempotency:
 
     def _enter(self, append: Append) -> None:
         """The keys that were announced have places."""
+        keys, abouts = self._announced
+        if keys:
+            self._announced = ([], [])
+            entries = [entry.entry for entry in append.entries]
+            self.table.extend(keys, self._outbox.now_ms, abouts, append.entries[0].ledger, entries)
+            return
         pending, taken = self.pending, self.taken
         if pending:
             entries = [entry.entry for entry in append.entries]
@@ -377,23 +400,12 @@ class TopicIdempotency:
             assert not self._flying, f"{self.topic}: entries were staged while a failure was not told"
             self.table.truncate(self._durable)
 
-    def position(self, number: int) -> Position:
-        """Where the message of a key is (or will be) stored; NONE: not known."""
-        return self.table.position(number)
-
-    def _open(self, entry: StoredEntry) -> Opened | None:
-        end = split(entry.data)
-        if not entry.flags & SPECIAL:
-            key = self._property.of_single(entry.data)
-            return None if key is None else Opened([Message(key)], None)
-        return open_entry(self._property, entry.flags, parse_metadata(entry.data), entry.data, end)
-
     def _remember(self, entry: StoredEntry) -> None:
         """Push an entry's keys; what loses because of them waits in `_losers`."""
         if entry.flags & _MARKER:
             return
         try:
-            opened = self._open(entry)
+            opened = open_stored(self._property, entry)
         except (BrokerError, ProtocolError) as error:
             self._counters.unreadable += 1
             if entry.origin not in self._told:
@@ -459,6 +471,7 @@ class TopicIdempotency:
             incarnation=self._log.incarnation,
             name=self.policy.property,
             origins=self._conflicts.origins,
+            secret=self._secret,
         )
         self._saving.save(self.table, self._durable, self._log.last, record, self.save)
 
@@ -471,23 +484,9 @@ class TopicIdempotency:
 
     def stats(self) -> dict[str, Any]:
         """For the topic's statistics."""
-        keys, index = self.table.memory()
-        return {
-            "status": self.status.value,
-            "property": self.policy.property,
-            "windowSeconds": self.policy.window_seconds,
-            "keysMax": self.policy.keys_max,
-            "keys": len(self.table),
-            "keyBytes": keys,
-            "indexBytes": index,
-            "duplicates": self.duplicates,
-            "withdrawn": self.withdrawn,
-            "withdrawnInLog": self._withdrawals.messages,
-            "twice": self.twice,
-            "evicted": self.table.evicted,
-            "expired": self.table.expired,
-            "storedUpTo": str(self._saving.covered),
-        }
+        messages = {"duplicates": self.duplicates, "withdrawn": self.withdrawn, "twice": self.twice}
+        messages["withdrawnInLog"] = self._withdrawals.messages
+        return stats_of(self.status, self.policy, self.table) | messages | {"storedUpTo": str(self._saving.covered)}
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -496,4 +495,5 @@ class TopicIdempotency:
         assert not self._losers, "losers were found and not taken along"
         assert not self.pending, "keys are pending that nobody stages"
         assert not self.taken, "keys were announced and never staged"
+        assert not self._announced[0], "keys were announced and never staged"
         assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"

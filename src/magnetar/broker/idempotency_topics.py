@@ -1,6 +1,7 @@
 """Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from magnetar.broker.effects import Note, Store
@@ -92,11 +93,17 @@ class Idempotencies:
             cluster=broker.cluster,
             withdrawals=topic.withdrawals,
             withdraw=topic.withdraw,
+            secret=self._secret(topic),
         )
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
         for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
             broker.close_producer(producer)
         idempotency.start(self._claim(topic, idempotency))
+
+    def _secret(self, topic: Topic) -> bytes:
+        """Of a topic's fingerprints: made from the links' token, which no client has (docs/decisions/0018)."""
+        about = f"{topic.text} {topic.log.incarnation}".encode()
+        return blake2b(about, key=self._broker.link_token[:64], digest_size=32, person=b"idempotency keys").digest()
 
     def _claim(self, topic: Topic, idempotency: TopicIdempotency) -> Stored | None:
         """The stored keys of a topic that was there at start, if they are its."""

@@ -10,16 +10,17 @@ With deduplication, a refusal that the client will answer by sending again ends 
 pipelined behind the refused message would else be stored first, and the message itself would then count as a duplicate.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
-from magnetar.broker.idempotency_judging import NEW, SPECIAL, WHOLE_MASK, Keyed
-from magnetar.broker.idempotency_keys import KeyRefused
+from magnetar.broker.idempotency_judging import NEW, WHOLE_MASK, Keyed
+from magnetar.broker.idempotency_keys import SPECIAL, KeyRefused
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import MessageNotAllowed, Topic
-from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -68,10 +69,22 @@ class Publishing:
         self._size = 0
 
     def take(self, frames: list[Frame], message_bytes_max: int) -> None:
-        """Handle the frames in order, up to the first that ends the producer."""
-        if self._idempotency is not None:
-            self._take_keyed(self._idempotency, frames, message_bytes_max)
-            return
+        """Handle the frames in order, up to the first that ends the producer.
+
+        Raises:
+            ProtocolError: the connection has to end.
+        """
+        try:
+            if self._idempotency is not None:
+                self._take_keyed(self._idempotency, frames, message_bytes_max)
+            else:
+                self._take(frames, message_bytes_max)
+        except ProtocolError:
+            # What came before is sound, and is expected in the log: its numbers and keys are taken.
+            self._append()
+            raise
+
+    def _take(self, frames: list[Frame], message_bytes_max: int) -> None:
         judged = self._deduplication is not None
         for frame in frames:
             send = frame.command.send
@@ -101,7 +114,7 @@ class Publishing:
 
     def _take_keyed(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> None:
         """The same with idempotency keys, which are looked up for all frames at once."""
-        if not self._keys_known(frames[0].command.send):
+        if not self._keys_known(frames[0].command.send) or self._take_new(idempotency, frames, message_bytes_max):
             return
         keys, numbers, distinct = idempotency.look_up([frame.payload for frame in frames])
         judged = self._deduplication is not None
@@ -116,7 +129,7 @@ class Publishing:
                 if key is None or seen.flags & SPECIAL:
                     keyed = idempotency.judge(seen)
                     known = keyed.first if keyed is not None and not keyed.count else NEW
-                elif distinct and number == NEW:  # as nearly all
+                elif distinct and number == NEW:
                     known = NEW
                 else:
                     known = idempotency.number(key, number)
@@ -147,6 +160,41 @@ class Publishing:
             self._receipts.append((send.sequence_id, send.highest_sequence_id))
             self._size += len(frame.payload)
         self._append()
+
+    def _take_new(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> bool:
+        """The same for what comes most: single messages of which each has a new key; false, and nothing done, for others."""
+        if self._deduplication is not None:
+            return False
+        keys = idempotency.new_keys(self._sound(frames, message_bytes_max))
+        if keys is None or len(keys) < len(frames):
+            self._entries, self._receipts, self._size = [], [], 0
+            return False
+        idempotency.take_new(keys, self._entries)
+        self._append()
+        return True
+
+    def _sound(self, frames: list[Frame], message_bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Entries with the ends of their metadata, up to one that is refused or not simply one message.
+
+        One at a time, and of what was read nothing is kept but the entry: so it is in the processor's cache when its key is
+        looked for, and the next one is read into the same memory.
+        """
+        topic, link = self._topic, self._link
+        entries, receipts = self._entries, self._receipts
+        for frame in frames:
+            send = frame.command.send
+            try:
+                seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker, link=link)
+                topic.check_entry(seen, len(frame.payload))
+            except (BrokerError, ProtocolError):
+                return
+            if seen.flags & SPECIAL:
+                return
+            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            receipts.append((send.sequence_id, send.highest_sequence_id))
+            self._size += len(frame.payload)
+            yield seen.payload, seen.metadata_end
 
     def _append(self) -> bool:
         """Send what was collected on its way; whether the producer may go on."""
@@ -191,7 +239,7 @@ class Publishing:
             return False
         assert self._idempotency is not None
         self._topic.answer(
-            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.position(number)
+            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.table.position(number)
         )
         return True
 

@@ -1,14 +1,19 @@
 """Publishing once at the moments that matter: odd sequence ids, a disk that fails or a broker that dies before the receipt."""
 
+import base64
 import errno
+import json
 from typing import Any
 
 import pytest
 
+from magnetar.broker.idempotency import fingerprint
+from magnetar.broker.idempotency_snapshot import record_key
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World
 
@@ -173,3 +178,57 @@ def test_a_disk_that_fails_before_the_receipt(operation: str, *, numbers: bool, 
     node.restart()
     node.world.advance(1_000)
     assert stored(node) == 2
+
+
+@pytest.mark.parametrize(("numbers", "keys"), [(True, False), (False, True), (True, True)])
+def test_damage_behind_sound_messages_takes_nothing_of_them(numbers: bool, keys: bool) -> None:
+    """The connection ends there; what came before in the same read is stored, so that its numbers and keys do not hang."""
+    node = broker(numbers=numbers, keys=keys)
+    producer = Publisher(node)
+    frames = []
+    for sequence in (1, 2, 3):
+        seen = pb.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
+        seen.properties.add(key="k", value=f"k{sequence}")
+        command = pb.BaseCommand(type=6)
+        command.send.producer_id, command.send.sequence_id = 1, sequence
+        whole = build(seen, b"x") if sequence < 3 else b"\x0e\x01"
+        frames.append(Frame(command, whole))
+    node.run(node.broker.frames, producer.client.number, frames)
+    node.world.work()
+    assert stored(node) == 2
+    again = Publisher(node)
+    first = again.says(1, key="k1")
+    assert first == (NONE if not keys else node.topic.log.first)
+    assert isinstance(again.says(3, key="k3"), Position)
+    assert stored(node) == 3
+
+
+def test_fingerprints_have_a_secret_that_outlives_a_change_of_the_token() -> None:
+    """Each topic has its own; stored keys bring theirs along, so that another link token forgets nothing."""
+    node = broker(numbers=False, keys=True)
+    producer = Publisher(node)
+    first = producer.says(1, key="a")
+    keys = node.topic.idempotency
+    assert keys is not None
+    own = keys.table._keys[0]
+    assert own != fingerprint(b"a")
+    keys.save()
+    node.world.work()
+    secret = json.loads(node.meta[record_key(TOPIC)])["secret"]
+    assert fingerprint(b"a", base64.b64decode(secret)) == own
+
+    node.link_token = b"another"
+    node.restart()
+    node.world.work()
+    assert Publisher(node).says(9, key="a") == first
+    keys = node.topic.idempotency
+    assert keys is not None
+    assert keys.table._keys[-1] == own
+    # Switched off and on again, the keys are read anew, with a secret of the new token.
+    node.apply(node.broker.resources.set_idempotency(NAMESPACE, None))
+    node.apply(node.broker.resources.set_idempotency(NAMESPACE, IdempotencyPolicy(property="k", window_seconds=600)))
+    node.world.advance(100)
+    keys = node.topic.idempotency
+    assert keys is not None
+    assert keys.table._keys[-1] != own
+    assert Publisher(node).says(10, key="a") == first
