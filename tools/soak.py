@@ -1,13 +1,29 @@
-"""`make soak`: the tests with faults and kills, again and again with other seeds, until the time is up or one fails."""
+"""`make soak`: for hours random clients, kills and faults; stops at the first failure.
+
+Side by side, each with a broker of its own:
+
+    ledger   official clients of all subscription types while the broker is killed; every message has to add up, memory,
+             descriptors and disk space have to come back (tests/support/soaking.py)
+    fuzz     a client that breaks the protocol (tests/support/fuzzing.py)
+    tests    the tests with faults and kills, again and again with other seeds
+"""
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.brokers import World  # noqa: E402 - the path comes first
+from tests.support.fuzzing import descriptors, resident_bytes  # noqa: E402
+from tests.support.soaking import CONFIG, Soak  # noqa: E402
+
 FOLDERS = ("tests/property", "tests/clients", "tests/replication", "tests/e2e")
 FILES = ("tests/spark/test_pulsar_kills.py",)
 
@@ -20,12 +36,57 @@ KILLS = 50
 KILL_ROUNDS = 50
 """SIGKILLs of brokers, drivers, Python workers and executors, of each kind, in the same way; `make test` does 10."""
 
+ROUND_S = 40.0
+"""Of the ledger's clients, before everything heals and is counted."""
 
-def main() -> None:
-    """Run until the deadline; the exit code is that of the first run that failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=1.0, help="how long")
-    hours = parser.parse_args().hours
+KEPT_ROUNDS = 3
+"""Rounds until what a broker holds has settled; it is compared with what it holds at the end."""
+
+PARTS = ("ledger", "fuzz", "tests")
+
+
+def ledger(hours: float, seed: int) -> None:
+    """Rounds of clients and kills until the time is up.
+
+    Raises:
+        AssertionError: something does not add up, or grew.
+    """
+    deadline = time.monotonic() + hours * 3600
+    with tempfile.TemporaryDirectory(prefix="magnetar-soak-") as name:
+        folder = Path(name)
+        world = World(folder, ["solo"], CONFIG).start()
+        broker = world["solo"]
+        try:
+            soak = Soak(broker, folder / "data", seed)
+            number = 0
+            settled: tuple[int, int] | None = None
+            while time.monotonic() < deadline:
+                number += 1
+                # Kept running every second round: a leak would be lost with the process.
+                kills = 0 if number % 2 else 4
+                soak.round(
+                    ROUND_S, kills=kills, tell=lambda line, n=number: print(f"ledger: round {n}: {line}", flush=True)
+                )  # type: ignore[misc]
+                assert broker.process is not None
+                pid = broker.process.pid
+                held = resident_bytes(pid), descriptors(pid)
+                if number >= KEPT_ROUNDS and number % 2:
+                    settled = settled or held
+                    memory, files = settled
+                    assert held[0] <= memory * 1.3 + (32 << 20), (
+                        f"memory grew from {memory >> 20} to {held[0] >> 20} MiB"
+                    )
+                    assert held[1] <= files + 8, f"descriptors grew from {files} to {held[1]}"
+            print(f"ledger: {number} rounds: {dict(soak.totals)}", flush=True)
+        except AssertionError as error:
+            (ROOT / f"soak-{seed}.log").write_text(broker.log.read_text())
+            raise AssertionError(f"{error} (seed {seed}; the broker's log: soak-{seed}.log)") from error
+        finally:
+            world.close()
+
+
+def tests(hours: float) -> None:
+    """Rounds of tests until the time is up; the exit code is that of the first run that failed."""
     folders = [name for name in FOLDERS if any((ROOT / name).glob("**/test_*.py"))] + list(FILES)
     deadline = time.monotonic() + hours * 3600
     number = 0
@@ -45,6 +106,48 @@ def main() -> None:
         if code != 0:
             again = " ".join([*(f"{key}={value}" for key, value in changes.items()), *command])
             sys.exit(f"soak: round {number} failed; the same again: {again}")
+
+
+def side_by_side(parts: list[str], hours: float, seed: int) -> int:
+    """All parts, each a process of its own; the first failure ends the others."""
+    commands = {
+        part: [sys.executable, __file__, "--hours", str(hours), "--seed", str(seed), "--only", part] for part in parts
+    }
+    running = {part: subprocess.Popen(command, start_new_session=True) for part, command in commands.items()}
+    failed = 0
+    while running and not failed:
+        time.sleep(0.5)
+        for part, process in list(running.items()):
+            if process.poll() is not None:
+                del running[part]
+                failed = failed or process.returncode
+                print(f"soak: {part} {'failed' if process.returncode else 'is done, nothing is wrong'}", flush=True)
+    for process in running.values():
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+    return failed
+
+
+def main() -> None:
+    """Run until the time is up or something fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=1.0, help="how long")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="some of the parts")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of clients, kills and spoiled commands")
+    options = parser.parse_args()
+    if len(options.only) > 1:
+        print(f"soak: seed {options.seed}", flush=True)
+        sys.exit(side_by_side(options.only, options.hours, options.seed))
+    if options.only == ["ledger"]:
+        try:
+            ledger(options.hours, options.seed)
+        except AssertionError as error:
+            sys.exit(f"ledger: {error}")
+    elif options.only == ["fuzz"]:
+        command = [sys.executable, str(ROOT / "tools/fuzz.py"), "--minutes", str(options.hours * 60)]
+        sys.exit(subprocess.run([*command, "--seed", str(options.seed)], check=False).returncode)
+    else:
+        tests(options.hours)
 
 
 if __name__ == "__main__":

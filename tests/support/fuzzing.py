@@ -18,6 +18,7 @@ import socket
 import struct
 import time
 import urllib.error
+import urllib.parse
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -440,13 +441,19 @@ class Guard:
 
 
 def clean(broker: BrokerProcess) -> None:
-    """Delete what the fuzzer made."""
-    for topic in TOPICS:
-        try:
-            broker.rest("DELETE", f"/admin/v2/{topic.replace('://', '/')}?force=true")
-        except urllib.error.HTTPError as error:
-            if error.code not in {404, 405}:
-                raise
+    """Delete what the fuzzer made: every topic but those of guards."""
+    for domain in ("persistent", "non-persistent"):
+        for topic in broker.rest("GET", f"/admin/v2/{domain}/public/default"):
+            local = topic.partition("public/default/")[2]
+            if local.startswith("guard-"):
+                continue
+            try:
+                broker.rest(
+                    "DELETE", f"/admin/v2/{domain}/public/default/{urllib.parse.quote(local, safe='')}?force=true"
+                )
+            except urllib.error.HTTPError as error:
+                if error.code not in {404, 405, 409}:
+                    raise
 
 
 def fuzz(

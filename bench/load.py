@@ -1,0 +1,405 @@
+"""What a broker does under load, and what everybody else notices of it.
+
+    python -m bench.load [--quick] [--only NAME ...]
+
+A probe publishes 200 messages of 1 KB per second on a topic of its own; its p99 is taken on the idle broker right before
+each load, and during it: their ratio is what "the others" notice. Memory is the broker's resident memory.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.brokers import BrokerProcess, World
+from tests.support.fuzzing import descriptors, resident_bytes
+
+from bench.broker import load
+from bench.crowd import Crowd, in_turns, until
+from bench.results import Figure, store
+
+KIB = 1 << 10
+PROBE_RATE = 200
+PROBE_S = 8.0
+
+
+class Bench:
+    """One broker and the figures taken from it."""
+
+    def __init__(self, folder: Path, scale: int) -> None:
+        self.folder = folder
+        self.scale = scale
+        self.figures: list[Figure] = []
+        self.broker: BrokerProcess
+        self._probes = 0
+        self._world: World | None = None
+        self._peak = 0
+
+    # -------------------------------------------------------------------------------------------------------- broker
+
+    def fresh(self, name: str, extra: str = "") -> None:
+        """A new broker with nothing in it."""
+        self.close()
+        folder = self.folder / name
+        folder.mkdir()
+        self._world = World(folder, ["bench"], extra)
+        self.broker = self._world["bench"].start()
+
+    def close(self) -> None:
+        """End the broker."""
+        if self._world is not None:
+            self._world.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the broker."""
+        assert self.broker.process is not None
+        return self.broker.process.pid
+
+    @property
+    def port(self) -> int:
+        """Of the broker."""
+        return self.broker.pulsar_port
+
+    @property
+    def address(self) -> str:
+        """Of the broker."""
+        return f"127.0.0.1:{self.broker.pulsar_port}"
+
+    def memory_mb(self) -> float:
+        """Resident now."""
+        return resident_bytes(self.pid) / 1e6
+
+    def restart(self, wait_for: str) -> tuple[float, float]:
+        """SIGKILL; the seconds until it is ready, and until a publish to `wait_for` is answered."""
+        self.broker.kill()
+        started = time.perf_counter()
+        self.broker.start()
+        ready = time.perf_counter() - started
+        load(self.address, wait_for, "--messages", "1", "--size", "16")
+        return ready, time.perf_counter() - started
+
+    # --------------------------------------------------------------------------------------------------------- probe
+
+    async def probe(self) -> dict[str, float]:
+        """Latencies of somebody else's publishes, in ms."""
+        self._probes += 1
+        command = [sys.executable, str(Path(__file__).with_name("loadgen.py")), "--url", self.address]
+        command += ["--topic", f"probe-{self._probes}", "--size", "1024", "--rate", str(PROBE_RATE)]
+        command += ["--messages", str(int(PROBE_RATE * PROBE_S))]
+        made = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, problem = await made.communicate()
+        if made.returncode:
+            raise RuntimeError(problem.decode())
+        return dict(json.loads(out)["latency_ms"])
+
+    async def beside(self, name: str, work: Callable[[asyncio.Event], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Run a load until the probe beside it is done and the load itself says so; what both saw."""
+        calm = await self.probe()
+        stop = asyncio.Event()
+        self._peak = 0
+
+        async def watch() -> None:
+            while True:
+                self._peak = max(self._peak, resident_bytes(self.pid))
+                await asyncio.sleep(0.1)
+
+        watching = asyncio.create_task(watch())
+        loading = asyncio.create_task(work(stop))
+        loaded = await self.probe()
+        stop.set()
+        detail = await loading
+        watching.cancel()
+        detail |= {"calm_ms": calm, "loaded_ms": loaded, "peak_mb": round(self._peak / 1e6)}
+        self.figure(
+            f"{name}: p99 of other publishers, with / without", loaded["p99"] / calm["p99"], "ratio", "< 2", detail
+        )
+        self.figure(f"{name}: most memory", self._peak / 1e6, "MB")
+        return detail
+
+    def figure(self, name: str, value: float, unit: str, aim: str = "", detail: dict[str, Any] | None = None) -> None:
+        """Keep one number."""
+        self.figures.append(Figure(name, value, unit, aim, detail or {}))
+        print(f"{name}: {value:,.3g} {unit}", flush=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- the loads
+
+
+async def crowd(bench: Bench) -> None:
+    """1,000 connections, 10,000 topics, 5,000 subscriptions; then all of that after a SIGKILL."""
+    bench.fresh("crowd")
+    connections, topics_each = 1_000 // bench.scale, 10
+    idle = bench.memory_mb()
+    started = time.perf_counter()
+    clients = [await Crowd.connect(bench.port) for _ in range(connections)]
+    jobs: list[Callable[[], Awaitable[Any]]] = []
+    for number, client in enumerate(clients):
+        for each in range(topics_each):
+            topic = f"crowd-{number}-{each}"
+            jobs.append(lambda client=client, topic=topic, each=each: client.produce(topic, each))  # type: ignore[misc]
+    await in_turns(jobs)
+    opened = time.perf_counter() - started
+    jobs = []
+    for number, client in enumerate(clients):
+        for each in range(topics_each // 2):
+            topic = f"crowd-{number}-{each}"
+            jobs.append(lambda client=client, topic=topic, each=each: client.consume(topic, "s", each))  # type: ignore[misc]
+    started = time.perf_counter()
+    await in_turns(jobs)
+    subscribed = time.perf_counter() - started
+    topics = connections * topics_each
+    bench.figure(f"{topics:,} topics opened by {connections:,} connections", opened, "s")
+    bench.figure(f"{topics // 2:,} durable subscriptions made", subscribed, "s")
+    bench.figure("memory of a topic with half a subscription", (bench.memory_mb() - idle) * 1e3 / topics, "KB")
+
+    sent = 0
+
+    async def traffic(stop: asyncio.Event) -> dict[str, Any]:
+        nonlocal sent
+        started = time.perf_counter()
+        while not stop.is_set():
+            client = clients[sent // topics_each % connections]
+            for each in range(topics_each):
+                client.send(each, sent, bytes(100))
+                sent += 1
+            await asyncio.sleep(max(0.0, started + sent / 1_000 - time.perf_counter()))
+        await until(lambda: sum(client.confirmed for client in clients) >= sent)
+        wanted = sent // 2
+        await until(lambda: sum(sum(client.received.values()) for client in clients) >= wanted)
+        return {"published": sent, "received": wanted, "descriptors": descriptors(bench.pid)}
+
+    await bench.beside(f"{connections:,} connections, {topics:,} topics, 1,000 messages/s", traffic)
+    for client in clients:
+        client.close()
+    ready, published = bench.restart("crowd-0-0")
+    bench.figure(f"recovery with {topics:,} topics: ready", ready, "s", "< 10")
+    bench.figure(f"recovery with {topics:,} topics: first publish", published, "s", "< 10")
+
+
+async def backlog(bench: Bench) -> None:
+    """A subscription with a backlog of 10 million messages in batches catches up."""
+    bench.fresh("backlog")
+    messages = 10_000_000 // bench.scale
+    client = await Crowd.connect(bench.port)
+    await client.consume("backlog", "late", 1, permits=0)
+    client.close()
+    await asyncio.to_thread(
+        load,
+        bench.address,
+        "backlog",
+        "--messages",
+        str(messages),
+        "--size",
+        "100",
+        "--batch",
+        "1000",
+        "--window",
+        "50",
+    )
+
+    async def catch_up(stop: asyncio.Event) -> dict[str, Any]:
+        consumer = await Crowd.connect(bench.port)
+        started = time.perf_counter()
+        await consumer.consume("backlog", "late", 1, permits=20_000)
+        await until(lambda: consumer.received.get(1, 0) >= messages)
+        seconds = time.perf_counter() - started
+        consumer.close()
+        return {"messages": messages, "seconds": seconds, "messages_per_s": messages / seconds}
+
+    detail = await bench.beside(f"backlog of {messages:,} messages caught up", catch_up)
+    bench.figure("catching up, batches of 1,000 x 100 B", detail["messages_per_s"], "messages/s")
+
+
+async def large(bench: Bench) -> None:
+    """Messages of 1 MB, to a consumer."""
+    bench.fresh("large")
+    payload = bytes(1_000_000)
+
+    async def publish(stop: asyncio.Event) -> dict[str, Any]:
+        client = await Crowd.connect(bench.port)
+        await client.produce("large", 1)
+        await client.consume("large", "s", 1)
+        window = asyncio.Semaphore(4)
+        client.on_receipt = window.release
+        sent = 0
+        started = time.perf_counter()
+        while not stop.is_set():
+            await window.acquire()
+            client.send(1, sent, payload)
+            sent += 1
+            await asyncio.sleep(max(0.0, started + sent / 50 - time.perf_counter()))
+        await until(lambda: client.received.get(1, 0) >= sent)
+        client.close()
+        return {"messages": sent, "mb_per_s": sent / (time.perf_counter() - started)}
+
+    await bench.beside("messages of 1 MB, 50 per second at most", publish)
+
+
+async def slow(bench: Bench) -> None:
+    """Consumers that acknowledge nothing, and ones that read nothing, beside one that does both."""
+    bench.fresh("slow", "[broker]\nunacked_messages_per_consumer_max = 1000\n")
+    number = max(100 // bench.scale, 5)
+
+    async def work(stop: asyncio.Event) -> dict[str, Any]:
+        fast = await Crowd.connect(bench.port)
+        await fast.produce("slow", 1)
+        await fast.consume("slow", "fast", 1)
+        idle = []
+        for each in range(number):
+            client = await Crowd.connect(bench.port)
+            client.acknowledges = False
+            await client.consume("slow", f"idle-{each % 50}", 1, permits=1 << 31)
+            if each % 4 == 0:
+                client.deafen()
+            idle.append(client)
+        sent = 0
+        started = time.perf_counter()
+        while not stop.is_set():
+            for _ in range(20):
+                fast.send(1, sent, bytes(1_000))
+                sent += 1
+            await asyncio.sleep(max(0.0, started + sent / 500 - time.perf_counter()))
+        published = time.perf_counter()
+        await until(lambda: fast.received.get(1, 0) >= sent)
+        most = max(client.received.get(1, 0) for client in idle)
+        assert most <= 1_100, f"a consumer that acknowledges nothing got {most} messages, over its limit"
+        for client in (*idle, fast):
+            client.close()
+        return {"published": sent, "fast_behind_s": time.perf_counter() - published, "idle_got_at_most": most}
+
+    await bench.beside(f"{number} consumers that acknowledge or read nothing", work)
+
+
+async def visitors(bench: Bench) -> None:
+    """10,000 connections that open and drop."""
+    bench.fresh("visitors")
+    total = 10_000 // bench.scale
+    files = descriptors(bench.pid)
+
+    async def work(stop: asyncio.Event) -> dict[str, Any]:
+        started = time.perf_counter()
+        opened = 0
+
+        async def visit() -> None:
+            nonlocal opened
+            client = await Crowd.connect(bench.port)
+            opened += 1
+            client.close()
+            await asyncio.sleep(max(0.0, started + opened / 1_250 - time.perf_counter()))
+
+        while opened < total or not stop.is_set():
+            await in_turns([visit] * min(200, total), at_once=20)
+        seconds = time.perf_counter() - started
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: descriptors(bench.pid) <= files, within_s=10)
+        left = descriptors(bench.pid) - files
+        return {"connections": opened, "per_s": opened / seconds, "descriptors_left": left}
+
+    detail = await bench.beside(f"{total:,} connections open and drop", work)
+    bench.figure("descriptors left behind", detail["descriptors_left"], "", "0")
+
+
+async def delayed(bench: Bench) -> None:
+    """A million delayed messages: their memory, a SIGKILL, and that they come."""
+    bench.fresh("delayed")
+    total = 1_000_000 // bench.scale
+    client = await Crowd.connect(bench.port)
+    await client.produce("delayed", 1)
+    await client.consume("delayed", "s", 1)
+    due_ms = int(time.time() * 1000) + 400_000 // bench.scale + 20_000
+    before = bench.memory_mb()
+    started = time.perf_counter()
+    window = asyncio.Semaphore(2_000)
+    client.on_receipt = window.release
+    for number in range(total):
+        await window.acquire()
+        client.send(1, number, b"x" * 20, due_ms + number * 7919 % 10_000)
+    await until(lambda: client.confirmed >= total)
+    path = "/admin/v2/persistent/public/default/delayed/stats"
+
+    def waiting() -> int:
+        return int(bench.broker.rest("GET", path)["subscriptions"]["s"]["msgDelayed"])
+
+    await until(lambda: waiting() >= total, 0.2)
+    bench.figure(f"{total:,} delayed messages published and held back", time.perf_counter() - started, "s")
+    bench.figure(
+        "memory of a delayed message, log's index and cache included", (bench.memory_mb() - before) * 1e6 / total, "B"
+    )
+    client.close()
+    bench.broker.kill()
+    started = time.perf_counter()
+    bench.broker.start()
+    ready = time.perf_counter() - started
+    early: list[float] = []
+    client = await Crowd.connect(bench.port)
+    client.on_message = lambda _consumer, _message: early.append(time.time() * 1000) if not early else None
+
+    async def read_again(stop: asyncio.Event) -> dict[str, Any]:
+        await asyncio.sleep(1.0)  # the probe's process starts
+        again = time.perf_counter()
+        await client.consume("delayed", "s", 1)
+        await until(lambda: waiting() >= total or bool(client.received), 0.1)
+        return {"seconds": time.perf_counter() - again}
+
+    detail = await bench.beside("a subscription finds its delayed messages again", read_again)
+    bench.figure(f"after SIGKILL: ready with {total:,} delayed messages", ready, "s")
+    bench.figure("after SIGKILL: all delayed messages known again", detail["seconds"], "s")
+    await until(lambda: bool(client.received))
+    assert early[0] >= due_ms, "a delayed message came before its time"
+    started = time.perf_counter()
+    await until(lambda: client.received[1] >= total)
+    bench.figure("due messages delivered", total / max(0.1, time.perf_counter() - started), "messages/s")
+    client.close()
+
+
+async def recovery(bench: Bench) -> None:
+    """A SIGKILL with some GB in the log."""
+    bench.fresh("recovery")
+    gigabytes = 4 if bench.scale == 1 else 1
+    entries = gigabytes * 8_000
+    await asyncio.to_thread(
+        load, bench.address, "bulk", "--messages", str(entries), "--size", str(128 * KIB), "--window", "100"
+    )
+    ready, published = bench.restart("bulk")
+    bench.figure(f"recovery with {gigabytes} GB: ready", ready, "s", "< 10")
+    bench.figure(f"recovery with {gigabytes} GB: first publish", published, "s", "< 10")
+    bench.figure(f"memory after recovery with {gigabytes} GB", bench.memory_mb(), "MB")
+
+
+LOADS: dict[str, Callable[[Bench], Awaitable[None]]] = {
+    each.__name__: each for each in (crowd, backlog, large, slow, visitors, delayed, recovery)
+}
+
+
+def main() -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a twentieth of everything")
+    parser.add_argument(
+        "--only", nargs="*", choices=sorted(LOADS), help="some of the loads; figures are printed, not kept"
+    )
+    options = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8_192)), hard))
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), 20 if options.quick else 1)
+        try:
+            for each in options.only or LOADS:
+                asyncio.run(LOADS[each](bench))
+        finally:
+            bench.close()
+    if not options.only:
+        store("load", bench.figures, sys.argv)
+
+
+if __name__ == "__main__":
+    main()
