@@ -45,8 +45,9 @@ def show_status(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     if as_json:
         print_json(states)
         return
-    print_rows(rows_of(states, differing(found, states)), COLUMNS, as_json=False)
-    for line in remarks(states):
+    compare(found, states)
+    print_rows(rows_of(states, differing(states)), COLUMNS, as_json=False)
+    for line in remarks(states) + unequal(states):
         print_line(cell(line))
 
 
@@ -97,18 +98,58 @@ def snapshot(
 # ----------------------------------------------------------------------------------------------------------- comparing
 
 
-def differing(found: Sequence[Target], states: dict[str, dict[str, Any]]) -> set[str]:
-    """Clusters whose metadata is not that of all others, what stays local left out."""
+LOCAL: Final = "(local)"
+"""The value of a field where it is not shared."""
+
+UNEQUAL_SHOWN: Final = 5
+"""Fields that differ which a status page shows; `magnetar metadata diff` has all."""
+
+
+def compare(found: Sequence[Target], states: dict[str, dict[str, Any]]) -> None:
+    """Put into each cluster's state as `differs` what is not there as in most others, what stays local left out. It is not put
+    there when a cluster does not answer meanwhile.
+    """
     digests = {name: state["digest"] for name, state in states.items() if state.get("enabled")}
-    if len(set(digests.values())) <= 1:
-        return set()
-    clients = [target for target in found if target.cluster in digests]
-    return {name for row in differences(clients) for name in digests if row[name] != _common(row, digests)}
+    rows: list[dict[str, Any]] = []
+    if len(set(digests.values())) > 1:
+        try:
+            rows = differences([target for target in found if target.cluster in digests])
+        except MagnetarError:
+            return
+    for name in digests:
+        states[name]["differs"] = [
+            {"document": row["document"], "field": row["field"], "here": row[name], "elsewhere": _common(row, digests)}
+            for row in rows
+            if row[name] not in (LOCAL, _common(row, digests))
+        ]
+
+
+def differing(states: dict[str, dict[str, Any]]) -> set[str]:
+    """Clusters whose metadata is not that of most others."""
+    on = {name: state for name, state in states.items() if state.get("enabled")}
+    if all("differs" in state for state in on.values()):
+        return {name for name, state in on.items() if state["differs"]}
+    # What stays local in one cluster is part of the others' digests.
+    digests = {name: state["digest"] for name, state in on.items() if not state.get("exclude")}
+    values = list(digests.values())
+    common = max(values, key=values.count, default="")
+    return {name for name, digest in digests.items() if digest != common}
+
+
+def unequal(states: dict[str, dict[str, Any]]) -> list[str]:
+    """Lines that say what differs."""
+    lines = [
+        f"{name}: {one['document']} {one['field']} is {_shown(one['here'])}, elsewhere {_shown(one['elsewhere'])}"
+        for name, state in states.items()
+        for one in state.get("differs", ())
+    ]
+    left = len(lines) - UNEQUAL_SHOWN
+    return lines[:UNEQUAL_SHOWN] + ([f"{left} more fields differ: magnetar metadata diff"] if left > 0 else [])
 
 
 def _common(row: dict[str, Any], names: dict[str, Any]) -> Any:
     """The value that most clusters have."""
-    values = [row[name] for name in names]
+    values = [row[name] for name in names if row[name] != LOCAL]
     return max(values, key=values.count)
 
 
@@ -148,7 +189,13 @@ def _fields(found: Sequence[Target], path: str, local: dict[str, Exclusions]) ->
         }
         if len({repr(value) for value in values.values()}) > 1:
             row: dict[str, Any] = {"document": path, "field": field}
-            rows.append(row | {name: values.get(name) for name in views})
+            rows.append(
+                row
+                | {
+                    name: LOCAL if local[name].path(path) or local[name].field(path, field) else values.get(name)
+                    for name in views
+                }
+            )
     return rows
 
 

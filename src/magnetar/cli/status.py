@@ -10,7 +10,7 @@ import typer
 from magnetar.cli.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
 from magnetar.cli.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.links import rows_of
-from magnetar.cli.metadata import remarks, word
+from magnetar.cli.metadata import compare, differing, remarks, unequal, word
 from magnetar.cli.targets import Target, at_once, of_config
 from magnetar.core.errors import MagnetarError
 
@@ -77,10 +77,12 @@ def _watch(found: list[Target], urls: dict[str, str], every_s: float) -> None:
 def look(found: list[Target]) -> dict[str, dict[str, Any]]:
     """What each cluster says of itself; `error` where it does not answer."""
     answers = at_once(found, lambda client: client.get("/geo/v1/status"))
-    return {
+    seen: dict[str, dict[str, Any]] = {
         target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
         for target, answer in zip(found, answers, strict=True)
     }
+    compare(found, {name: one["metadata"] for name, one in seen.items() if "metadata" in one})
+    return seen
 
 
 def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
@@ -104,7 +106,7 @@ def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
 def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[dict[str, Any]]:
     """One row a cluster."""
     rows = []
-    differs = differing(seen)
+    differs = differing({name: one.get("metadata", {}) for name, one in seen.items()})
     for name, one in seen.items():
         broker = one.get("broker", {})
         rows.append(
@@ -122,16 +124,6 @@ def cluster_rows(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> list[
             }
         )
     return rows
-
-
-def differing(seen: dict[str, dict[str, Any]]) -> set[str]:
-    """Clusters whose metadata is in another state than that of most others, as far as digests tell."""
-    states = {name: one["metadata"] for name, one in seen.items() if one.get("metadata", {}).get("enabled")}
-    # What stays local in one cluster is part of the others' digests: only `magnetar metadata diff` can tell then.
-    digests = {name: state["digest"] for name, state in states.items() if not state.get("exclude")}
-    values = list(digests.values())
-    common = max(values, key=values.count, default="")
-    return {name for name, digest in digests.items() if digest != common}
 
 
 def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -209,10 +201,10 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
             )
     lines += differing_modes(seen)
     states = {name: one["metadata"] for name, one in seen.items() if "metadata" in one}
-    lines += remarks(states)
-    if differing(seen):
+    lines += remarks(states) + unequal(states)
+    if differing(states):
         lines.append(
-            f"metadata of {', '.join(sorted(differing(seen)))} differs from that of others: magnetar metadata diff"
+            f"metadata of {', '.join(sorted(differing(states)))} differs from that of others: magnetar metadata diff"
         )
     return [cell(line) for line in lines]
 

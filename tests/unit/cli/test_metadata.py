@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.metadata import differences, differing, remarks, rows_of, said
-from magnetar.cli.status import differing as by_digest
+from magnetar.cli.metadata import compare, differences, differing, remarks, rows_of, said, unequal
 from magnetar.cli.targets import Target
 from magnetar.core.errors import MagnetarError
 
@@ -48,10 +47,45 @@ def test_what_is_local_somewhere_does_not_differ() -> None:
     )
     assert differences(found) == []
     states = {name: {"enabled": True, "digest": name} for name in "ab"}
-    assert differing(found, states) == set()
-    assert by_digest({name: {"metadata": state} for name, state in states.items()}) == {"b"}
-    states["a"]["exclude"] = ["x"]
-    assert by_digest({name: {"metadata": state} for name, state in states.items()}) == set()
+    assert differing(states) == {"b"}, "as far as digests tell"
+    compare(found, states)
+    assert differing(states) == set()
+    assert unequal(states) == []
+
+
+def test_a_status_page_says_what_differs() -> None:
+    documents = {f"namespaces/t/n{number}": {"ttl": 5} for number in range(7)}
+    other = {name: {"ttl": 6} for name in documents}
+    found = targets(
+        a=Client(documents),
+        b=Client(other),
+        c=Client(documents),
+        d=Client({"namespaces/t/n0": {}}, ("namespaces/*:ttl",)),
+    )
+    found[3].client.documents = {name: {"x": 1} for name in documents}  # type: ignore[attr-defined]
+    states: dict[str, dict[str, Any]] = {name: {"enabled": True, "digest": name} for name in "abcd"} | {
+        "e": {"error": "x"}
+    }
+    compare(found, states)
+    assert differing(states) == {"b", "d"}
+    assert states["d"]["differs"][0] == {"document": "namespaces/t/n0", "field": "x", "here": 1, "elsewhere": None}
+    states["d"]["differs"] = []
+    assert unequal(states) == [
+        *(f"b: namespaces/t/n{number} ttl is 6, elsewhere 5" for number in range(5)),
+        "2 more fields differ: magnetar metadata diff",
+    ]
+
+
+def test_a_status_page_goes_on_when_a_cluster_goes_down_meanwhile() -> None:
+    class Down:
+        def get(self, path: str, query: Any = None) -> Any:
+            raise MagnetarError("connection refused")
+
+    states: dict[str, dict[str, Any]] = {name: {"enabled": True, "digest": name} for name in "ab"}
+    compare([*targets(a=Client({})), Target("b", Down())], states)  # type: ignore[arg-type]
+    assert differing(states) == {"b"}
+    states["b"]["exclude"] = ["x"]
+    assert differing(states) == set()
 
 
 def test_a_cluster_that_does_not_answer_is_named() -> None:
