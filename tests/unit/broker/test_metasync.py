@@ -323,6 +323,41 @@ def test_deletions_rest_in_the_end() -> None:
     assert [told(node)["deletions"] for node in world.nodes.values()] == [0, 0, 0]
 
 
+def test_a_cluster_that_was_away_for_a_week_learns_that_its_tenant_is_gone() -> None:
+    """It had no topics of it; what it changed just before it went, unheard, does not bring the tenant back."""
+    world = worlds()
+    a, b, c = (world[name] for name in "abc")
+    make(a)
+    a.apply(a.broker.resources.create_namespace(NamespaceName("acme", "m"), Policies(replication_clusters=["a", "c"])))
+    world.advance(1_000)
+    c.hold_log = True
+    c.control.apply(c.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+    world.work()
+    c.hold_log = False
+    c.kill()
+    for namespace in (NS, NamespaceName("acme", "m")):
+        a.apply(a.broker.resources.delete_namespace(namespace, []))
+    a.apply(a.broker.resources.delete_tenant("acme"))
+    world.advance(10_000)
+    for node in (a, b):
+        assert node.control_call(node.control.metadata_snapshot) is None
+    world.advance(1_000)
+    assert told(a)["deletions"] == 3, "a deletion does not rest before everybody has confirmed it"
+    world.now_ms += 7 * 24 * 3_600_000
+    c.start()
+    world.advance(20_000)
+    for node in (a, b, c):
+        assert "acme" not in node.broker.resources.tenants()
+        assert policies(node) is None
+    assert agree(world)
+    assert told(c)["kept"] == {}
+    for _ in range(2):
+        for node in (a, b, c):
+            assert node.control_call(node.control.metadata_snapshot) is None
+        world.advance(6_000)
+    assert [told(node)["deletions"] for node in (a, b, c)] == [0, 0, 0]
+
+
 def test_the_topic_comes_back_when_somebody_deletes_it() -> None:
     world = worlds("ab")
     a = world["a"]
