@@ -10,7 +10,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(960)
 def test_no_flight_is_lost(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -24,7 +24,8 @@ def test_no_flight_is_lost(tmp_path: Path) -> None:
         "--folder",
         tmp_path / "w",
     ]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=380)
+    # The demo itself gives up when nothing moves for a while; these limits are for one that hangs all the same.
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     result = json.loads(done.stdout)
