@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from bench.deduplication import compare
 from bench.links import busy
 from bench.results import Figure, store
 from magnetar.broker.idempotency import BLOCK_SHIFT, FINGERPRINT_BYTES, KeyTable
+from magnetar.broker.idempotency_judging import judge
+from magnetar.broker.idempotency_keys import KeyProperty
 from magnetar.broker.idempotency_snapshot import encode_block, load_block
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.batches import encode_batch
+from magnetar.wire.metadata import build, inspect
 
 KEY = "request"
 
@@ -49,6 +55,34 @@ def per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
         return spent
 
     return compare(turn, rounds)
+
+
+def in_batches(batches: int, size: int) -> dict[str, Any]:
+    """What looking up the keys of batches takes, a message; all are new, beside 100,000 others."""
+    table = KeyTable(window_ms=3_600_000, keys_max=10_000_000)
+    raw = os.urandom(100_000 * FINGERPRINT_BYTES)
+    keys = [raw[at : at + FINGERPRINT_BYTES] for at in range(0, len(raw), FINGERPRINT_BYTES)]
+    table.extend(keys, 1, [1] * len(keys), 1, range(len(keys)))
+    seen = []
+    for number in range(batches):
+        messages = []
+        for at in range(size):
+            one = pb.SingleMessageMetadata(payload_size=0, sequence_id=at)
+            one.properties.add(key=KEY, value=str(uuid.uuid4()))
+            messages.append((one, bytes(1024)))
+        about = pb.MessageMetadata(
+            producer_name="p", sequence_id=number * size, publish_time=1, num_messages_in_batch=size
+        )
+        seen.append(inspect(build(about, encode_batch(messages)), message_bytes_max=5 << 20))
+    name, spent = KeyProperty(KEY, os.urandom(32)), []
+    for _ in range(9):
+        began = time.process_time()
+        for one in seen:
+            found = judge(table, {}, name, one, 2)
+            assert found is not None
+            assert len(found.keys) == size
+        spent.append((time.process_time() - began) / (batches * size) * 1e6)
+    return {"messages_per_batch": size, "us_per_message": min(spent), "all_us": spent}
 
 
 def table_of(keys: int) -> tuple[KeyTable, dict[str, Any]]:
@@ -105,12 +139,14 @@ def main() -> None:
             cost = per_message(world, 40_000, 6 if options.quick else 24)
         finally:
             world.close()
+    batched = in_batches(200, 100)
     table, memory = table_of(1_000_000 if options.quick else 10_000_000)
     back = coming_back(table)
     store(
         "idempotency",
         [
             Figure("broker CPU per message, keys on / off", cost["ratio"], "ratio", "<= 1.10", cost),
+            Figure("keys in batches of 100, for each message", batched["us_per_message"], "us", "<= 4", batched),
             Figure("bytes of a key beside the index", memory["ring_bytes_per_key"], "B", "<= 24", memory),
             Figure("bytes of the index per key", memory["index_bytes_per_key"], "B", "", {}),
             Figure("stored keys come back", back["load_s"], "s", "", back),

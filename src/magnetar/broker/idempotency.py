@@ -42,7 +42,7 @@ KEY_BYTES: Final = 24
 from_bytes = int.from_bytes
 _MASK_32: Final = 2**32 - 1
 _HALF: Final = 2**31
-_PART_SHIFT: Final = 32
+PART_SHIFT: Final = 32
 _ORIGIN_SHIFT: Final = 48
 _HIGH_SHIFT: Final = 56
 _ABOUT: Final = (1 << _HIGH_SHIFT) - 1
@@ -61,7 +61,7 @@ def fingerprint(key: bytes, secret: bytes = b"") -> bytes:
 
 def pack(published_ms: int, origin: int, part: int) -> int:
     """What is kept of a message besides its position: publish time, number of its origin (0: this cluster), place."""
-    return published_ms & _MASK_32 | part << _PART_SHIFT | origin << _ORIGIN_SHIFT
+    return published_ms & _MASK_32 | part << PART_SHIFT | origin << _ORIGIN_SHIFT
 
 
 class About(NamedTuple):
@@ -74,7 +74,7 @@ class About(NamedTuple):
 
 def unpack(about: int) -> About:
     """See `pack`."""
-    return About(about & _MASK_32, about >> _ORIGIN_SHIFT & 0xFF, about >> _PART_SHIFT & 0xFFFF)
+    return About(about & _MASK_32, about >> _ORIGIN_SHIFT & 0xFF, about >> PART_SHIFT & 0xFFFF)
 
 
 class Block:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from magnetar.broker.idempotency import KEPT, KeyTable
-from magnetar.broker.idempotency_keys import KeyProperty, Message, open_entry, smaller
+from magnetar.broker.idempotency_keys import KeyProperty, Message, Opened, open_entry, smaller
 from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
@@ -89,6 +89,18 @@ def numbered(table: KeyTable, pending: Mapping[bytes, int], key: bytes, now_ms: 
     return table.find(key, now_ms)
 
 
+def _all_new(
+    table: KeyTable, pending: Mapping[bytes, int], opened: Opened, now_ms: int
+) -> list[tuple[bytes, int]] | None:
+    """The keys of a batch, with their places, if each message has one, and all are new: as nearly always."""
+    keys = [key for key, _, _ in opened.messages if key is not None]
+    if opened.batch is None or not len(opened.messages) == len(set(keys)) < KEPT:
+        return None
+    if pending and not pending.keys().isdisjoint(keys):
+        return None
+    return list(zip(keys, range(1, len(keys) + 1), strict=True)) if table.all_new(keys, now_ms) else None
+
+
 def judge(
     table: KeyTable, pending: Mapping[bytes, int], name: KeyProperty, seen: Inspected, now_ms: int
 ) -> Keyed | None:
@@ -110,11 +122,14 @@ def judge(
     opened = open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end)
     if opened is None:
         return None
+    new = _all_new(table, pending, opened, now_ms)
+    if new is not None:
+        return Keyed(seen.payload, seen.count, new, -1)
     kept: list[Message] = []
     keys: dict[bytes, int] = {}
     first = -1
     for message in opened.messages:
-        key = message.key
+        key = message[0]
         if key is not None:
             number = numbered(table, pending, key, now_ms)
             if number >= 0 or key in keys:

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from magnetar.broker.deduplication import span
 from magnetar.broker.idempotency import FINGERPRINT_BYTES
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags, StoredEntry
-from magnetar.wire.batches import walk_batch
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
@@ -49,17 +50,8 @@ class KeyRefused(BrokerError):
     """One message cannot be taken because of its key, however often it is sent; others can."""
 
 
-class Message(NamedTuple):
-    """One message of an entry.
-
-    Attributes:
-        key: None: it has none.
-        start, end: where it is in the opened batch.
-    """
-
-    key: bytes | None
-    start: int = 0
-    end: int = 0
+Message = tuple[bytes | None, int, int]
+"""One message of an entry: its key, or None; where it begins and ends in the opened batch. No class: it is made for every one."""
 
 
 class Opened(NamedTuple):
@@ -148,25 +140,55 @@ class KeyProperty:
             found.append(None)
         return found
 
-    def of_message(self, batch: bytes, start: int, end: int, metadata: SingleMessageMetadata) -> bytes | None:
-        """The fingerprint of the key of a message in a batch; None: it has none.
+    def of_batch(self, batch: bytes, count: int) -> list[Message]:
+        """The messages of a batch: the fingerprint of each one's key, and where it is.
+
+        As `wire.batches.walk_batch`, with as little as possible for one message: all of a batch's are looked at.
 
         Args:
             batch: uncompressed.
-            start, end: where the message's metadata is in it.
-            metadata: parsed.
+            count: how many messages it has.
 
         Raises:
-            BrokerError: NOT_ALLOWED: it is too long.
+            BrokerError: NOT_ALLOWED: a key is too long.
+            ProtocolError: not exactly `count` messages, or a size that does not fit.
         """
-        at = batch.rfind(self._start, start, end)
-        if at > 1:
-            begin = at + self._size + 1
-            size = batch[begin - 1]
-            whole = begin + size - at
-            if size and whole < 0x80 and batch[at - 1] == whole and batch[at - 2] == _PROPERTIES_IN_BATCH:
-                return self.fingerprint(batch[begin : begin + size])
-        return self.fingerprint(key_in(metadata.properties, self.name)) if metadata.properties else None
+        parse, copy = SingleMessageMetadata.FromString, self._copy
+        start, room, limit = self._start, self._size + 1, len(batch)
+        found: list[Message] = []
+        at = 0
+        for number in range(count):
+            body = at + _SIZE_BYTES
+            end = body + from_bytes(batch[at:body], "big")
+            head = batch[body:end]
+            try:
+                one = parse(head)
+            except DecodeError:
+                raise ProtocolError(f"message {number} of {count} has metadata that is no protobuf") from None
+            past = end + one.payload_size
+            if past > limit or past < end or not one.IsInitialized():
+                raise ProtocolError(f"message {number} of {count} has no size, or ends behind the {limit} bytes")
+            key = None
+            place = head.rfind(start)
+            if place > 1:
+                begin = place + room
+                key_end = begin + head[begin - 1]
+                # Both sizes in one byte, the pair itself a whole `properties` field.
+                if (
+                    begin < key_end
+                    and head[place - 1] == key_end - place < 0x80
+                    and head[place - 2] == _PROPERTIES_IN_BATCH
+                ):
+                    state = copy()
+                    state.update(head[begin:key_end])
+                    key = state.digest()
+            if key is None and one.properties:
+                key = self.fingerprint(key_in(one.properties, self.name))
+            found.append((key, at, past))
+            at = past
+        if at != limit:
+            raise ProtocolError(f"{limit - at} bytes are left behind a batch of {count} messages")
+        return found
 
     def of_single(self, data: bytes, end: int, metadata: MessageMetadata | None = None) -> bytes | None:
         """The fingerprint of a single message's key; None: it has none.
@@ -237,17 +259,13 @@ def open_entry(
         if key is None:
             return None
         complete = not flags & _CHUNK or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
-        return Opened([Message(key)], None, complete)
+        return Opened([(key, 0, 0)], None, complete)
     batch = uncompressed(metadata, memoryview(data)[metadata_end:])
     try:
-        plain = bytes(batch)
-        messages = [
-            Message(name.of_message(plain, start + _SIZE_BYTES, end, one), start, past)
-            for one, start, end, past in walk_batch(batch, metadata.num_messages_in_batch)
-        ]
+        messages = name.of_batch(bytes(batch), metadata.num_messages_in_batch)
     except ProtocolError as error:
         raise KeyRefused(ErrorCode.NOT_ALLOWED, f"a batch cannot be searched for idempotency keys: {error}") from None
-    return Opened(messages, batch) if any(one.key is not None for one in messages) else None
+    return Opened(messages, batch) if any(one[0] is not None for one in messages) else None
 
 
 def open_stored(name: KeyProperty, entry: StoredEntry) -> Opened | None:
@@ -255,7 +273,7 @@ def open_stored(name: KeyProperty, entry: StoredEntry) -> Opened | None:
     end = split(entry.data)
     if not entry.flags & SPECIAL:
         key = name.of_single(entry.data, end)
-        return None if key is None else Opened([Message(key)], None)
+        return None if key is None else Opened([(key, 0, 0)], None)
     return open_entry(name, entry.flags, parse_metadata(entry.data), entry.data, end)
 
 
@@ -264,7 +282,7 @@ def smaller(metadata: MessageMetadata, batch: memoryview, kept: list[Message]) -
 
     Its sequence ids still span what the producer sent, so that deduplication by number sees the same as in the whole one.
     """
-    payload = b"".join(batch[one.start : one.end] for one in kept)
+    payload = b"".join(batch[start:end] for _, start, end in kept)
     own = MessageMetadata()
     own.CopyFrom(metadata)
     own.num_messages_in_batch = len(kept)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
 from magnetar.broker.effects import Note, Outbox, Read, Timer
-from magnetar.broker.idempotency import KeyTable, pack
+from magnetar.broker.idempotency import PART_SHIFT, KeyTable, pack
 from magnetar.broker.idempotency_conflicts import Conflicts
 from magnetar.broker.idempotency_judging import NEW, Counters, Keyed, judge, numbered, place, stats_of
 from magnetar.broker.idempotency_keys import ENTRY_HEADER_BYTES, KeyProperty, open_stored
@@ -335,8 +335,8 @@ class TopicIdempotency:
         """An entry is about to be staged: its keys are known from now on. Every entry of an append is announced so, or by
         writing to `pending` and `taken`.
         """
-        for key, part in keys:
-            self.pending[key] = pack(publish_ms, 0, part)
+        about = pack(publish_ms, 0, 0)
+        self.pending |= {key: about | part << PART_SHIFT for key, part in keys}
         self.taken.append(len(keys))
 
     def give_back(self) -> None:
@@ -417,15 +417,15 @@ class TopicIdempotency:
             return
         table = self.table
         origin = self._conflicts.number(entry.origin)
-        for at, message in enumerate(opened.messages):
-            if message.key is None:
+        for at, (key, _, _) in enumerate(opened.messages):
+            if key is None:
                 continue
-            rivals = self._resolves and table.find(message.key, entry.broker_time) >= 0
+            rivals = self._resolves and table.find(key, entry.broker_time) >= 0
             about = pack(entry.publish_time, origin, place(entry.flags, at))
-            number = table.push(message.key, entry.broker_time, about)
+            number = table.push(key, entry.broker_time, about)
             table.place(number, entry.position)
             if rivals:
-                for loser, possible in self._conflicts.losers(message.key, number, entry.broker_time):
+                for loser, possible in self._conflicts.losers(key, number, entry.broker_time):
                     if possible:
                         self._losers.append(loser)
                     elif self.status is Status.ENABLED:

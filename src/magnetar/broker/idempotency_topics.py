@@ -1,6 +1,6 @@
 """Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,6 @@ from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.topic import Topic
 from magnetar.broker.withdrawals import PREFIX as WITHDRAWN
 from magnetar.core.ids import Position
-from magnetar.core.names import NamespaceName
-from magnetar.metadata.change import Change
 from magnetar.metadata.idempotency import IdempotencyPolicy
 
 if TYPE_CHECKING:
@@ -60,12 +58,10 @@ class Idempotencies:
             self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
 
-    def policies_changed(self, change: Change) -> None:
-        """A change of policies is in force."""
-        namespaces = {NamespaceName.parse(text) for text in change.namespaces}
-        for topic in self._broker.topics.values():
-            if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
-                self._follow(topic)
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        for topic in topics:
+            self._follow(topic)
 
     def _follow(self, topic: Topic) -> None:
         policy = self._wanted(topic)

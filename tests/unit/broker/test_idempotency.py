@@ -234,7 +234,7 @@ def test_the_key_of_one_message() -> None:
     assert opened(entry()) is None
     assert opened(entry(key="")) is None
     found = opened(entry(key="größe", compression=1))
-    assert [one.key for one in found.messages] == [fingerprint("größe".encode())]
+    assert [key for key, _, _ in found.messages] == [fingerprint("größe".encode())]
     assert found.batch is None and found.complete
 
 
@@ -255,7 +255,7 @@ def test_a_batch_loses_what_was_seen(compression: int) -> None:
     payload = zlib.compress(plain) if compression else plain
     data = entry(payload, num_messages_in_batch=4, compression=compression, uncompressed_size=len(plain))
     found = opened(data)
-    assert [one.key for one in found.messages] == [fingerprint(b"a"), None, fingerprint(b"b"), fingerprint(b"c")]
+    assert [key for key, _, _ in found.messages] == [fingerprint(b"a"), None, fingerprint(b"b"), fingerprint(b"c")]
     left = smaller(parse_metadata(data), found.batch, [found.messages[n] for n in (1, 3)])
     seen = inspect(left, message_bytes_max=5 << 20)
     assert (seen.count, seen.metadata.sequence_id, seen.metadata.highest_sequence_id) == (2, 5, 8)

@@ -232,3 +232,47 @@ def test_fingerprints_have_a_secret_that_outlives_a_change_of_the_token() -> Non
     assert keys is not None
     assert keys.table._keys[-1] != own
     assert Publisher(node).says(10, key="a") == first
+
+
+@pytest.mark.parametrize(("numbers", "keys"), KINDS)
+def test_switched_on_while_a_message_is_on_its_way_to_the_disk(*, numbers: bool, keys: bool) -> None:
+    """It was judged by nobody, and counts: nobody is let in before it has landed."""
+    node = broker(numbers=False)
+    Publisher(node).says(0, key="z")
+    node.hold_log = True
+    early = Publisher(node, "early")
+    early.send(1, key="a")
+    if numbers:
+        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    if keys:
+        policy = IdempotencyPolicy(property="k", window_seconds=600)
+        node.apply(node.broker.resources.set_idempotency(NAMESPACE, policy))
+    again = Publisher(node, "early")
+    assert again.opened is None, "let in while it is not known what is stored"
+    node.hold_log = False
+    node.world.advance(1_000)
+    assert again.opened.producer_success.producer_ready
+    assert again.says(1, key="a") == (node.topic.log.last if keys else NONE)
+    assert isinstance(again.says(2, key="b"), Position)
+    assert stored(node) == 3
+
+
+def test_numbers_are_stored_by_entries_and_by_time() -> None:
+    """What a start has to read is what came since the last time: 1,000 entries or 120 s, as in Pulsar."""
+    node = broker(numbers=True)
+    producer = Publisher(node)
+    for sequence in range(1_000):
+        producer.says(sequence)
+    node.world.advance(1_000)
+    for sequence in range(1_000, 1_003):
+        producer.says(sequence)
+
+    def replayed() -> int:
+        node.restart()
+        node.world.advance(1_000)
+        return node.broker.deduplications.counters.replayed
+
+    assert replayed() == 3
+    node.world.advance(130_000)
+    assert replayed() == 0
+    assert Publisher(node).opened.producer_success.last_sequence_id == 1_002
