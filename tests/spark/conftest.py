@@ -1,11 +1,13 @@
 """One Spark session for all tests here; clusters in memory and a conductor for each."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import session
 from magnetar.spark.conductor import Conductor, Pipeline
 from magnetar.spark.replicate import Queries, prepare_checkpoint
@@ -13,6 +15,7 @@ from magnetar.spark.states import ALL, Link
 from tests.spark.fakes import TOKEN, FakeCluster
 
 MASTER = "local[2,4]"
+DEFAULTS = ReplicationLimits()
 
 
 @pytest.fixture(scope="session")
@@ -44,15 +47,31 @@ class Running:
     """A pipeline that runs, and what it said."""
 
     def __init__(
-        self, spark: Any, folder: Path, clusters: list[FakeCluster], links: tuple[Link, ...], lanes: tuple[str, ...]
+        self,
+        spark: Any,
+        folder: Path,
+        clusters: list[FakeCluster],
+        links: tuple[Link, ...],
+        lanes: tuple[str, ...],
+        limits: ReplicationLimits,
     ) -> None:
         self.lines: list[str] = []
         addresses = {cluster.name: cluster.address for cluster in clusters}
-        self.conductor = Conductor(Pipeline(links, addresses, TOKEN, 2, "tests"), self.lines.append).start()
+        self.conductor = Conductor(Pipeline(links, addresses, TOKEN, 2, "tests", limits), self.lines.append).start()
         prepare_checkpoint(folder)
         self.queries = Queries(spark, self.conductor, lanes, folder, self.lines.append)
+        # As `magnetar replicate` does: Spark gives a stream's Python process ten seconds to start, and ends the query otherwise.
+        self._over = threading.Event()
+        self._tending = threading.Thread(target=self._tend, daemon=True)
+        self._tending.start()
+
+    def _tend(self) -> None:
+        while not self._over.wait(0.05):
+            self.queries.tend()
 
     def stop(self) -> None:
+        self._over.set()
+        self._tending.join()
         self.conductor.drain(10_000)
         self.queries.stop()
         self.conductor.stop()
@@ -68,13 +87,15 @@ def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         links: tuple[str, ...] = (),
         filters: dict[str, str] | None = None,
         lanes: tuple[str, ...] = (ALL,),
+        limits: ReplicationLimits = DEFAULTS,
     ) -> Running:
         names = [cluster.name for cluster in clusters]
         wanted = links or tuple(f"{x}:{y}" for x in names for y in names if x != y)
         numbered = tuple(
             Link(number, *text.split(":"), (filters or {}).get(text, "")) for number, text in enumerate(wanted)
         )
-        running.append(Running(spark, tmp_path / f"checkpoint-{len(running)}", list(clusters), numbered, lanes))
+        folder = tmp_path / f"checkpoint-{len(running)}"
+        running.append(Running(spark, folder, list(clusters), numbered, lanes, limits))
         return running[-1]
 
     yield start
