@@ -20,8 +20,8 @@ BROKER_START_S: Final = 20.0
 """A deadline; a broker is ready in well under a second."""
 
 PIPELINE_START_S: Final = 300.0
-"""A deadline for one that hangs; that it ended is noticed at once. Spark's session takes some seven seconds on an idle machine, and
-took 120 on two cores with twenty processes that wanted them."""
+"""A deadline for one that hangs; that it ended is noticed at once. Spark's session takes some seven seconds on an idle machine,
+and took 120 on two cores with twenty processes that wanted them."""
 
 STOP_S: Final = 30.0
 """How long a child may take to end after SIGTERM."""
