@@ -71,7 +71,7 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
         if name not in COLUMNS:
             raise ConfigError(
                 f"column {name} cannot be written: the columns are {', '.join(COLUMNS)}; put what is the message into value "
-                "(to_json(struct(...)), to_avro); typed columns come with schemas in a later release"
+                "(to_json(struct(...)), to_avro)"
             )
         if kind not in COLUMNS[name]:
             raise ConfigError(f"column {name} is {kind}: allowed is {' or '.join(COLUMNS[name])}")
