@@ -19,12 +19,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support import brokers
 from tests.support.brokers import BrokerProcess, World
 from tests.support.fuzzing import descriptors, resident_bytes
 
 from bench.broker import load
 from bench.crowd import Crowd, in_turns, until
-from bench.results import Figure, store
+from bench.results import RESULTS, Figure, store
 
 KIB = 1 << 10
 PROBE_RATE = 200
@@ -380,16 +381,24 @@ LOADS: dict[str, Callable[[Bench], Awaitable[None]]] = {
 }
 
 
+def kept(new: list[Figure]) -> list[Figure]:
+    """Figures of an earlier run that this one has not taken anew."""
+    path = RESULTS / "load.json"
+    old = json.loads(path.read_text())["figures"] if path.exists() else []
+    return [Figure(**each) for each in old if each["name"] not in {figure.name for figure in new}]
+
+
 def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of everything")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of everything; figures are not kept")
     parser.add_argument(
-        "--only", nargs="*", choices=sorted(LOADS), help="some of the loads; figures are printed, not kept"
+        "--only", nargs="*", choices=sorted(LOADS), help="some of the loads; figures of the others stay"
     )
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8_192)), hard))
+    brokers.START_S = 300  # how long it takes is measured here, not judged
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name), 20 if options.quick else 1)
         try:
@@ -397,8 +406,8 @@ def main() -> None:
                 asyncio.run(LOADS[each](bench))
         finally:
             bench.close()
-    if not options.only:
-        store("load", bench.figures, sys.argv)
+    if not options.quick:
+        store("load", kept(bench.figures) + bench.figures, sys.argv)
 
 
 if __name__ == "__main__":
