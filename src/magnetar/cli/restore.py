@@ -196,6 +196,7 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
             master=once_repeated(master or config.replication.master),
             log=log,
             settings=SETTINGS | {"spark.task.maxFailures": str(TASK_FAILURES_MAX)} | config.replication.spark,
+            lasting=False,
         )
         try:
             return run(

@@ -79,6 +79,7 @@ def compare(config: Config, topic: str, master: str | None, examples: int, progr
             master=master or config.replication.master,
             log=log,
             settings=SETTINGS | config.replication.spark,
+            lasting=False,
         )
         try:
             return verify_config(spark, config, topic, examples_max=examples, tell=progress.tell)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -162,7 +162,7 @@ def slim_home(folder: Path) -> Iterator[None]:
 
 
 def build(
-    *, app: str, master: str, log: Path, settings: Mapping[str, str] | None = None, cores: int | None = None
+    *, app: str, master: str, log: Path, settings: Mapping[str, str] | None = None, lasting: bool = True
 ) -> "SparkSession":
     """Start (or get) the session.
 
@@ -171,7 +171,7 @@ def build(
         master: Spark master URL.
         log: file for everything that Spark says.
         settings: the operator's own, over ours.
-        cores: unused tasks' bound; None: by the master.
+        lasting: whether the log's folder stays for as long as this process: Java loads classes through it (`slim_home`).
 
     Raises:
         ConfigError: no Java, or Spark does not start; one line.
@@ -195,7 +195,7 @@ def build(
     for key, value in merged.items():
         builder = builder.config(key, value)
     try:
-        with standard_error_to(log), slim_home(log.parent):
+        with standard_error_to(log), slim_home(log.parent) if lasting else nullcontext():
             session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - py4j and the JVM raise what they like; the user gets one line
         raise ConfigError(f"Spark does not start with master {master}: {first_line(error)} (see {log})") from None
