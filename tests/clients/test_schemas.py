@@ -206,6 +206,21 @@ def test_partitions_share_their_schemas(broker: BrokerProcess, client: pulsar.Cl
         client.create_producer(f"{topic}-partition-1", schema=AvroSchema(Other))
 
 
+def test_a_nonpersistent_topic_has_the_schemas_of_its_name(broker: BrokerProcess, client: pulsar.Client) -> None:
+    name = f"passing-{uuid.uuid4().hex[:12]}"
+    path, passing = f"/admin/v2/schemas/public/default/{name}", f"non-persistent://public/default/{name}"
+    client.create_producer(passing, schema=AvroSchema(Flight))
+    assert json.loads(broker.rest("GET", f"{path}/schema")["data"]) == Flight.schema()
+    broker.rest("POST", f"{path}/schema", {"type": "AVRO", "schema": json.dumps(Delayed.schema())})
+    client.create_producer(passing, schema=AvroSchema(Delayed))
+    assert broker.rest("GET", f"{path}/metadata") == {
+        "info": {"ledgerId": -1, "entryId": -1, "version": 1},
+        "index": [{"ledgerId": -1, "entryId": -1, "version": number} for number in (0, 1)],
+    }
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(passing, schema=AvroSchema(Other))
+
+
 def refusal(broker: BrokerProcess, method: str, path: str, body: object = None) -> tuple[int, str]:
     """Status and reason of a request that is refused."""
     with pytest.raises(urllib.error.HTTPError) as refused:

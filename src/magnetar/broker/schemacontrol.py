@@ -1,6 +1,6 @@
 """What administration asks of a broker about schemas; the rules are those of `broker.control`.
 
-A topic's name, a partitioned topic's and that of each of its partitions mean the same schemas.
+A topic's name, a partitioned topic's and that of each of its partitions mean the same schemas; so does a non-persistent topic's.
 """
 
 from collections.abc import Callable

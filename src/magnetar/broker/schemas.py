@@ -301,7 +301,7 @@ class Schemas:
             then(None, error)
             return
         keys = tuple(self.registry.keys(id_))
-        latest = self.registry.latest(id_)
+        newest = self.registry.newest(id_)
         if not keys:
             then(None, None)
             return
@@ -313,7 +313,7 @@ class Schemas:
                 then(None, _store_error(problem))
                 return
             self._forgotten(id_)
-            then(latest[0] if latest else None, None)
+            then(newest, None)
 
         self._outbox.put(Store({}, keys, stored))
 

@@ -21,6 +21,9 @@ from magnetar.schemas.types import Definition
 IN_FORCE: Final = "in force"
 """The state of schemas that new ones are compared with."""
 
+DIFFERENCES_TOLD: Final = 3
+"""Schemas that a line about differences names; the table has them all."""
+
 ANSWER_S: Final = 10.0
 """How long one cluster may take to answer when all are asked: one that is away is named, the others' answers come."""
 
@@ -196,11 +199,11 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
         print_rows(flat, ("schema", "type", "what", *held), as_json=False)
     elif held:
         print_line(f"{name.base} has no schema in {', '.join(held)}")
-    missing = sum(cluster not in row.places for row in table for cluster in held)
-    partly = sum(not row.everywhere_in_force for row in table)
-    if missing or partly:
-        what = [f"{missing} of {len(table) * len(held)} places have no version"] if missing else []
-        what += [f"{partly} schemas are not in force everywhere"] if partly else []
-        failures.append(f"the clusters differ: {', '.join(what)}")
+    differing = [(summary(row.definition), ", ".join(lacking)) for row in table if (lacking := row.lacking(held))]
+    if differing:
+        told = [f"{what} is not in force in {where}" for what, where in differing[:DIFFERENCES_TOLD]]
+        if len(differing) > len(told):
+            told.append(f"{len(differing) - len(told)} more")
+        failures.append(f"the clusters differ: {', '.join(told)}")
     if failures:
         raise MagnetarError("; ".join(failures))

@@ -77,10 +77,10 @@ class Row(NamedTuple):
     definition: Definition
     places: Mapping[str, Place]
 
-    @property
-    def everywhere_in_force(self) -> bool:
-        """Whether it is in force wherever it is."""
-        return not any(place.state for place in self.places.values())
+    def lacking(self, clusters: Iterable[str]) -> list[str]:
+        """Those of some clusters where it is not in force although it is in another; none, when it is in force nowhere."""
+        in_force = {cluster for cluster, place in self.places.items() if not place.state}
+        return [cluster for cluster in clusters if cluster not in in_force] if in_force else []
 
 
 class Underway(NamedTuple):

@@ -13,9 +13,10 @@ import json
 from typing import Any, Final
 
 import avro.schema
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityResult, SchemaCompatibilityType
+from avro.compatibility import SchemaCompatibilityType
 from avro.errors import AvroException
 
+from magnetar.schemas.checker import Checker
 from magnetar.schemas.errors import SchemaInvalid
 from magnetar.schemas.shapes import ROOT, Shape, shape_of, surely_reads
 
@@ -31,10 +32,6 @@ DROPPED: Final = frozenset(
     {"doc", "aliases", "name", "namespace", "type", "fields", "symbols", "items", "values", "size"}
 )
 
-PAIRS_MAX: Final = 2 * NODES_MAX
-"""A ceiling on pairs of types that are compared: unions are compared branch by branch with each other, so that two schemas of a
-few thousand types could take minutes. Any two schemas without large unions stay below."""
-
 Schema = avro.schema.Schema
 
 
@@ -46,7 +43,9 @@ def load(data: bytes) -> Any:
     """
     try:
         return json.loads(data)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise SchemaInvalid("the definition is not JSON that can be read: it is nested too deeply") from None
+    except ValueError as error:
         raise SchemaInvalid(f"the definition is not JSON that can be read: {_line(error)}") from None
 
 
@@ -99,7 +98,7 @@ class Avro:
         if self.shape is not None and writer.shape is not None and surely_reads(self.shape, writer.shape):
             return ""
         try:
-            result = _Checker().get_compatibility(self.parsed(), writer.parsed())
+            result = Checker().get_compatibility(self.parsed(), writer.parsed())
         except (AvroException, SchemaInvalid, RecursionError) as error:
             return _line(error)
         if result.compatibility is SchemaCompatibilityType.compatible:
@@ -108,30 +107,6 @@ class Avro:
         where = ", ".join(sorted(result.locations))[:200]
         what = ", ".join(sorted(result.messages))[:200]
         return f"{kinds} at {where}: {what}"
-
-
-class _TooManyPairs(AvroException):
-    """A comparison that would take too long."""
-
-
-class _Checker(ReaderWriterCompatibilityChecker):
-    """The library's checker, with a ceiling on its work."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._pairs = 0
-
-    def get_compatibility(
-        self,
-        reader: Schema,
-        writer: Schema,
-        reference_token: str = ReaderWriterCompatibilityChecker.ROOT_REFERENCE_TOKEN,
-        location: list[str] | None = None,
-    ) -> SchemaCompatibilityResult:
-        self._pairs += 1
-        if self._pairs > PAIRS_MAX:
-            raise _TooManyPairs(f"comparing them takes more than {PAIRS_MAX} steps: their unions are too large")
-        return super().get_compatibility(reader, writer, reference_token, location)
 
 
 def _line(error: Exception) -> str:

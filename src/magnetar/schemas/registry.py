@@ -98,8 +98,10 @@ class Addition(NamedTuple):
 
 
 def schema_id(topic: TopicName) -> str:
-    """Whose schemas a topic has: those of the partitioned topic, for a partition."""
-    return str(topic.base)
+    """Whose schemas a topic has: those of the partitioned topic, for a partition; as with Pulsar, a non-persistent topic has
+    those of the persistent one of its name, which are the ones that administration knows.
+    """
+    return str(topic.base if topic.persistent else topic.base._replace(domain="persistent"))
 
 
 def schema_key(id_: str, version: int) -> str:
@@ -373,6 +375,11 @@ class Registry:
     def apply(self, addition: Addition) -> None:
         """A change is durable."""
         self._topics.setdefault(addition.id, TopicSchemas()).put(addition.version, addition.record)
+
+    def newest(self, id_: str) -> int | None:
+        """The last number that was given, also to a deletion; None when a topic has, and had, no schema."""
+        found = self._topics.get(id_)
+        return found.next - 1 if found and found.next else None
 
     def keys(self, id_: str) -> list[str]:
         """Everything stored for a topic."""

@@ -15,8 +15,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import avro.schema
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.compatibility import SchemaCompatibilityType
 from avro.errors import AvroException
+
+from magnetar.schemas.checker import Checker
 
 ROOT: Final = "root__"
 """What the outermost record is called in the plain form (`schemas.avro`): its name may change from one schema to the next, as
@@ -126,7 +128,7 @@ def reads(reader: str, writer: str) -> bool:
     if one is None or other is None:
         return False
     try:
-        result = ReaderWriterCompatibilityChecker().get_compatibility(one, other)  # type: ignore[no-untyped-call]
+        result = Checker().get_compatibility(one, other)
     except (AvroException, RecursionError):
         return False
     return bool(result.compatibility is SchemaCompatibilityType.compatible)

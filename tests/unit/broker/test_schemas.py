@@ -230,6 +230,11 @@ def test_deletion(world: World) -> None:
     assert asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)) == 2
     assert not stored(node)
     assert asked(node, lambda done: node.control.schema_register(TOPIC, number, done)) == 0
+    # What is not in force any more is forgotten, too.
+    assert asked(node, lambda done: node.control.schema_delete(TOPIC, False, done)) == 1
+    assert asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)) == 1
+    assert not stored(node)
+    assert isinstance(asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)), MagnetarError)
 
 
 def test_schemas_go_with_their_topic(world: World) -> None:

@@ -156,13 +156,22 @@ def test_diff_compares_by_content(pair: Pair, run: Run) -> None:
     assert answer.code == 1
     shown = [line.split() for line in answer.out.splitlines() if "AVRO" in line]
     assert sorted(line[-2:] for line in shown) == [["-", "1"], ["0", "0"], ["1", "-"]]
-    assert one_line(answer) == "the clusters differ: 2 of 6 places have no version"
+    assert one_line(answer) == "the clusters differ: R(a, c) is not in force in a, R(a, b) is not in force in b"
     plan(b, A)
     told = [{"version": 5, "type": "AVRO", "timestamp": 0, "data": AB, "properties": {}, "state": "foreign"}]
     b.answer("GET /geo/v1/schemas/public/default/t", b.answers["GET /geo/v1/schemas/public/default/t"][1] + told)
     answer = run("schemas", "diff", "t", "-c", config)
     assert "5 (foreign)" in answer.out
-    assert one_line(answer) == "the clusters differ: 1 schemas are not in force everywhere"
+    assert one_line(answer) == "the clusters differ: R(a, b) is not in force in b"
+    # What is in force nowhere any more is shown, and is no difference.
+    for broker in (a, b):
+        plan(broker)
+        broker.answer("GET /geo/v1/schemas/public/default/t", [told[0] | {"state": "deleted"}])
+    answer = run("schemas", "diff", "t", "-c", config)
+    assert (answer.code, answer.err, answer.out.count("5 (deleted)")) == (0, "", 2)
+    plan(a, *(record(("a", "int"), (f"x{n}", "int")) for n in range(5)))
+    plan(b)
+    assert one_line(run("schemas", "diff", "t", "-c", config)).endswith(", R(a, x2) is not in force in b, 2 more")
     for broker in (a, b):
         plan(broker)
     assert run("schemas", "diff", "t", "-c", config).out == "persistent://public/default/t has no schema in a, b\n"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from magnetar.schemas.avro import NESTING_MAX, NODES_MAX, PAIRS_MAX
+from magnetar.schemas.avro import NESTING_MAX, NODES_MAX
+from magnetar.schemas.checker import PAIRS_MAX
 from magnetar.schemas.compatibility import Strategy, check, check_consumer, identity, why_not_read
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.keyvalue import from_text, put_together, to_text
