@@ -84,19 +84,43 @@ def test_deduplication(world: World) -> None:
     client.close()
 
 
+def programs(page: str) -> list[str]:
+    """The Python programs of a page, in its order."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_publishing_once(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both programs run as they stand, twice: what the first run stored, the second does not store again."""
+    client = connect(world["us-west"])
+    monkeypatch.setattr(pulsar, "Client", lambda _url: client)
+    where = "/admin/v2/persistent/public/default/payments"
+    world["us-west"].rest("PUT", where)
+    run(world, "magnetar namespaces set-deduplication public/default on")
+    run(world, "magnetar topics set-idempotency payments request-id --window 86400")
+    numbered, keyed = programs("deduplication.md")[:2]
+    for _ in range(2):
+        exec(numbered, {})
+        assert capsys.readouterr().out == "stored up to 3\na repeated one is at (-1, -1)\n"
+        exec(keyed, {})
+        assert capsys.readouterr().out == "stored once: True\n"
+    for topic, messages in (("orders", 3), ("payments", 1)):
+        stats = world["us-west"].rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")
+        assert stats["msgInCounter"] == messages
+    client.close()
+
+
 def test_processing_once(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The program runs as it stands, twice: the second time it finds nothing left."""
     client = connect(world["us-west"])
     producer = client.create_producer("orders")
     for customer, cents in (("ann", 5), ("bob", 7), ("ann", 10)):
         producer.send(b"%d" % cents, partition_key=customer)
-    source = re.search(r"```python\n(.*?)```", (DOCS / "deduplication.md").read_text(), re.DOTALL)
-    assert source is not None
+    source = programs("deduplication.md")[2]
     monkeypatch.chdir(world.folder)
     monkeypatch.setattr(pulsar, "Client", lambda _url: client)
     for billed in (3, 0):
         names: dict[str, Any] = {}
-        exec(source.group(1), names)
+        exec(source, names)
         assert f"{billed} orders billed" in capsys.readouterr().out
         with names["engine"].begin() as connection:
             assert dict(connection.execute(names["text"]("select * from bills")).all()) == {"ann": 15, "bob": 7}
