@@ -17,7 +17,7 @@ from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 
 _judge, _advance, _load = chain.judge, chain.advance, TopicLog._load
-_jumped = LinkTopic.jumped
+_jumped, _rewound = LinkTopic.jumped, LinkTopic.rewound
 _append, _forget, _handshake = LinkDestination.append, TopicRecord.watermark_positions, Link._handshake
 
 
@@ -100,6 +100,12 @@ def _jumped_untouched(self: LinkTopic, target: LinkCursor) -> int:
     return 0
 
 
+def _rewound_with_a_gap(self: LinkTopic, cursor: LinkCursor) -> int:
+    """What is sent once more is declared as lost."""
+    self.gap += self.index - self._index_at(cursor.c)
+    return _rewound(self, cursor)
+
+
 PIPELINE = "magnetar.sim.pipeline.Link"
 DESTINATION = "magnetar.geo.destination.LinkDestination"
 
@@ -119,6 +125,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "trim_volatile": {"magnetar.geo.linktopic.LinkTopic.low": property(lambda self: self.cursor.c)},
     "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
     "any_life": {f"{PIPELINE}.other_life": lambda *_: False},
+    "gap_of_nothing": {"magnetar.geo.linktopic.LinkTopic.rewound": _rewound_with_a_gap},
     "gap_not_recounted": {
         "magnetar.geo.linktopic.LinkTopic.recount": lambda _self: 0,
         "magnetar.geo.linktopic.LinkTopic.jumped": _jumped_untouched,

@@ -39,7 +39,9 @@ def _work_without_telling(self: Snapshots) -> None:
 SNAPSHOT: dict[str, dict[str, Any]] = {
     "no_restricted_check": {f"{HERE}.cache.Taken.__init__": _taken_highest},
     "no_epoch": {f"{HERE}.receiving.Receiver._written_before_our_seek": lambda self, claim, state: False},
-    "base_is_ack": {f"{HERE}.machine.Snapshots._claimable": lambda _, state, taken: taken.held.minus(state.expired)},
+    "base_is_ack": {
+        f"{HERE}.telling.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
+    },
     "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
     "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
     "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},

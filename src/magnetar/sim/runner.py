@@ -8,10 +8,7 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from magnetar.sim.bugs import BUGS, focused, planted
-from magnetar.sim.world import World
-
-STEPS: Final = (12, 24, 48, 96)
-"""How long worlds are; most faults need few steps, some need time."""
+from magnetar.sim.world import STEPS, World
 
 
 class Outcome(NamedTuple):
@@ -32,9 +29,9 @@ class Outcome(NamedTuple):
     happened: dict[str, int]
 
 
-def steps_of(seed: int) -> int:
+def steps_of(seed: int, bug: str = "") -> int:
     """How long a world is."""
-    return int(random.Random(f"steps-{seed}").choice(STEPS))  # noqa: S311 - chance for tests
+    return (BUGS[bug].steps if bug else 0) or int(random.Random(f"steps-{seed}").choice(STEPS))  # noqa: S311 - chance for tests
 
 
 def run_world(
@@ -55,7 +52,7 @@ def run_world(
         without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
     """
-    steps = steps or steps_of(seed)
+    steps = steps or steps_of(seed, bug or without)
     world: World | None = None
     why = ""
     with planted(bug) as kind:
@@ -129,7 +126,7 @@ def run_many(
 
 def shorter(seed: int, mode: str, bug: str = "") -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
-    full = steps_of(seed)
+    full = steps_of(seed, bug)
     best: int = full if run_world(seed, mode, bug=bug).why else 0
     if not best:
         return 0

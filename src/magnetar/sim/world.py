@@ -35,6 +35,9 @@ CALM_MS: Final = 12_000
 CALM_MAX: Final = 20
 """So many looks, then it never does: 240 s, longer than every timeout in it."""
 
+STEPS: Final = (12, 24, 48, 96)
+"""How long worlds are; most faults need few steps, some need time."""
+
 UNPLAIN: Final = (
     "seek", "skip", "expire", "unsubscribe", "wipe", "recreate", "policy", "clock", "store_fails", "failover", "mode"
 )  # fmt: skip

@@ -5,6 +5,12 @@ epochs    every cluster has the latest seek of those that it hears
 bases     what counts as consumed and was not acknowledged was skipped by every creation that could be heard of
 equal     clusters that hear each other count the same, of what both hold
 silence   in both modes: nothing is written any more
+
+What was acknowledged while no link concerned the topic is owed to nobody. Nobody keeps a set then (`TopicHost` has no
+machine), and whoever begins one takes what the cursor is behind of for its starting point: a base, which other creations may
+want delivered, and not acknowledgements. That all others learn it is therefore not promised, and does not hold: where another
+cluster made the subscription in front of it, it comes again. What is promised is checked by the bases: it is never lost to one
+that wants it.
 """
 
 from typing import TYPE_CHECKING

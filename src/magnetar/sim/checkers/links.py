@@ -1,7 +1,14 @@
 """Links: every entry once, in its origin's order, complete but for declared gaps.
 
 stored    not twice, not before an earlier one of the same source, not if it was never meant for this cluster
-verdict   what the source retains and the link is for is there; what is missing was declared as a gap
+verdict   what the source retains and the link is for is there; what is missing was declared as a gap, and no gap is declared
+          of what was there to be sent
+
+A declared gap is held between two bounds, and is not the number of messages that are missing. It counts origin indexes, so
+messages that a filter or `replicate_to` would have kept back are in it (the source does not remember what it deleted); and a
+rewind to a watermark in front of a gap, after another loss of the destination, goes through it again and declares it again:
+to tell the two from each other a source would have to keep every gap it ever declared. Within one generation of the cursor
+an index is passed once, so a message is counted at most once in each.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +19,7 @@ from magnetar.sim.truth import Violation
 from magnetar.storage.entries import EntryFlags, StoredEntry
 
 if TYPE_CHECKING:
+    from magnetar.geo.linktopic import LinkTopic
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.truth import Copy, Published
     from magnetar.sim.world import World
@@ -137,6 +145,20 @@ class OnceAndInOrder(Checker):
                     raise Violation(
                         f"{lost} messages of {source} are missing in {target}, but {state.gap + state.skipped} are declared"
                     )
+                self._no_more_than_gone(state, here, floor, f"{source}>{target}")
+
+    def _no_more_than_gone(self, state: "LinkTopic", here: "Copy", floor: Position, link: str) -> None:
+        gone = sum(
+            published.count
+            for uid in here.ever
+            if (uid in here.deleted or here.where[uid] <= floor)
+            and (published := self.world.truth.published[uid]).incarnation == here.incarnation
+            and published.cluster == link.partition(">")[0]
+        )
+        if state.gap > gone * state.cursor.gen:
+            raise Violation(
+                f"{link} declares {state.gap} messages as lost, but {gone} are gone ({state.cursor.gen} generations)"
+            )
 
     def _excused(self, published: "Published") -> bool:
         return published.uid in self.world.skipped
