@@ -39,6 +39,7 @@ CASES: list[Case] = [
     ("GET", f"{A}/brokers/us-west", None, 200),
     ("GET", f"{A}/brokers/us-east", None, 404),
     ("GET", f"{A}/brokers/nowhere", None, 404),
+    ("GET", f"{A}/brokers/leaderBroker", None, 501),
     # clusters
     ("GET", f"{A}/clusters", None, 200),
     ("GET", f"{A}/clusters/us-west", None, 200),

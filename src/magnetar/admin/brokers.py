@@ -1,6 +1,6 @@
 """The broker itself, and HTTP lookup."""
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -51,10 +51,16 @@ async def list_brokers(call: Call) -> Any:
     return _address(call)
 
 
-@brokers.add("GET", "/{cluster}", "The brokers of a cluster.", errors=(404,), reply='["127.0.0.1:8080"]')
+NO_CLUSTERS: Final = frozenset({"leaderBroker", "configuration", "internal-configuration", "backlog-quota-check"})
+"""What Pulsar has where a cluster's name stands here."""
+
+
+@brokers.add("GET", "/{cluster}", "The brokers of a cluster.", errors=(404, 501), reply='["127.0.0.1:8080"]')
 async def cluster_brokers(call: Call) -> Any:
     """Of the own cluster only; of another one its own admin interface knows."""
     name = call.name("cluster")
+    if name in NO_CLUSTERS and name not in call.resources.clusters():
+        raise web.HTTPNotFound  # of Pulsar's interface and not built: answered as all such paths are
     data = call.resources.cluster_data(name)
     if name != call.info.cluster:
         raise NotFound(

@@ -500,14 +500,37 @@ class Broker:
         """See `changes.create_partitions`."""
         create_partitions(self, name, partitions, change, done, found=found)
 
-    def policies_changed(self, change: Change) -> None:
-        """A change of resources is in force: links and retention follow it."""
+    def policies_changed(self, change: Change, *, limits_alone: bool = False) -> None:
+        """A change of resources is in force: links and retention follow it.
+
+        Args:
+            change: of what.
+            limits_alone: it concerns only what `changes.LIMITS` names.
+        """
         self.access.policies_changed(change)
-        self.limits.policies_changed(change)
+        topics = self._concerned(change)
+        self.limits.policies_changed(topics)
+        if limits_alone:
+            return
         self.links.policies_changed(change)
-        self.replication.policies_changed(change)
-        self.deduplications.policies_changed(change)
-        self.idempotencies.policies_changed(change)
+        self.replication.policies_changed(topics)
+        self.deduplications.policies_changed(topics)
+        self.idempotencies.policies_changed(topics)
+
+    def _concerned(self, change: Change) -> list[Topic]:
+        """Topics of the namespaces, and partitions of the topics, whose policies a change touches."""
+        namespaces, bases = set(change.namespaces), tuple(change.topics)
+        if not namespaces and not bases:
+            return []
+        found: list[Topic] = []
+        for text, topic in self.topics.items():
+            name = topic.name
+            # A name's beginning tells most of those that no policy of a topic concerns, without a look at its partition.
+            if f"{name.tenant}/{name.namespace}" in namespaces or (
+                bases and text.startswith(bases) and str(name.base) in bases
+            ):
+                found.append(topic)
+        return found
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""

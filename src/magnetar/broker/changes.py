@@ -1,15 +1,44 @@
 """Storing a change of resources with everything that follows from it, in one transaction, and putting it in force."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from magnetar.broker.control import Done
 from magnetar.broker.effects import Store
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
+from magnetar.metadata.keys import NAMESPACE_PREFIX
+from magnetar.metadata.policies import Policies
+from magnetar.metadata.policytable import TABLE
+from magnetar.metadata.resources import Resources
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+
+LIMITS: Final = frozenset(
+    policy.namespace
+    for policy in TABLE
+    if policy.name.startswith(("max-", "backlog-quota"))
+    or policy.name
+    in {
+        "retention",
+        "ttl",
+        "publish-rate",
+        "dispatch-rate",
+        "subscription-dispatch-rate",
+        "delayed-delivery",
+        "inactive-topics",
+        "compaction-threshold",
+        "subscription-auth-mode",
+    }
+)
+"""Fields of a namespace's policies that only `broker.limits`, `broker.access` and `broker.upkeep` act on.
+
+With ten thousand topics in the namespace everybody else's look at each of them takes four fifths of the time of a change.
+"""
 
 
 def change_here(broker: "Broker", change: Change, done: Done) -> None:
@@ -34,7 +63,8 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
     """
     resources = broker.resources
     resources.begin(change)
-    puts = dict(change.puts) | broker.links.policy_puts(change)
+    narrow = concerns_limits_alone(broker.resources, change)
+    puts = dict(change.puts) | ({} if narrow else broker.links.policy_puts(change))
     deletes = (*change.deletes, *broker.schemas.following(change))
 
     def stored(error: str) -> None:
@@ -46,11 +76,28 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
             done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
             return
         resources.apply(change)
-        broker.policies_changed(change)
+        broker.policies_changed(change, limits_alone=narrow)
         broker.metasync.committed(change)
         done(None)
 
     broker.outbox.put(Store(puts, deletes, stored))
+
+
+def concerns_limits_alone(resources: Resources, change: Change) -> bool:
+    """Whether a change of namespaces changes only policies of `LIMITS`: then links and the rest need not look at topics.
+
+    What there was is still there: nobody else may change a namespace that is being changed (`Resources.begin`).
+    """
+    if change.topics or not change.namespaces:
+        return False
+    for text in change.namespaces:
+        data, before = change.puts.get(NAMESPACE_PREFIX + text), resources.document(NAMESPACE_PREFIX + text)
+        if data is None or before is None:
+            return False
+        old, new = (msgspec.json.decode(each, type=Policies) for each in (before, data))
+        if replace(old, **{field: getattr(new, field) for field in LIMITS}) != new:
+            return False
+    return True
 
 
 def create_partitions(

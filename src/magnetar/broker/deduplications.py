@@ -1,5 +1,6 @@
 """Deduplication in all topics of a broker: where it is on (broker, namespace, topic: most specific wins), and since when."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.deduplicating import CURSOR_NAME, Counters, TopicDeduplication
@@ -9,8 +10,6 @@ from magnetar.broker.topic import Topic
 from magnetar.core.config import DeduplicationConfig
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.core.names import NamespaceName
-from magnetar.metadata.change import Change
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -44,12 +43,10 @@ class Deduplications:
             # Switched off while the broker was down.
             self._delete_cursor(topic)
 
-    def policies_changed(self, change: Change) -> None:
-        """A change of policies is in force."""
-        namespaces = {NamespaceName.parse(text) for text in change.namespaces}
-        for topic in self._broker.topics.values():
-            if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
-                self._follow(topic)
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        for topic in topics:
+            self._follow(topic)
 
     def _follow(self, topic: Topic) -> None:
         enabled, every = self._wanted(topic)

@@ -4,6 +4,7 @@ A change of policies is worked into every topic that it concerns in the event th
 administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.effects import Timer
@@ -14,7 +15,6 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topiclimits import TopicLimits, limits_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.change import Change
 from magnetar.metadata.policies import Policies
 from magnetar.metadata.topicpolicies import TopicPolicies
 
@@ -61,21 +61,17 @@ class Limits:
         """A subscription was made."""
         self._follow_subscription(topic, subscription, self.of(topic.name))
 
-    def policies_changed(self, change: Change) -> None:
-        """A change of policies is in force."""
-        namespaces, topics = set(change.namespaces), set(change.topics)
-        if not namespaces and not topics:
-            return
-        for topic in self._broker.topics.values():
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        resources = self._broker.resources
+        for topic in topics:
+            self._follow(topic)
             name = topic.name
-            if f"{name.tenant}/{name.namespace}" in namespaces or (topics and str(name.base) in topics):
-                self._follow(topic)
-                resources = self._broker.resources
-                if not (resources.message_ttl_s(name) or resources.backlog_quotas(name) or topic.quota_stop):
-                    continue  # nothing to expire, no quota, and none to lift
-                if not self._concerned:
-                    self._broker.outbox.put(Timer(self._broker.outbox.now_ms, self._look))
-                self._concerned[topic.text] = None
+            if not (resources.message_ttl_s(name) or resources.backlog_quotas(name) or topic.quota_stop):
+                continue  # nothing to expire, no quota, and none to lift
+            if not self._concerned:
+                self._broker.outbox.put(Timer(self._broker.outbox.now_ms, self._look))
+            self._concerned[topic.text] = None
 
     def _look(self, now_ms: int) -> None:
         """Expiry and quotas do not wait for their next round when the policy changed."""

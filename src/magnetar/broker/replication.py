@@ -8,7 +8,7 @@ its topic or namespace says so of all (PIP-422). Such a policy wins over the fla
 anything send "no". Only an administrator takes it back.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.broker.effects import Note, Store
@@ -29,7 +29,6 @@ from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
 from magnetar.geo.snapshots.routes import refuses
-from magnetar.metadata.change import Change
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import Mark
@@ -237,19 +236,17 @@ class Replication:
         if topic.replicated is not None:
             (topic.replicated.created if replicated else topic.replicated.deleted)(subscription)
 
-    def policies_changed(self, change: Change) -> None:
-        """A change of policies is in force."""
-        namespaces = {NamespaceName.parse(text) for text in change.namespaces}
-        for topic in self.broker.topics.values():
-            if topic.name.namespace_name in namespaces or str(topic.name.base) in change.topics:
-                # A source that the policy no longer names counts again when its link is heard again.
-                others = set(self.broker.resources.topic_replication_clusters(topic.name))
-                heard = self._heard.setdefault(topic.text, set())
-                for source in sorted(heard - others):
-                    heard.discard(source)
-                    self.broker.links.destination.forget_heard(topic.text, source)
-                self.routes_changed(topic)
-                self._follow_policy(topic)
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        for topic in topics:
+            # A source that the policy no longer names counts again when its link is heard again.
+            others = set(self.broker.resources.topic_replication_clusters(topic.name))
+            heard = self._heard.setdefault(topic.text, set())
+            for source in sorted(heard - others):
+                heard.discard(source)
+                self.broker.links.destination.forget_heard(topic.text, source)
+            self.routes_changed(topic)
+            self._follow_policy(topic)
 
     def _follow_policy(self, topic: Topic) -> None:
         found = topic.replicated

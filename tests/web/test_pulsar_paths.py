@@ -1,0 +1,191 @@
+"""What Pulsar's tools ask for, path by path: there, or 501 with a reason of its own in the one error shape; never "nothing here".
+
+The first list is that of the design's facts about the admin interface, the second what else `pulsar-admin` has commands for.
+"""
+
+import re
+
+import pytest
+
+from magnetar.admin.server import ROUTES
+from tests.web.conftest import Tell, World
+
+A = "/admin/v2"
+N = f"{A}/namespaces/{{t}}/{{n}}"
+P = f"{A}/persistent/{{t}}/{{n}}/{{topic}}"
+S = f"{P}/subscription/{{s}}"
+C = f"{A}/schemas/{{t}}/{{n}}/{{topic}}"
+
+THERE = f"""
+GET {A}/clusters
+GET,PUT,POST,DELETE {A}/clusters/{{c}}
+GET,POST {A}/clusters/{{c}}/peers
+GET {A}/tenants
+GET,PUT,POST,DELETE {A}/tenants/{{t}}
+GET {A}/namespaces/{{t}}
+GET,PUT,DELETE {N}
+GET {N}/topics
+GET,POST {N}/replication
+GET,POST {N}/allowedClusters
+GET,POST,DELETE {N}/deduplication
+GET,POST {N}/deduplicationSnapshotInterval
+GET,PUT {N}/schemaCompatibilityStrategy
+GET,POST {N}/isAllowAutoUpdateSchema
+GET,POST {N}/schemaValidationEnforced
+GET,POST,DELETE {N}/messageTTL
+GET,POST,DELETE {N}/retention
+GET {N}/backlogQuotaMap
+POST,DELETE {N}/backlogQuota
+GET {N}/permissions
+POST,DELETE {N}/permissions/{{role}}
+GET {N}/permissions/subscription
+POST {N}/permissions/subscription/{{s}}
+DELETE {N}/permissions/{{s}}/{{role}}
+GET,POST {N}/subscriptionAuthMode
+GET,POST,DELETE {N}/publishRate
+GET,POST,DELETE {N}/dispatchRate
+GET,POST,DELETE {N}/subscriptionDispatchRate
+GET,POST,DELETE {N}/maxTopicsPerNamespace
+GET,POST,DELETE {N}/maxProducersPerTopic
+GET,POST,DELETE {N}/maxConsumersPerTopic
+GET,POST,DELETE {N}/maxConsumersPerSubscription
+GET,POST,DELETE {N}/maxSubscriptionsPerTopic
+POST {N}/unsubscribe/{{s}}
+POST {N}/clearBacklog
+POST {N}/clearBacklog/{{s}}
+PUT {N}/unload
+GET {A}/persistent/{{t}}/{{n}}
+GET {A}/persistent/{{t}}/{{n}}/partitioned
+PUT,DELETE {P}
+GET,PUT,POST,DELETE {P}/partitions
+PUT {P}/unload
+GET {P}/stats
+GET {P}/partitioned-stats
+GET {P}/internalStats
+GET {P}/lastMessageId
+GET {P}/subscriptions
+PUT,DELETE {S}
+POST {S}/resetcursor
+POST {S}/resetcursor/{{number}}
+POST {S}/skip/{{number}}
+POST {S}/skip_all
+POST {S}/expireMessages/{{number}}
+GET {S}/position/{{number}}
+GET,POST {S}/replicatedSubscriptionStatus
+GET,POST,DELETE {P}/replication
+GET,POST,DELETE {P}/deduplicationEnabled
+GET,POST,DELETE {P}/deduplicationSnapshotInterval
+DELETE {P}/policies
+POST {P}/terminate
+DELETE {P}/truncate
+GET,PUT {P}/compaction
+GET,POST,DELETE {C}/schema
+GET {C}/schema/{{number}}
+GET {C}/schemas
+POST {C}/compatibility
+POST {C}/version
+GET {A}/brokers/health
+GET {A}/brokers/version
+GET {A}/brokers/ready
+GET {A}/brokers/{{c}}
+GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}
+"""
+"""Methods and path; names in braces stand for a segment."""
+
+NOT_BUILT = f"""
+POST {A}/clusters/{{c}}/migrate | links
+GET {A}/clusters/{{c}}/failureDomains | one broker
+GET {A}/clusters/{{c}}/namespaceIsolationPolicies | one broker
+GET,POST,DELETE {N}/persistence | bookies
+GET,POST,DELETE {P}/persistence | bookies
+GET {P}/internal-info | internalStats
+GET {P}/examinemessage | position
+GET {P}/messageid/{{number}} | position
+GET {P}/ledger/{{number}}/entry/{{number}} | position
+POST {P}/trim | retention
+GET {P}/properties | properties
+PUT {P}/properties | properties
+GET {S}/properties | properties
+GET {S}/analyzeBacklog | stats
+GET {N}/bundles | bundles
+PUT {N}/0x00000000_0xffffffff/unload | bundles
+PUT {N}/0x00000000_0xffffffff/split | bundles
+GET {N}/antiAffinity | bundles
+GET {N}/destination/{{c}} | bundles
+GET,POST,DELETE {N}/replicatorDispatchRate | links throttle
+GET,POST,DELETE {P}/replicatorDispatchRate | links throttle
+GET,POST,DELETE {N}/subscribeRate | max-consumers
+GET,POST,DELETE {P}/subscribeRate | max-consumers
+GET,POST,DELETE {N}/autoTopicCreation | auto_create_topics
+GET,POST,DELETE {N}/autoSubscriptionCreation | auto_create_topics
+GET,POST {N}/subscriptionTypesEnabled | always
+GET,POST {P}/subscriptionTypesEnabled | always
+GET,POST,DELETE {N}/subscriptionExpirationTime | inactive-topics
+POST {N}/encryptionRequired | encrypt
+GET,POST,DELETE {N}/offloadPolicies | tiered
+GET,PUT {N}/offloadThreshold | tiered
+GET,PUT {P}/offload | tiered
+GET,POST,DELETE {P}/offloadPolicies | tiered
+GET,POST,DELETE {N}/resourcegroup | one broker
+GET,POST,DELETE {N}/entryFilters | filter
+GET,PUT {P}/shadowTopics | links
+GET,POST,DELETE {N}/properties | properties
+GET,PUT,DELETE {N}/property/{{s}} | properties
+GET,POST,DELETE {N}/migration | links
+GET,POST,DELETE {N}/dispatcherPauseOnAckStatePersistent | max-unacked
+GET {A}/brokers/{{c}}/{{c}}/ownedNamespaces | one broker
+GET {A}/brokers/leaderBroker | one broker
+GET {A}/brokers/configuration | clusters.toml
+GET {A}/brokers/configuration/runtime | clusters.toml
+GET {A}/brokers/configuration/values | clusters.toml
+POST {A}/brokers/configuration/{{s}}/{{s}} | clusters.toml
+GET {A}/brokers/internal-configuration | clusters.toml
+GET {A}/brokers/backlog-quota-check | retention_interval_ms
+GET {A}/broker-stats/metrics | /metrics
+GET {A}/broker-stats/topics | stats
+GET {A}/broker-stats/mbeans | /metrics
+GET {A}/broker-stats/load-report | one broker
+GET {A}/broker-stats/allocator-stats/default | /metrics
+GET {A}/resource-quotas | one broker
+GET {A}/resourcegroups | one broker
+GET {A}/worker/cluster | Functions
+GET {A}/worker-stats/metrics | Functions
+GET /admin/v3/functions/{{t}}/{{n}} | Functions
+GET /admin/v3/sources/{{t}}/{{n}} | Functions
+GET /admin/v3/sinks/{{t}}/{{n}} | Functions
+GET /admin/v3/packages/function/{{t}}/{{n}} | Functions
+GET /admin/v3/transactions/coordinatorStats/{{number}} | transactions
+GET {A}/bookies/all | bookies
+GET {A}/proxy-stats/connections | proxy
+GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}/bundle | bundles
+"""
+
+NAMES = {"t": "public", "n": "default", "topic": "t", "s": "s", "c": "us-west", "role": "app", "number": "1"}
+SHAPES = {(route.method, re.sub(r"{\w+}", "{}", route.path)) for route in ROUTES}
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
+    rows = (line.partition(" ") for line in text.strip().splitlines())
+    return [(method, rest) for methods, _, rest in rows for method in methods.split(",")]
+
+
+def _filled(path: str) -> str:
+    return re.sub(r"{(\w+)}", lambda match: NAMES[match[1]], path)
+
+
+def test_every_path_of_the_design_is_there() -> None:
+    assert [row for row in _rows(THERE) if (row[0], re.sub(r"{\w+}", "{}", row[1])) not in SHAPES] == []
+
+
+@pytest.mark.parametrize("row", _rows(NOT_BUILT), ids=" ".join)
+def test_what_is_not_built_says_why(tell: Tell, row: tuple[str, str]) -> None:
+    method, rest = row
+    path, _, why = rest.partition(" | ")
+
+    async def story(world: World) -> None:
+        answer = await world.ask(method, _filled(path), "{}" if method in {"POST", "PUT"} else None)
+        assert answer.status == 501, (answer.status, answer.data)
+        reason = answer.reason.partition(" is not implemented by Magnetar: ")[2]
+        assert why in reason, answer.reason
+
+    tell(story)
