@@ -12,8 +12,9 @@ The steps, in the order in which a batch goes through them:
     committed    it has; the source is told
 
 A *scene* is a set of points, a step and the number of a task each (one task a topic; 0 for steps outside tasks), and a victim.
-Whoever comes to a point waits there until all points are taken; then the victim is killed, while everybody stands where he
-stands. Scenes are played one after the other, each once. All of this is in files in a folder, so that it survives its victims.
+Whoever comes to a point waits there until all points are taken by processes that live; then the victim is killed, while
+everybody stands where he stands. Scenes are played one after the other, each once. All of this is in files in a folder, so that
+it survives its victims.
 """
 
 import json
@@ -48,8 +49,8 @@ TASKS = ("read", "open", "sent", "confirmed")
 BESIDE = ("plan", "partitions", "commit", "committed")
 """Steps in the processes beside the driver."""
 
-WAIT_S = 30.0
-"""A deadline: nobody waits for longer at a point, whatever became of the others."""
+WAIT_S = 600.0
+"""A deadline that only ends what hangs: who died at its point is noticed at once, and its successor takes the point."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +103,42 @@ class Stage:
         scene = scenes[number]
         until = time.monotonic() + WAIT_S
         while not (self.folder / f"over-{number}").exists():
-            if len(list(self.folder.glob(f"at-{number}-*"))) == len(scene.points):
+            if self._alive(number) == len(scene.points):
                 if self._take(f"over-{number}"):
                     self._kill(scene.victim)
                     return  # only if the victim is another process
             elif time.monotonic() > until:
-                for taken in self.folder.glob(f"at-{number}-*"):  # a process at another point died with somebody else
-                    taken.unlink(missing_ok=True)
-                return
+                raise AssertionError(f"{point} of scene {number} waited {WAIT_S} s for the other points")
             time.sleep(0.01)
         if scene.victim == "worker":
             os.kill(os.getpid(), signal.SIGKILL)
         # Otherwise this process goes on behind its dead JVM, as a forgotten one does: nothing must come of it.
 
     def _take(self, name: str) -> bool:
+        """The first process to ask has it; the file, which holds its id, is there at once with that."""
+        mine = self.folder / f"by-{os.getpid()}"
+        mine.write_text(str(os.getpid()))
         try:
-            (self.folder / name).touch(exist_ok=False)
+            os.link(mine, self.folder / name)
         except FileExistsError:
             return False
+        finally:
+            mine.unlink()
         return True
+
+    def _alive(self, number: int) -> int:
+        """How many points are taken; a point whose process died is free again."""
+        found = 0
+        for taken in self.folder.glob(f"at-{number}-*"):
+            try:
+                pid = int(taken.read_text())
+            except FileNotFoundError:  # another process found out just now
+                continue
+            if _lives(pid):
+                found += 1
+            elif self._take(f"gone-{taken.name}-{pid}"):  # one removes it: a second one would remove the successor's
+                taken.unlink()
+        return found
 
     def _kill(self, victim: str) -> None:
         if victim == "worker":
@@ -130,6 +148,14 @@ class Stage:
                 os.kill(int(pid), signal.SIGKILL)
         else:
             os.kill(_jvm_of(os.getpid()), signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    """Whether the process is there, and not only its entry in the table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _jvm_of(pid: int) -> int:
