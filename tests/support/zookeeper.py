@@ -29,6 +29,19 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "magnetar" / "zookeeper-debian"
 
 
+def _apt(*words: str, folder: Path) -> str:
+    """Run apt-get; why it did not work, "" if it did."""
+    try:
+        done = subprocess.run(["apt-get", *words], cwd=folder, capture_output=True, timeout=90)
+    except subprocess.TimeoutExpired:
+        return f"apt-get {words[0]} takes too long"
+    return (
+        (done.stderr.decode(errors="replace")[-200:].strip() or f"exit code {done.returncode}")
+        if done.returncode
+        else ""
+    )
+
+
 def jars() -> str:
     """The class path; skips the test when the package cannot be had."""
     for folder in (INSTALLED, _cache() / "usr/share/java"):
@@ -40,10 +53,13 @@ def jars() -> str:
     # Beside it, then moved: two test processes may do this at once.
     work = cache.with_name(f"{cache.name}.{os.getpid()}")
     work.mkdir(parents=True, exist_ok=True)
-    fetched = subprocess.run(["apt-get", "download", *PACKAGES], cwd=work, capture_output=True, timeout=90)
-    if fetched.returncode:
+    why = _apt("download", *PACKAGES, folder=work)
+    if why and os.geteuid() == 0:
+        # A bare machine, such as that of continuous integration, has no lists of packages yet.
+        why = _apt("update", folder=work) or _apt("download", *PACKAGES, folder=work)
+    if why:
         shutil.rmtree(work)
-        pytest.skip(f"Debian's package zookeeper cannot be fetched: {fetched.stderr.decode()[-200:].strip()}")
+        pytest.skip(f"Debian's package zookeeper cannot be fetched: {why}")
     for package in work.glob("*.deb"):
         subprocess.run(["dpkg", "-x", str(package), str(work)], check=True, timeout=60)
         package.unlink()
