@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,9 +65,7 @@ def ledger(hours: float, seed: int) -> None:
                 number += 1
                 # Kept running every second round: a leak would be lost with the process.
                 kills = 0 if number % 2 else 4
-                soak.round(
-                    ROUND_S, kills=kills, tell=lambda line, n=number: print(f"ledger: round {n}: {line}", flush=True)
-                )  # type: ignore[misc]
+                soak.round(ROUND_S, kills=kills, tell=partial(_told, number))
                 assert broker.process is not None
                 pid = broker.process.pid
                 held = resident_bytes(pid), descriptors(pid)
@@ -83,6 +82,10 @@ def ledger(hours: float, seed: int) -> None:
             raise AssertionError(f"{error} (seed {seed}; the broker's log: soak-{seed}.log)") from error
         finally:
             world.close()
+
+
+def _told(number: int, line: str) -> None:
+    print(f"ledger: round {number}: {line}", flush=True)
 
 
 def tests(hours: float) -> None:

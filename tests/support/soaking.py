@@ -95,10 +95,12 @@ class Soak:
         broker: running, with CONFIG.
         data: its folder of data.
         seed: decides what clients do and when the broker is killed; the rest is chance of the machine.
+        burst_max: messages that a producer sends at a time, twenty times a second.
     """
 
-    def __init__(self, broker: BrokerProcess, data: Path, seed: int) -> None:
+    def __init__(self, broker: BrokerProcess, data: Path, seed: int, burst_max: int = 100) -> None:
         self.broker = broker
+        self._burst_max = burst_max
         self._data = data
         self._chance = random.Random(seed)
         self._outages: list[tuple[float, float]] = []
@@ -110,14 +112,16 @@ class Soak:
         """Of the log's segments."""
         return sum(path.stat().st_size for path in self._data.rglob("*.seg"))
 
-    def round(self, seconds: float, *, kills: int, tell: Callable[[str], None] = lambda _line: None) -> dict[str, int]:
+    def round(
+        self, seconds: float, *, kills: int, topics: int = 3, tell: Callable[[str], None] = lambda _line: None
+    ) -> dict[str, int]:
         """Clients and faults for some time, then healing and the ledger; what was counted.
 
         Raises:
             AssertionError: it does not add up.
         """
         self._stop.clear()
-        ledgers = {f"soak-{uuid.uuid4().hex[:6]}-{number}": Ledger() for number in range(3)}
+        ledgers = {f"soak-{uuid.uuid4().hex[:6]}-{number}": Ledger() for number in range(topics)}
         threads = []
         for number, (topic, ledger) in enumerate(ledgers.items()):
             self._make_subscriptions(topic, ledger)
@@ -201,7 +205,7 @@ class Soak:
             return receipt
 
         while not self._stop.is_set():
-            for _ in range(chance.choice([1, 20, 100])):
+            for _ in range(chance.choice([1, self._burst_max // 5, self._burst_max])):
                 last += 1
                 with ledger.lock:
                     ledger.unknown.add(last)
@@ -224,13 +228,14 @@ class Soak:
                     topic, name, consumer_type=TYPES[name], negative_ack_redelivery_delay_ms=200,
                     receiver_queue_size=chance.choice([1, 10, 1_000]),
                 )  # fmt: skip
-            except pulsar.ConsumerBusy:  # the broker has not yet seen that the one before is gone
+            except (pulsar.ConsumerBusy, pulsar.Timeout):  # the one before is not yet gone, or the broker is down
                 self._stop.wait(0.2)
                 continue
             until = time.monotonic() + chance.uniform(1, 6)
             while time.monotonic() < until and not self._stop.is_set():
                 self._one(consumer, ledger, name, chance)
-            consumer.close()
+            with contextlib.suppress(pulsar.Timeout):  # the broker is down: it closes nothing
+                consumer.close()
         client.close()
 
     def _one(self, consumer: pulsar.Consumer, ledger: Ledger, name: str, chance: random.Random) -> None:
