@@ -23,11 +23,15 @@ KEPT = "persistent://gone/one/kept"
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three clusters that synchronise, and the pipeline between them."""
-    world = World(tmp_path_factory.mktemp("metasync"), ["a", "b", "c"], ON).start()
-    pipeline = Pipeline(world.config).start()
-    yield world
-    pipeline.kill()
-    world.close()
+    world = World(tmp_path_factory.mktemp("metasync"), ["a", "b", "c"], ON)
+    pipeline = Pipeline(world.config)
+    try:
+        world.start()
+        pipeline.start()
+        yield world
+    finally:
+        pipeline.kill()
+        world.close()
 
 
 def policies(broker: BrokerProcess, namespace: str) -> dict[str, Any] | None:
