@@ -189,7 +189,7 @@ class Load:
         return [f"{self.name}{number}".encode() for number in range(self.sent)]
 
 
-def settled(apps: list[App], expected: list[bytes]) -> Counter[bytes]:
+def settled(apps: "list[App] | list[AppProcess]", expected: list[bytes]) -> Counter[bytes]:
     """What the applications saw when as many different messages as were sent have come."""
     eventually(
         lambda: len({one for app in apps for one in app.seen}) >= len(expected), within_s=60, what="all messages"
@@ -197,22 +197,74 @@ def settled(apps: list[App], expected: list[bytes]) -> Counter[bytes]:
     return Counter(message for app in apps for message in app.seen)
 
 
+CONSUMER_PROCESS = """
+import sys, pulsar
+url, topic = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+consumer = client.subscribe(topic, "s", replicate_subscription_state_enabled=True)
+print("ready", flush=True)
+while True:
+    message = consumer.receive()
+    consumer.acknowledge(message)
+    print(message.data().decode(), flush=True)
+"""
+
+
+class AppProcess:
+    """An application in a process of its own, with the client's own logger: with one of Python's, client 3.13 would abort."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        words = [sys.executable, "-c", CONSUMER_PROCESS, url, topic]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        self.seen: list[bytes] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.seen.append(line.rstrip(b"\n"))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(20)
+        self._thread.join(20)
+
+
+@pytest.mark.timeout(600)  # each wait in it has its own limit; all of them together are long on a busy machine
 def test_a_hundred_round_trips_under_load(shared: Pair) -> None:
     """Producers in both clusters never stop; the consumer follows two hundred times; nothing is lost, nothing comes twice."""
     consumer = shared.client("a").subscribe(shared.topic, "s", replicate_subscription_state_enabled=True)
-    app = App(consumer)
-    loads = [Load(shared.client(name), shared.topic, name) for name in "ab"]
-    shared.ready()
+    round_trips(shared, App(consumer), ROUNDS)
+
+
+@pytest.mark.timeout(600)
+def test_round_trips_under_load_by_topic_migrated(make_world: Callable[[str], World]) -> None:
+    """The same where clients of the C++ family are sent TOPIC_MIGRATED, too."""
+    pair = Pair(make_world("[broker]\ntopic_migrated_to_cpp = true\n"))
+    try:
+        round_trips(pair, AppProcess(pair.world["a"].url, pair.topic), ROUNDS // 10)
+    finally:
+        pair.close()
+
+
+def round_trips(pair: Pair, app: App | AppProcess, rounds: int) -> None:
+    """There and back, so many times, under load."""
+    loads = [Load(pair.client(name), pair.topic, name) for name in "ab"]
+    pair.ready()
     reports = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for source, target in (("a", "b"), ("b", "a")):
-            reports.append(shared.move(source, target))
-            shared.followed(target)
+            reports.append(pair.move(source, target))
+            pair.followed(target)
     expected = [message for load in loads for message in load.close()]
     assert len(expected) > 2 * len(reports), "hardly a load"
-    settled([app], expected)
-    eventually(lambda: shared.world["a"].rest("GET", shared.path())[0]["backlog"] == 0, what="everything acknowledged")
-    seen = settled([app], expected)
+    apps: Any = [app]
+    settled(apps, expected)
+    eventually(lambda: pair.world["a"].rest("GET", pair.path())[0]["backlog"] == 0, what="everything acknowledged")
+    seen = settled(apps, expected)
     assert set(expected) - set(seen) == set(), "lost"
     assert {message: count for message, count in seen.items() if count > 1} == {}, "delivered twice"
     assert {(report.redelivered, report.skipped) for report in reports} == {(0, 0)}
@@ -317,19 +369,6 @@ def test_what_was_received_and_not_acknowledged_comes_again_and_is_counted(share
     assert [consumer.receive(20_000).data() for _ in range(3)] == [b"4", b"5", b"6"]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(300)
-
-
-CONSUMER_PROCESS = """
-import sys, pulsar
-url, topic = sys.argv[1:]
-client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
-consumer = client.subscribe(topic, "s", replicate_subscription_state_enabled=True)
-print("ready", flush=True)
-while True:
-    message = consumer.receive()
-    consumer.acknowledge(message)
-    print(message.data().decode(), flush=True)
-"""
 
 
 def test_topic_migrated_makes_clients_remember_the_way(make_world: Callable[[str], World]) -> None:
