@@ -1,6 +1,7 @@
 """Who is let in and what they may do, with the official client, certificates made here, and clients made of bytes."""
 
 import base64
+import http.client
 import json
 import logging
 import os
@@ -394,6 +395,30 @@ def test_guessing_is_slowed_down_for_the_address_alone(secured: Secured) -> None
     assert f"{address}: {FAILED_LOGINS_MAX} failed logins (failed_logins_max)" in secured.log()
 
 
+def test_guessing_over_rest_is_slowed_down_too_and_counted_with_the_other_port(secured: Secured) -> None:
+    address = next(_addresses)
+
+    def status(text: str) -> int:
+        port = int(secured.broker.web.rpartition(":")[2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20, source_address=(address, 0))
+        try:
+            connection.request("GET", "/openapi.json", headers={"Authorization": f"Bearer {text}"})
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+            assert answer.status == 200 or (list(body) == ["reason"] and text not in body["reason"])
+            return answer.status
+        finally:
+            connection.close()
+
+    assert status(token("root")) == 200
+    assert [status(token("root", OTHER_SECRET)) for _ in range(FAILED_LOGINS_MAX)] == [401] * FAILED_LOGINS_MAX
+    assert status(token("root")) == 429, "a guess is told nothing any more, right or wrong"
+    with stranger(secured.broker, address) as client:
+        answer = client.handshake(auth_method_name="token", auth_data=token("root").encode())
+        assert answer is not None and answer.error.error == ErrorCode.TOO_MANY_REQUESTS
+    assert as_role(secured, "root")("GET", "/openapi.json") == 200, "other addresses do not wait"
+
+
 def test_link_commands_need_a_role_that_may_replicate(secured: Secured) -> None:
     def connect(role: str) -> pb.BaseCommand | None:
         with stranger(secured.broker) as client:
@@ -714,11 +739,28 @@ def test_old_versions_of_tls_are_refused(secured: Secured) -> None:
             context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_no_secret_is_in_the_log_or_the_list_of_processes(secured: Secured) -> None:
+def test_no_secret_is_in_the_log_the_list_of_processes_or_any_page(secured: Secured) -> None:
     log = secured.log()
     assert secured.broker.process is not None
     pid = secured.broker.process.pid
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode() if Path("/proc").exists() else ""
-    for text in (log, arguments):
+    pages = []
+    for path in (
+        "/",
+        "/metrics",
+        "/openapi.json",
+        "/geo/v1/status",
+        "/geo/v1/links",
+        "/admin/v2/clusters/solo",
+        "/nothing",
+    ):
+        request = urllib.request.Request(secured.broker.web + path, headers=secured.broker.headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                pages.append(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            pages.append(error.read().decode())
+    assert all(pages)
+    for text in (log, arguments, *pages):
         for secret in (base64.b64encode(SECRET).decode(), "sesame", token("root"), token("app")):
             assert secret not in text

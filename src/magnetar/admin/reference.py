@@ -23,6 +23,7 @@ MEANINGS: Final = {
     422: "Not a possible change.",
     429: "Too many failed logins from this address; only with authentication.",
     500: "The broker could not do what is possible; its log says why.",
+    501: "Not implemented here; the reason says why.",
     503: "The broker cannot serve this now.",
     504: "The disk did not answer in time; the change may still happen.",
 }
