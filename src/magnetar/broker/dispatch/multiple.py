@@ -31,7 +31,7 @@ DUE_WAITING_MAX = 1_000
 """Entries whose time has come are taken out of the delayed ones by so many, in order of their times: the rest stays packed
 until there is somebody who takes them."""
 
-PASSED_OVER_MAX = 2_000
+PASSED_OVER_MAX = 500
 """New entries that one event passes over because they are delayed, acknowledged or markers; the next event goes on."""
 
 
