@@ -6,12 +6,11 @@ field rather than by one `msgspec.convert` of the whole file, because msgspec's 
 say which cluster it means.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -34,6 +33,7 @@ from magnetar.core.settings import (
     ReplicationLimits,
     SubscriptionsConfig,
 )
+from magnetar.core.tables import nearest, quoted, read_table, right
 
 __all__ = [
     "BUILTIN_CLUSTERS",
@@ -74,8 +74,6 @@ BUILTIN_CLUSTERS: Final = ("us-west", "us-east", "eu-central")
 BUILTIN_PULSAR_PORT: Final = 6650
 BUILTIN_HTTP_PORT: Final = 8080
 
-_S = TypeVar("_S", bound=Struct)
-
 
 class Config(Struct, frozen=True, kw_only=True):
     """All that clusters.toml says, checked, with every default filled in.
@@ -115,7 +113,7 @@ class Config(Struct, frozen=True, kw_only=True):
         try:
             return self.clusters[name]
         except KeyError:
-            raise ConfigError(f"{self.source}: no cluster {name!r}{_right(name, self.clusters)}") from None
+            raise ConfigError(f"{self.source}: no cluster {name!r}{right(name, self.clusters)}") from None
 
     def cluster_dir(self, name: str) -> Path:
         """The data folder of one cluster."""
@@ -140,7 +138,7 @@ class Config(Struct, frozen=True, kw_only=True):
         for link in self.links:
             if str(link) == text:
                 return link
-        raise ConfigError(f"{self.source}: no link {text!r}{_right(text, [str(link) for link in self.links])}")
+        raise ConfigError(f"{self.source}: no link {text!r}{right(text, [str(link) for link in self.links])}")
 
     def local_clusters(self) -> list[ClusterConfig]:
         """The clusters of this machine, in the order of the file."""
@@ -266,90 +264,17 @@ def single(name: str, data_dir: Path, pulsar_port: int, http_port: int) -> Confi
     return msgspec.structs.replace(_build(tables, None), **_folders(data_dir))
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was most likely meant, or None when nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
 def _folders(data_dir: Path) -> dict[str, Any]:
     """What depends on the data folder, for a configuration without a file."""
     folder = data_dir.expanduser().absolute()
     return {"data_dir": folder, "replication": _replication({}, folder, folder.parent)}
 
 
-def _right(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest one, or all there are when they are few."""
-    names = list(known)
-    if near := nearest(name, names):
-        return f": did you mean {near!r}?"
-    there = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-    return f": there is {there}" if names else ": there are none"
-
-
-def _convert(value: Any, kind: Any, where: str) -> Any:
-    """One value of the file as its type; the error names the key, what would be right, and what was found."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        shown = ascii(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        wanted = f"expected one of {_choices(kind)}" if _choices(kind) else _in_toml_words(str(error))
-        raise ConfigError(f"{where}: {wanted} (found {shown})") from None
-
-
-def _choices(kind: Any) -> str:
-    """The words of a Literal type, quoted; "" for any other type."""
-    info = msgspec.inspect.type_info(kind)
-    if not isinstance(info, msgspec.inspect.LiteralType):
-        return ""
-    return ", ".join(f'"{value}"' for value in info.values)
-
-
-def _in_toml_words(text: str) -> str:
-    """Msgspec's message without its path, and with TOML's names of the types."""
-    text = text.split(" - at ", maxsplit=1)[0].replace("`", "").replace("Expected", "expected")
-    words = {"object": "table", "str": "string", "int": "integer", "bool": "boolean"}
-    return re.sub(r"\b(" + "|".join(words) + r")\b", lambda match: words[match[1]], text)
-
-
-def _table(cls: type[_S], value: Any, where: str) -> _S:
-    """Check one table of the file against a struct, key by key."""
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: must be a table of {', '.join(_keys(cls))} (found {ascii(value)[:60]})")
-    fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
-    inside = f"{where}." if where else ""
-    for key in value:
-        if key not in fields:
-            raise ConfigError(f"{inside}{_quoted(key)}: unknown key{_right(key, fields)}")
-    given: dict[str, Any] = {}
-    for key, field in fields.items():
-        if key in value:
-            given[field.name] = _convert(value[key], field.type, inside + key)
-        elif field.required:
-            raise ConfigError(f"{inside}{key}: missing; {_example(key)}")
-    return cls(**given)
-
-
-def _keys(cls: type[Struct]) -> list[str]:
-    return [field.encode_name for field in msgspec.structs.fields(cls)]
-
-
-def _quoted(key: str) -> str:
-    """A key as TOML would write it, safe to print in one line."""
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else ascii(key)
-
-
-def _example(key: str) -> str:
-    examples = {"pulsar": '"127.0.0.1:6650"', "http": '"127.0.0.1:8080"'}
-    return f"write {key} = {examples[key]}" if key in examples else f'write {key} = "CLUSTER"'
-
-
 def _build(tables: dict[str, Any], path: Path | None) -> Config:
     """The whole file; `path` None for what is built in."""
-    file = _table(_File, tables, "")
+    file = read_table(_File, tables, "")
     here = path.absolute().parent if path else Path.cwd()
-    data_dir = _path(_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
+    data_dir = _path(read_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
     clusters = _clusters(file.clusters)
     security = _security(file, clusters, here)
     return Config(
@@ -359,8 +284,8 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         links=_links(file.links, clusters),
         namespaces=_namespaces(file.namespaces, clusters),
         replication=_replication(file.replication, data_dir, here),
-        subscriptions=_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
-        deduplication=_table(DeduplicationConfig, file.deduplication, "deduplication"),
+        subscriptions=read_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
+        deduplication=read_table(DeduplicationConfig, file.deduplication, "deduplication"),
         metadata=_metadata(file.metadata),
         broker=_broker(file.broker),
         security=security,
@@ -370,12 +295,12 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
 
 def _security(file: _File, clusters: dict[str, ClusterConfig], here: Path) -> Security:
     names = ("authentication", "authorization", "tls", "client")
-    security = build_security(_table, {name: getattr(file, name) for name in names}, lambda text: _path(text, here))
+    security = build_security(read_table, {name: getattr(file, name) for name in names}, lambda text: _path(text, here))
     for cluster in clusters.values():
         key = "pulsar_tls" if cluster.pulsar_tls else "https" if cluster.https else ""
         if key and cluster.here and not security.tls.certificate_file:
             raise ConfigError(f"clusters.{cluster.name}.{key}: needs certificate_file and key_file in [tls]")
-    if _table(_ReplicationTable, file.replication, "replication").tls:
+    if read_table(_ReplicationTable, file.replication, "replication").tls:
         for cluster in clusters.values():
             if not cluster.service_url_tls:
                 raise ConfigError(f"replication.tls: cluster {cluster.name} has no pulsar_tls for links to connect to")
@@ -402,12 +327,12 @@ def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
 
 
 def _cluster(name: str, value: Any) -> ClusterConfig:
-    where = f"clusters.{_quoted(name)}"
+    where = f"clusters.{quoted(name)}"
     try:
         check_cluster(name)
     except NameNotValid as error:
         raise ConfigError(f"{where}: {error}") from None
-    table = _table(_ClusterTable, value, where)
+    table = read_table(_ClusterTable, value, where)
     pulsar = _address(table.pulsar, f"{where}.pulsar")
     http = _address(table.http, f"{where}.http")
     pulsar_tls = _address(table.pulsar_tls, f"{where}.pulsar_tls") if table.pulsar_tls is not None else None
@@ -490,10 +415,10 @@ def _links(tables: list[dict[str, Any]] | None, clusters: dict[str, ClusterConfi
     links: list[LinkConfig] = []
     for number, value in enumerate(tables):
         where = f"links[{number}]"
-        table = _table(_LinkTable, value, where)
+        table = read_table(_LinkTable, value, where)
         for key, name in (("from", table.source), ("to", table.target)):
             if name not in clusters:
-                raise ConfigError(f"{where}.{key}: no cluster {name!a}{_right(name, clusters)}")
+                raise ConfigError(f"{where}.{key}: no cluster {name!a}{right(name, clusters)}")
         if table.source == table.target:
             raise ConfigError(f"{where}.to: a link from {table.source} to itself: write another cluster")
         link = LinkConfig(source=table.source, target=table.target, filter=table.filter.strip())
@@ -511,14 +436,14 @@ def _namespaces(tables: dict[str, Any], clusters: dict[str, ClusterConfig]) -> d
             NamespaceName.parse(name)
         except NameNotValid as error:
             raise ConfigError(f"{where}: {error}") from None
-        table = _table(_NamespaceTable, value, where)
+        table = read_table(_NamespaceTable, value, where)
         if isinstance(table.clusters, str):
             names = tuple(clusters)
         else:
             names = tuple(dict.fromkeys(table.clusters))
             for cluster in names:
                 if cluster not in clusters:
-                    raise ConfigError(f"{where}.clusters: no cluster {cluster!a}{_right(cluster, clusters)}")
+                    raise ConfigError(f"{where}.clusters: no cluster {cluster!a}{right(cluster, clusters)}")
             if not names:
                 raise ConfigError(f'{where}.clusters: empty: write "all" or at least one of {", ".join(clusters)}')
         namespaces[name] = NamespaceConfig(clusters=names, replication_start=table.replication_start)
@@ -526,14 +451,14 @@ def _namespaces(tables: dict[str, Any], clusters: dict[str, ClusterConfig]) -> d
 
 
 def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> ReplicationConfig:
-    table = _table(_ReplicationTable, value, "replication")
+    table = read_table(_ReplicationTable, value, "replication")
     return ReplicationConfig(
         master=table.master,
         token_file=_path(table.token_file, here) if table.token_file else data_dir / "link.token",
         tls=table.tls,
         checkpoint_dir=_path(table.checkpoint_dir, here) if table.checkpoint_dir else data_dir / "checkpoints",
         spark={key: _spark_value(setting) for key, setting in table.spark.items()},
-        limits=_table(ReplicationLimits, table.limits, "replication.limits"),
+        limits=read_table(ReplicationLimits, table.limits, "replication.limits"),
     )
 
 
@@ -542,7 +467,7 @@ def _spark_value(value: str | bool | float) -> str:
 
 
 def _metadata(value: dict[str, Any]) -> MetadataConfig:
-    table = _table(MetadataConfig, value, "metadata")
+    table = read_table(MetadataConfig, value, "metadata")
     if table.store != SQLITE:
         try:
             parse_zookeeper(table.store)
@@ -561,7 +486,7 @@ def _metadata(value: dict[str, Any]) -> MetadataConfig:
 
 
 def _broker(value: dict[str, Any]) -> BrokerConfig:
-    table = _table(BrokerConfig, value, "broker")
+    table = read_table(BrokerConfig, value, "broker")
     if table.segment_bytes < table.message_bytes_max:
         raise ConfigError(
             f"broker.segment_bytes: {table.segment_bytes} is less than one message: "

@@ -1,0 +1,95 @@
+"""One table of clusters.toml against its struct: whatever is wrong is one line with the key and what would be right."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from magnetar.core.errors import ConfigError
+
+_S = TypeVar("_S", bound=Struct)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was most likely meant, or None when nothing is near."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def right(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest one, or all there are when they are few."""
+    names = list(known)
+    if near := nearest(name, names):
+        return f": did you mean {near!r}?"
+    there = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    return f": there is {there}" if names else ": there are none"
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """One value of the file as its type.
+
+    Raises:
+        ConfigError: names the key, what would be right, and what was found.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        shown = ascii(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        wanted = f"expected one of {_choices(kind)}" if _choices(kind) else _in_toml_words(str(error))
+        raise ConfigError(f"{where}: {wanted} (found {shown})") from None
+
+
+def _choices(kind: Any) -> str:
+    """The words of a Literal type, quoted; "" for any other type."""
+    info = msgspec.inspect.type_info(kind)
+    if not isinstance(info, msgspec.inspect.LiteralType):
+        return ""
+    return ", ".join(f'"{value}"' for value in info.values)
+
+
+def _in_toml_words(text: str) -> str:
+    """Msgspec's message without its path, and with TOML's names of the types."""
+    text = text.split(" - at ", maxsplit=1)[0].replace("`", "").replace("Expected", "expected")
+    words = {"object": "table", "str": "string", "int": "integer", "bool": "boolean"}
+    return re.sub(r"\b(" + "|".join(words) + r")\b", lambda match: words[match[1]], text)
+
+
+def read_table(cls: type[_S], value: Any, where: str) -> _S:
+    """Check one table of the file against a struct, key by key.
+
+    Raises:
+        ConfigError: no table, an unknown or a missing key, or as `convert`.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: must be a table of {', '.join(keys(cls))} (found {ascii(value)[:60]})")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+    inside = f"{where}." if where else ""
+    for key in value:
+        if key not in fields:
+            raise ConfigError(f"{inside}{quoted(key)}: unknown key{right(key, fields)}")
+    given: dict[str, Any] = {}
+    for key, field in fields.items():
+        if key in value:
+            given[field.name] = convert(value[key], field.type, inside + key)
+        elif field.required:
+            raise ConfigError(f"{inside}{key}: missing; {_example(key)}")
+    return cls(**given)
+
+
+def keys(cls: type[Struct]) -> list[str]:
+    """The keys of a table."""
+    return [field.encode_name for field in msgspec.structs.fields(cls)]
+
+
+def quoted(key: str) -> str:
+    """A key as TOML would write it, safe to print in one line."""
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else ascii(key)
+
+
+def _example(key: str) -> str:
+    examples = {"pulsar": '"127.0.0.1:6650"', "http": '"127.0.0.1:8080"'}
+    return f"write {key} = {examples[key]}" if key in examples else f'write {key} = "CLUSTER"'
