@@ -34,6 +34,7 @@ READ_BYTES: Final = 8 << 20
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
+_SEVERAL: Final = int(EntryFlags.BATCH | EntryFlags.CHUNK)
 _SPECIAL: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER | EntryFlags.CHUNK)
 
 
@@ -44,6 +45,10 @@ class Status(StrEnum):
     RECOVERING = "Recovering"
     ENABLED = "Enabled"
     FAILED = "Failed"
+
+
+_ENABLED: Final = Status.ENABLED
+_NEW: Final = Verdict.NEW
 
 
 class DeduplicationSettings(Protocol):
@@ -251,7 +256,7 @@ class TopicDeduplication:
             BrokerError: NOT_ALLOWED: it carries another producer's name (recovery would take it for that one's), or a
                 sequence id that cannot be one.
         """
-        if self.status is not Status.ENABLED:
+        if self.status is not _ENABLED:
             return Verdict.UNKNOWN
         if metadata.producer_name != name:
             raise BrokerError(
@@ -259,7 +264,17 @@ class TopicDeduplication:
                 f"a message of producer {metadata.producer_name[:100]!r} sent by producer {name!r}: with deduplication on, "
                 "a message carries the name of the producer that sends it",
             )
-        low, high = span(metadata)
+        if flags & _SEVERAL:
+            low, high = span(metadata)
+        else:
+            low = metadata.sequence_id
+            high = metadata.highest_sequence_id or low
+            if (
+                numbers.pushed < low <= high <= SEQUENCE_MAX
+            ):  # as nearly always: what `numbers.judge` says of it, sooner
+                numbers.pushed = high
+                return _NEW
+            high = max(low, high)
         if high > SEQUENCE_MAX:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"sequence id {high} is over {SEQUENCE_MAX}")
         verdict = numbers.judge(low, high, chunk_of(flags, metadata))

@@ -85,19 +85,21 @@ class Publishing:
             raise
 
     def _take(self, frames: list[Frame], message_bytes_max: int) -> None:
-        judged = self._deduplication is not None
+        deduplication, numbers, name = self._deduplication, self._producer.numbers, self._producer.name
+        new = verdict = Verdict.NEW
         for frame in frames:
             send = frame.command.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
                 self._topic.check_entry(seen, len(frame.payload))
-                verdict = self._judge(seen) if judged else Verdict.NEW
+                if deduplication is not None and numbers is not None:
+                    verdict = deduplication.judge(name, numbers, seen.flags, seen.metadata)
             except BrokerError as error:
                 if not self._refused(send, error):
                     return
                 continue
-            if verdict:
+            if verdict is not new:
                 if not self._repeated(send, verdict):
                     return
                 continue
