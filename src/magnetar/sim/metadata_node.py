@@ -240,11 +240,13 @@ class Node:
         update = self.machine.merge(batch, self.now)
         assert not update.told, f"{self.name}: what is applied is published: {update.told}"
         if self.commit(update, {"cursor": str(at + len(entries)).encode()}):
-            self.early += [
-                (path, record)
+            early = {
+                path: record
                 for path, record in batch.records.items()
                 if any(stamp.time_us > self.now * US_PER_MS for stamp in record.stamps())
-            ]
+            }
+            # Of two that wait the newer may hide the other, until a snapshot tells it again.
+            self.early = [one for one in self.early if one[0] not in early] + list(early.items())
             world.say(f"{self.name} applies {len(entries)} events: {sorted(update.records)}")
             hellos = [header for header in batch.heard if header.hello and header.last]
             if update.wanted or any(header.digest != self.machine.digest for header in hellos):

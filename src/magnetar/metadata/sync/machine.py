@@ -236,9 +236,12 @@ class Synchroniser(Telling):
         return self._projected(update, self.projector.touched(update.records), skip=set())
 
     def _merge(self, update: Update, path: str, record: Record, now_ms: int) -> None:
-        ready, early = split(record, now_ms * US_PER_MS + self._ahead_us)
+        limit_us = now_ms * US_PER_MS + self._ahead_us
+        ready, early = split(record, limit_us)
         if early is not EMPTY:
-            waiting = update.ahead.get(path, self.ahead.get(path, EMPTY))
+            # What has waited long enough comes into force now: what is newer must not hide it until its own time has come.
+            due, waiting = split(update.ahead.get(path, self.ahead.get(path, EMPTY)), limit_us)
+            ready = merged(ready, due)
             both = merged(waiting, early)
             if both is not waiting:
                 update.ahead[path] = both

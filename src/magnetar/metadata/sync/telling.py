@@ -86,6 +86,8 @@ class Telling(State):
             if (
                 path in self._dead
                 and path not in self.projector.projected
+                # What waits may be a newer deletion of the same, told together with the life that it ended.
+                and path not in self.ahead
                 and others <= self._confirmed.get(path, set())
             ):
                 update.buried.append(path)

@@ -199,3 +199,32 @@ def test_somebody_who_claims_that_our_clock_is_wrong_must_know_our_changes() -> 
     beacon["ahead"] = {"a": 10 * YEAR}
     a.hear(NOW, "b", msgspec.json.encode(beacon))
     assert a.change(NOW, NS, replication_clusters=["a"], message_ttl_in_seconds=1)
+
+
+def test_what_has_waited_long_enough_is_not_hidden_by_what_still_waits() -> None:
+    found = clusters(b=100_000, c=HOUR)
+    a, b, c = found.values()
+    a.hear(NOW, "b", *b.change(NOW, NS, replication_clusters=["a"], message_ttl_in_seconds=2))
+    assert a.shown(NS, "message_ttl_in_seconds") is None
+    later = NOW + 90_000
+    a.hear(later, "c", *c.change(NOW, NS, replication_clusters=["a"], message_ttl_in_seconds=3))
+    assert a.shown(NS, "message_ttl_in_seconds") == 2
+    a.commit(a.machine.release(NOW + HOUR), NOW + HOUR)
+    assert a.shown(NS, "message_ttl_in_seconds") == 3
+
+
+def test_a_deletion_does_not_rest_while_a_newer_one_waits_for_the_clock() -> None:
+    """Who forgot it would take the life that both ended for a living one."""
+    found = clusters("ab", b=HOUR)
+    a, b = found.values()
+    a.machine.buried_max = 0
+    b.hear(NOW, "a", *a.tell_all(NOW))
+    a.change(NOW, NS)
+    b.change(NOW, NS)
+    a.tell_all(NOW)
+    told = b.tell_all(NOW)
+    a.hear(NOW, "b", *told)
+    a.commit(a.machine.collect(), NOW)
+    a.hear(NOW, "b", *told)
+    assert NS not in a.documents
+    assert NS in a.machine.records
