@@ -25,7 +25,8 @@ from magnetar.spark.states import ALL, Link
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 
-pytestmark = pytest.mark.spark
+# The first test here starts Java, and a deadline for all only ends what hangs.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 T = "persistent://public/default/t"
 
