@@ -22,8 +22,8 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that looks after its connections every 300 ms."""
-    world = World(tmp_path_factory.mktemp("impatient"), ["solo"], "[broker]\nkeep_alive_ms = 300\n").start()
+    """A broker that looks after its connections every second."""
+    world = World(tmp_path_factory.mktemp("impatient"), ["solo"], "[broker]\nkeep_alive_ms = 1000\n").start()
     yield world["solo"]
     world.close()
 
@@ -55,15 +55,21 @@ def test_who_reads_nothing_is_heard_no_more_and_dropped(impatient: BrokerProcess
     producer.send(b"before")
     files, memory = descriptors(pid(impatient)), resident_bytes(pid(impatient))
     lookup = pb.CommandLookupTopic(topic="persistent://public/default/" + "x" * 500, request_id=1)
-    with raw(impatient) as deaf:
-        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        assert deaf.handshake() is not None
-        sent = send_until_stopped(deaf.socket, encode(pb.BaseCommand(type=23, lookupTopic=lookup)) * 100, 400 * MIB)
-        assert sent < 200 * MIB, "its requests were read on and on"
-        producer.send(b"meanwhile")
-        assert resident_bytes(pid(impatient)) - memory < 64 * MIB
-        eventually(lambda: descriptors(pid(impatient)) <= files, what="the one that reads nothing is dropped")
-    assert "it takes nothing of" in impatient.log.read_text()
+    told = "it takes nothing of"
+    for _ in range(
+        5
+    ):  # a process that gets no turn for a second in the middle of its sending is dropped as silent instead
+        with raw(impatient) as deaf:
+            deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            assert deaf.handshake() is not None
+            sent = send_until_stopped(deaf.socket, encode(pb.BaseCommand(type=23, lookupTopic=lookup)) * 100, 400 * MIB)
+            assert sent < 200 * MIB, "its requests were read on and on"
+            producer.send(b"meanwhile")
+            assert resident_bytes(pid(impatient)) - memory < 64 * MIB
+            eventually(lambda: descriptors(pid(impatient)) <= files, what="the one that reads nothing is dropped")
+        if told in impatient.log.read_text():
+            break
+    assert told in impatient.log.read_text()
     producer.send(b"after")
     guard.close()
 

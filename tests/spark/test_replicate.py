@@ -49,7 +49,9 @@ sys.exit(code)
 
 
 def configure(folder: Path, *clusters: FakeCluster) -> Path:
-    (folder / "token").write_text(TOKEN)
+    token = folder / "token"
+    token.touch(0o600)
+    token.write_text(TOKEN)
     text = '[replication]\ntoken_file = "token"\ncheckpoint_dir = "pipeline/checkpoint"\n'
     for number, cluster in enumerate(clusters):
         text += f'[clusters.{cluster.name}]\npulsar = "{cluster.address}"\nhttp = "127.0.0.1:{20000 + number}"\n'
@@ -255,7 +257,7 @@ def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.M
     monkeypatch.setattr(replicate, "start_query", lambda *_: dead)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 10)
     lines: list[str] = []
-    conductor: Any = SimpleNamespace(pipeline=SimpleNamespace(limits=ReplicationLimits()), status=dict)
+    conductor: Any = SimpleNamespace(pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict)
     monkeypatch.setattr(replicate.Once, "left", lambda _: None)
     queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     options = replicate.ReplicateOptions(config=load(None), once=True)
