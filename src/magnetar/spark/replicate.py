@@ -125,6 +125,7 @@ def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
     from magnetar.spark import register
     from magnetar.spark.entries import FORMAT as ENTRIES
 
+    session.activate(spark)
     register(spark)
     filters = {link.number: link.filter for link in conductor.pipeline.links if link.filter}
     ends = {"conductor": conductor.socket_path, "lane": lane}

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.errors import ConfigError
 
@@ -239,6 +239,16 @@ def _environment(master: str, log: Path, python: str) -> dict[str, str]:
         settings["spark.executorEnv.PYSPARK_PYTHON"] = python
         settings["spark.executor.extraJavaOptions"] = options.replace(str(log), f"{log}.executor")
     return settings
+
+
+def activate(spark: "SparkSession") -> None:
+    """Make this the session of the calling thread.
+
+    Spark looks up data sources written in Python in the session of the thread, and a thread other than the one that made
+    the session has none: `readStream` of that very session then says that no such format exists (Spark 4.3).
+    """
+    jvm: Any = spark.sparkContext._jvm  # no public way in PySpark 4
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def first_line(error: BaseException) -> str:
