@@ -6,6 +6,8 @@ Everybody else is served as before, and afterwards the broker holds what it held
 import select
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pulsar
 import pytest
@@ -49,27 +51,35 @@ def send_until_stopped(link: socket.socket, data: bytes, bytes_max: int) -> int:
     return sent
 
 
+def send_until_dropped(link: socket.socket, data: bytes, bytes_max: int) -> int:
+    """Send whenever there is room, until the connection is gone, or too much was taken; the bytes sent."""
+    link.settimeout(60)  # a deadline: whoever is not read is dropped after some seconds
+    sent = 0
+    with suppress(ConnectionError):
+        while sent < bytes_max:
+            sent += link.send(data)
+    return sent
+
+
 def test_who_reads_nothing_is_heard_no_more_and_dropped(impatient: BrokerProcess) -> None:
     guard = connect(impatient)
     producer = guard.create_producer("beside-the-deaf")
     producer.send(b"before")
     files, memory = descriptors(pid(impatient)), resident_bytes(pid(impatient))
     lookup = pb.CommandLookupTopic(topic="persistent://public/default/" + "x" * 500, request_id=1)
-    told = "it takes nothing of"
-    for _ in range(
-        5
-    ):  # a process that gets no turn for a second in the middle of its sending is dropped as silent instead
-        with raw(impatient) as deaf:
-            deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            assert deaf.handshake() is not None
-            sent = send_until_stopped(deaf.socket, encode(pb.BaseCommand(type=23, lookupTopic=lookup)) * 100, 400 * MIB)
-            assert sent < 200 * MIB, "its requests were read on and on"
-            producer.send(b"meanwhile")
-            assert resident_bytes(pid(impatient)) - memory < 64 * MIB
-            eventually(lambda: descriptors(pid(impatient)) <= files, what="the one that reads nothing is dropped")
-        if told in impatient.log.read_text():
-            break
-    assert told in impatient.log.read_text()
+    requests = encode(pb.BaseCommand(type=23, lookupTopic=lookup)) * 100
+    with raw(impatient) as deaf:
+        # The buffer stays as it is: Linux (6.17 on) drops what overruns a tiny one, confirmations of what was sent with it.
+        assert deaf.handshake() is not None
+        # It asks on and on: one that stopped asking as well would be dropped for its silence instead.
+        with ThreadPoolExecutor() as beside:
+            asking = beside.submit(send_until_dropped, deaf.socket, requests, 400 * MIB)
+            while not asking.done():
+                producer.send(b"meanwhile")
+                assert resident_bytes(pid(impatient)) - memory < 64 * MIB
+        assert asking.result() < 400 * MIB, "its requests were read on and on"
+        eventually(lambda: descriptors(pid(impatient)) <= files, what="the one that reads nothing is dropped")
+    assert "it takes nothing of" in impatient.log.read_text()
     producer.send(b"after")
     guard.close()
 
@@ -79,7 +89,7 @@ def test_a_consumer_that_reads_nothing_holds_up_nobody(impatient: BrokerProcess,
     consumer = guard.subscribe(topic, "beside", initial_position=pulsar.InitialPosition.Earliest)
     producer = guard.create_producer(topic)
     with raw(impatient) as deaf:
-        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         assert deaf.handshake() is not None
         subscribe = pb.CommandSubscribe(topic=topic, subscription="deaf", subType=1, consumer_id=1, request_id=1)
         deaf.send(pb.BaseCommand(type=4, subscribe=subscribe))
