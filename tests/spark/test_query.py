@@ -155,12 +155,12 @@ def sender(cluster: FakeCluster) -> psutil.Process | None:
     return None
 
 
-def kill_a_sender(cluster: FakeCluster) -> list[int]:
-    """The next one to append dies with its request on its way; its process id, once it is killed."""
+def kill_a_sender(cluster: FakeCluster, kills: int = 1) -> list[int]:
+    """The next ones to append die, each with its request on its way; their process ids, as they are killed."""
     killed: list[int] = []
 
     def kill(_: Any) -> None:
-        if not killed and (victim := sender(cluster)) is not None:
+        if len(killed) < kills and (victim := sender(cluster)) is not None:
             victim.kill()
             killed.append(victim.pid)
 
@@ -185,6 +185,25 @@ def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline
     )
     assert query.isActive, query.exception()
     assert len(killed) == 1
+
+
+def test_workers_killed_more_often_than_spark_tries(clusters: Start, pipeline: Pipe) -> None:
+    """The query ends with its fourth failure, is started again, and nothing is there twice."""
+    a, b = clusters("a", "b")
+    a.create(T, links=("b",))
+    publish(a, 5)
+    running = pipeline(a, b, links=("a:b",), limits=PATIENT)
+    eventually(arrived(b, a, 5))
+    (query,) = running.queries.running.values()
+    killed = kill_a_sender(b, 5)
+    publish(a, 50, start=5)
+    eventually(
+        lambda: arrived(b, a, 55)() and a.topics[T].cursors["b"].c == a.topics[T].last,
+        what="a new query finished it",
+    )
+    assert len(killed) == 5
+    assert not query.isActive
+    assert [line for line in running.lines if "restarting" in line], running.lines
 
 
 def test_a_checkpoint_that_is_gone_costs_nothing(clusters: Start, pipeline: Pipe, tmp_path: Path) -> None:
