@@ -188,30 +188,25 @@ class Figures(Collector):
         ):
             rated = [([_namespace(topic), topic], stats.get(key, 0)) for topic, stats in topics.items()]
             yield self._gauge(name, text, ["namespace", "topic"], rated)
-        backlog = [
-            (
-                [_namespace(topic), topic],
-                sum(one.get("msgBacklog", 0) for one in stats.get("subscriptions", {}).values()),
-            )
-            for topic, stats in topics.items()
-        ]
-        yield self._gauge(
-            "pulsar_msg_backlog", "Entries that subscriptions have before them.", ["namespace", "topic"], backlog
-        )
         for name, key, text in (
             ("pulsar_producers_count", "publishers", "Producers."),
             ("pulsar_subscriptions_count", "subscriptions", "Subscriptions."),
         ):
             rows = [([_namespace(topic), topic], len(stats.get(key, ()))) for topic, stats in topics.items()]
             yield self._gauge(name, text, ["namespace", "topic"], rows)
-        consumers = [
+        for name, text, of_subscription in (
+            ("pulsar_consumers_count", "Consumers.", lambda one: len(one.get("consumers", ()))),
             (
-                [_namespace(topic), topic],
-                sum(len(one.get("consumers", ())) for one in stats.get("subscriptions", {}).values()),
-            )
-            for topic, stats in topics.items()
-        ]
-        yield self._gauge("pulsar_consumers_count", "Consumers.", ["namespace", "topic"], consumers)
+                "pulsar_msg_backlog",
+                "Entries that subscriptions have before them.",
+                lambda one: one.get("msgBacklog", 0),
+            ),
+        ):
+            sums = [
+                ([_namespace(topic), topic], sum(map(of_subscription, stats.get("subscriptions", {}).values())))
+                for topic, stats in topics.items()
+            ]
+            yield self._gauge(name, text, ["namespace", "topic"], sums)
 
     def _with_rest(self, key: str) -> list[tuple[list[str], float]]:
         """One row a topic, and one for what is in the broker's total and in no topic's row."""

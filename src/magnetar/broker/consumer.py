@@ -5,6 +5,7 @@ from enum import IntEnum
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from magnetar.broker.meter import Meter
 from magnetar.core.ids import Position
 
 if TYPE_CHECKING:
@@ -54,25 +55,15 @@ class Counters(NamedTuple):
         return Counters(*map(add, self, other))
 
 
-@dataclass(slots=True)
-class Rates:
-    """Per second, over the last interval between two calls of `update`; like Pulsar's, zero until the first is over."""
-
-    messages_out: float = 0.0
-    bytes_out: float = 0.0
-    redelivered: float = 0.0
-    acked: float = 0.0
-    _at_ms: int = 0
-    _counters: Counters = field(default_factory=Counters)
-
-    def update(self, now_ms: int, counters: Counters) -> None:
-        """The counters as they are now."""
-        elapsed_s = (now_ms - self._at_ms) / 1000
-        if self._at_ms and elapsed_s > 0:
-            rates = [(new - old) / elapsed_s for new, old in zip(counters, self._counters, strict=True)]
-            self.messages_out, self.bytes_out, self.redelivered, self.acked = rates
-        self._at_ms = now_ms
-        self._counters = counters
+def rates_out(meter: Meter) -> dict[str, float]:
+    """Of `Counters`, with Pulsar's keys."""
+    messages_out, bytes_out, redelivered, acked = meter.per_s
+    return {
+        "msgRateOut": messages_out,
+        "msgThroughputOut": bytes_out,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
+    }
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +113,7 @@ class Consumer:
     cumulative: bool = False
     remembers: bool = False
     auto_schema: bool = False
-    rates: Rates = field(default_factory=Rates)
+    meter: Meter = field(default_factory=lambda: Meter(len(Counters._fields)))
     owner: "Subscription | None" = None
 
     @property
@@ -142,12 +133,8 @@ class Consumer:
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (ConsumerStats)."""
-        return {
+        return rates_out(self.meter) | {
             "consumerName": self.name,
-            "msgRateOut": self.rates.messages_out,
-            "msgThroughputOut": self.rates.bytes_out,
-            "msgRateRedeliver": self.rates.redelivered,
-            "messageAckRate": self.rates.acked,
             "msgOutCounter": self.messages_out,
             "bytesOutCounter": self.bytes_out,
             "availablePermits": self.permits,

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.deduplication import Numbers
+from magnetar.broker.meter import Meter
 from magnetar.core.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -33,31 +34,14 @@ class AccessMode(IntEnum):
     EXCLUSIVE_WITH_FENCING = 3
 
 
-@dataclass(slots=True)
-class PublishRates:
-    """Per second, over the last interval between two calls of `update`; like Pulsar's, zero until the first is over."""
-
-    messages: float = 0.0
-    bytes: float = 0.0
-    _at_ms: int = 0
-    _messages: int = 0
-    _bytes: int = 0
-
-    def update(self, now_ms: int, messages: int, size: int) -> None:
-        """The counters as they are now."""
-        elapsed_s = (now_ms - self._at_ms) / 1000
-        if self._at_ms and elapsed_s > 0:
-            self.messages = (messages - self._messages) / elapsed_s
-            self.bytes = (size - self._bytes) / elapsed_s
-        self._at_ms, self._messages, self._bytes = now_ms, messages, size
-
-    def stats(self, messages: int, size: int) -> dict[str, float]:
-        """With Pulsar's keys; the counters are for the average size."""
-        return {
-            "msgRateIn": self.messages,
-            "msgThroughputIn": self.bytes,
-            "averageMsgSize": size / messages if messages else 0.0,
-        }
+def rates_in(meter: Meter, messages: int, size: int) -> dict[str, float]:
+    """Of counters of messages and bytes, with Pulsar's keys."""
+    messages_in, bytes_in = meter.per_s
+    return {
+        "msgRateIn": messages_in,
+        "msgThroughputIn": bytes_in,
+        "averageMsgSize": size / messages if messages else 0.0,
+    }
 
 
 @dataclass(slots=True, eq=False)
@@ -94,11 +78,11 @@ class Producer:
     bytes: int = 0
     numbers: Numbers | None = None
     last_publish: "PublishToken | None" = None
-    rates: PublishRates = field(default_factory=PublishRates)
+    meter: Meter = field(default_factory=lambda: Meter(2))
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (PublisherStats); the counters are ours."""
-        return self.rates.stats(self.messages, self.bytes) | {
+        return rates_in(self.meter, self.messages, self.bytes) | {
             "producerName": self.name,
             "producerId": self.producer_id,
             "address": self.address,

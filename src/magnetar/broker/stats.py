@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.deduplicating import CURSOR_NAME, Status
+from magnetar.broker.producers import rates_in
 from magnetar.core.ids import NONE
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     subscriptions = {name: subscription.stats() for name, subscription in topic.subscriptions.items()}
     for name in topic.replicated.subscriptions() if topic.replicated is not None else ():
         subscriptions[name]["replicatedMode"] = broker.replication.mode_of(topic)
-    return topic.rates.stats(topic.messages_in, topic.bytes_in) | {
+    return rates_in(topic.meter, topic.messages_in, topic.bytes_in) | {
         "msgRateOut": sum(subscription["msgRateOut"] for subscription in subscriptions.values()),
         "msgThroughputOut": sum(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
         "msgInCounter": topic.messages_in,

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from magnetar.broker import subscription_stats
 from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER, AckedSubscription
-from magnetar.broker.consumer import Consumer, Counters, Rates, SubType
+from magnetar.broker.consumer import Consumer, Counters, SubType
 from magnetar.broker.dispatch.base import Dispatcher, KeySharedPolicy
 from magnetar.broker.dispatch.exclusive import Exclusive
 from magnetar.broker.dispatch.failover import Failover
@@ -23,6 +23,7 @@ from magnetar.broker.dispatch.key_shared import KeyShared
 from magnetar.broker.dispatch.shared import Shared
 from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundings
 from magnetar.broker.effects import Note, Outbox, Send
+from magnetar.broker.meter import Meter
 from magnetar.broker.rates import Rate, rate_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -118,7 +119,7 @@ class Subscription(AckedSubscription):
         self._on_detached = on_detached
         self._ranges_max = config.cursor_ranges_max
         self._told_left_out = False
-        self.rates = Rates()
+        self.meter = Meter(len(Counters._fields))
         self._gone = Counters()
         limits = Limits(
             unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
@@ -440,8 +441,8 @@ class Subscription(AckedSubscription):
     def update_rates(self, now_ms: int) -> None:
         """Take the counters for the rates; call it at regular times."""
         for consumer in self.consumers:
-            consumer.rates.update(now_ms, Counters.of(consumer))
-        self.rates.update(now_ms, self.counters())
+            consumer.meter.update(now_ms, Counters.of(consumer))
+        self.meter.update(now_ms, self.counters())
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (SubscriptionStats)."""

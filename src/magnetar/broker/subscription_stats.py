@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.consumer import Consumer, SubType, rates_out
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.base import Dispatcher
@@ -15,39 +15,39 @@ RANGES_SHOWN_MAX = 100
 
 def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "DispatchLog") -> dict[str, Any]:
     """Pulsar's SubscriptionStats. `msgBacklog` counts entries without markers; `msgBacklogMessages` is ours."""
-    cursor, rates, moments = subscription.cursor, subscription.rates, subscription.moments
+    cursor, moments = subscription.cursor, subscription.moments
     consumers = dispatcher.consumers
     counters = subscription.counters()
     active = dispatcher.active
-    return {
-        "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
-        "isDurable": subscription.durable,
-        "isReplicated": subscription.replicated,
-        "durable": subscription.durable,
-        "replicated": subscription.replicated,
-        "msgBacklog": cursor.backlog_entries(),
-        "msgBacklogMessages": cursor.backlog_messages(),
-        "backlogSize": log.bytes_between(cursor.mark_delete, log.last) if log.last > cursor.mark_delete else 0,
-        "unackedMessages": sum(consumer.unacked for consumer in consumers),
-        "blockedSubscriptionOnUnackedMsgs": False,
-        "msgDelayed": 0,
-        "msgInReplay": 0,
-        "activeConsumerName": active.name if active is not None else "",
-        "consumers": [consumer.stats() for consumer in consumers],
-        "msgRateOut": rates.messages_out,
-        "msgThroughputOut": rates.bytes_out,
-        "msgRateRedeliver": rates.redelivered,
-        "messageAckRate": rates.acked,
-        "msgOutCounter": counters.messages_out,
-        "bytesOutCounter": counters.bytes_out,
-        "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
-        "lastConsumedFlowTimestamp": moments.flow_ms,
-        "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
-        "lastAckedTimestamp": moments.acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": moments.mark_delete_moved_ms,
-        "lastExpireTimestamp": moments.expired_ms,
-        "subscriptionProperties": dict(cursor.labels),
-    } | dispatcher.stats()
+    return (
+        rates_out(subscription.meter)
+        | {
+            "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
+            "isDurable": subscription.durable,
+            "isReplicated": subscription.replicated,
+            "durable": subscription.durable,
+            "replicated": subscription.replicated,
+            "msgBacklog": cursor.backlog_entries(),
+            "msgBacklogMessages": cursor.backlog_messages(),
+            "backlogSize": log.bytes_between(cursor.mark_delete, log.last) if log.last > cursor.mark_delete else 0,
+            "unackedMessages": sum(consumer.unacked for consumer in consumers),
+            "blockedSubscriptionOnUnackedMsgs": False,
+            "msgDelayed": 0,
+            "msgInReplay": 0,
+            "activeConsumerName": active.name if active is not None else "",
+            "consumers": [consumer.stats() for consumer in consumers],
+            "msgOutCounter": counters.messages_out,
+            "bytesOutCounter": counters.bytes_out,
+            "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
+            "lastConsumedFlowTimestamp": moments.flow_ms,
+            "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
+            "lastAckedTimestamp": moments.acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": moments.mark_delete_moved_ms,
+            "lastExpireTimestamp": moments.expired_ms,
+            "subscriptionProperties": dict(cursor.labels),
+        }
+        | dispatcher.stats()
+    )
 
 
 def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> dict[str, Any]:
@@ -86,11 +86,7 @@ def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str
 
 def consumer_fields(consumer: Consumer, *, backlog: int) -> dict[str, Any]:
     """The same of a consumer whose subscription has so many entries before it."""
-    rates = consumer.rates
-    return {
-        "msgRateOut": rates.messages_out,
-        "msgThroughputOut": rates.bytes_out,
-        "msgRateRedeliver": rates.redelivered,
+    return rates_out(consumer.meter) | {
         "consumerName": consumer.name,
         "availablePermits": max(0, consumer.permits),
         "unackedMessages": consumer.unacked,
@@ -100,5 +96,4 @@ def consumer_fields(consumer: Consumer, *, backlog: int) -> dict[str, Any]:
         "type": SubType(consumer.sub_type).shown,
         "msgRateExpired": 0.0,
         "msgBacklog": backlog,
-        "messageAckRate": rates.acked,
     }

@@ -15,7 +15,8 @@ from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Write
 from magnetar.broker.idempotency_topic import TopicIdempotency
-from magnetar.broker.producers import Producer, Producers, PublishRates
+from magnetar.broker.meter import Meter
+from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.rates import Rate
 from magnetar.broker.records import TopicRecord
 from magnetar.broker.subscription import Subscription
@@ -145,7 +146,7 @@ class Topic:
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
-        self.rates = PublishRates()
+        self.meter = Meter(2)
         self.entries_in = 0
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
@@ -403,14 +404,6 @@ class Topic:
     def publisher_stats(self) -> list[dict[str, Any]]:
         """One dict per live producer, with Pulsar's keys."""
         return [producer.stats() for producer in self.producers.live.values()]
-
-    def update_rates(self, now_ms: int) -> None:
-        """The interval over which rates are told ends, another begins."""
-        self.rates.update(now_ms, self.messages_in, self.bytes_in)
-        for producer in self.producers.live.values():
-            producer.rates.update(now_ms, producer.messages, producer.bytes)
-        for subscription in self.subscriptions.values():
-            subscription.update_rates(now_ms)
 
     def validate(self) -> None:
         """Check what must hold after every step."""

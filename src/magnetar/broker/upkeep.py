@@ -11,6 +11,7 @@ retention   closed ledgers that nobody needs any more are deleted; what only the
 from typing import TYPE_CHECKING
 
 from magnetar.broker.effects import Drop, Note, Store
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -25,6 +26,15 @@ _CODES = {
     "producer_request_hold": ErrorCode.BACKLOG_QUOTA_HOLD,
     "producer_exception": ErrorCode.BACKLOG_QUOTA_EXCEPTION,
 }
+
+
+def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
+    """End the interval over which the rates of a topic, its producers and its subscriptions are told, and begin another."""
+    topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
+    for producer in topic.producers.live.values():
+        producer.meter.update(now_ms, (producer.messages, producer.bytes))
+    for subscription in topic.subscriptions.values():
+        subscription.update_rates(now_ms)
 
 
 class Upkeep:
@@ -46,7 +56,7 @@ class Upkeep:
     def _round(self, now_ms: int) -> None:
         for topic in list(self._broker.topics.values()):
             self.inactive(topic, now_ms)
-            topic.update_rates(now_ms)
+            update_rates(topic, now_ms)
             if topic.log.last == NONE or topic.deleting:
                 continue
             self.enforce(topic, now_ms)
@@ -55,7 +65,7 @@ class Upkeep:
             self._broker.compactions.tick(topic)
             self.trim(topic)
         for unkept in self._broker.nonpersistent.topics.values():
-            unkept.update_rates(now_ms)
+            update_rates(unkept, now_ms)
         self._broker.links.tick(now_ms)
         self._schedule()
 

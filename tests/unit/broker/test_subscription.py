@@ -1,6 +1,6 @@
 import pytest
 
-from magnetar.broker.consumer import SubType
+from magnetar.broker.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.storage.cursor import Cursor
@@ -370,7 +370,7 @@ def test_rates_are_per_second_since_the_last_update() -> None:
     world.publish_many(50)
     world.subscription.update_rates(6_000)
     assert world.subscription.stats()["msgRateOut"] == 10.0
-    assert consumer.rates.messages_out == 10.0
+    assert rates_out(consumer.meter)["msgRateOut"] == 10.0
     world.subscription.update_rates(7_000)
     assert world.subscription.stats()["msgRateOut"] == 0.0
 

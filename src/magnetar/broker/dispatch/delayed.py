@@ -142,14 +142,15 @@ class Delayed:
 
     def _add(self, item: _Item) -> None:
         heappush(self._fresh, item)
+        self._pack_if_full()
+
+    def _pack_if_full(self) -> None:
+        """Make the heap a run when it is large enough."""
         if len(self._fresh) >= self._run_entries:
             self._fresh.sort()
-            self._put_run(Run(self._fresh))
+            self._numbers += 1
+            heappush(self._runs, (self._fresh[0][0], self._numbers, Run(self._fresh)))
             self._fresh.clear()
-
-    def _put_run(self, run: Run) -> None:
-        self._numbers += 1
-        heappush(self._runs, (run.first_due(), self._numbers, run))
 
     def _pop_run(self) -> _Item:
         """The first entry of the run whose first is due first."""
@@ -163,10 +164,7 @@ class Delayed:
         heappop(self._runs)
         self._fresh += [run.pop() for _ in range(left)]
         heapify(self._fresh)
-        if len(self._fresh) >= self._run_entries:
-            self._fresh.sort()
-            self._put_run(Run(self._fresh))
-            self._fresh.clear()
+        self._pack_if_full()
         return item
 
     def _arm(self) -> None:

@@ -48,8 +48,7 @@ class MultipleConsumers(Dispatcher):
         self._groups: list[list[Consumer]] = []
         self._turns: list[int] = []
         self._buffers: dict[Consumer, list[bytes]] = {}
-        self._told_redeliveries = False
-        self._told_delayed = False
+        self._told: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -218,19 +217,18 @@ class MultipleConsumers(Dispatcher):
             if passed_over >= PASSED_OVER_MAX:
                 self.dispatch_again()
                 return []
-        self._tell_delayed()
+        self._tell_once(
+            "delayed_messages_max",
+            f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
+            "them is read when some of them are due",
+        )
         return []
 
-    def _tell_delayed(self) -> None:
-        if not self._told_delayed:
-            self._told_delayed = True
-            self.around.outbox.put(
-                Note(
-                    "warning",
-                    f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
-                    "them is read when some of them are due",
-                )
-            )
+    def _tell_once(self, limit: str, text: str) -> None:
+        """Warn of a limit that was reached, the first time."""
+        if limit not in self._told:
+            self._told.add(limit)
+            self.around.outbox.put(Note("warning", text))
 
     def _left_out(self, entry: StoredEntry) -> bool:
         if entry.flags & MARKER:
@@ -407,14 +405,11 @@ class MultipleConsumers(Dispatcher):
         known = self.redeliveries.get(position, 0)
         if known or len(self.redeliveries) < self.around.limits.redeliveries_max:
             self.redeliveries[position] = known + 1
-        elif not self._told_redeliveries:
-            self._told_redeliveries = True
-            self.around.outbox.put(
-                Note(
-                    "warning",
-                    f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
-                    "(redeliveries_max); their consumers see a redelivery count of 0",
-                )
+        else:
+            self._tell_once(
+                "redeliveries_max",
+                f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
+                "(redeliveries_max); their consumers see a redelivery count of 0",
             )
 
     def lost(self, position: Position) -> None:

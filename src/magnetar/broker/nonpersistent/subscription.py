@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.consumer import Consumer, Counters, Rates, SubType
+from magnetar.broker.consumer import Consumer, Counters, SubType, rates_out
 from magnetar.broker.dispatch.base import ACTIVE_CHANGE_VERSION, KeySharedPolicy, append_message, count_sent
 from magnetar.broker.dispatch.hashing import Ring, StickyRanges, slot_of
 from magnetar.broker.effects import Outbox, Send
+from magnetar.broker.meter import Meter
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import commands
@@ -37,7 +38,7 @@ class NonPersistentSubscription:
         self.name = name
         self.consumers: list[Consumer] = []
         self.dropped = 0
-        self.rates = Rates()
+        self.meter = Meter(len(Counters._fields))
         self._outbox = outbox
         self._partition = partition
         self._policy = KeySharedPolicy()
@@ -166,17 +167,17 @@ class NonPersistentSubscription:
 
     def update_rates(self, now_ms: int) -> None:
         """Work out what happened per second since the last call."""
-        self.rates.update(now_ms, self.counters())
+        self.meter.update(now_ms, self.counters())
         for consumer in self.consumers:
-            consumer.rates.update(now_ms, Counters.of(consumer))
+            consumer.meter.update(now_ms, Counters.of(consumer))
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (NonPersistentSubscriptionStats)."""
-        counters = self.counters()
+        counters, rates = self.counters(), rates_out(self.meter)
         return {
             "type": self.sub_type.shown,
-            "msgRateOut": self.rates.messages_out,
-            "msgThroughputOut": self.rates.bytes_out,
+            "msgRateOut": rates["msgRateOut"],
+            "msgThroughputOut": rates["msgThroughputOut"],
             "msgOutCounter": counters.messages_out,
             "bytesOutCounter": counters.bytes_out,
             "msgBacklog": 0,

@@ -3,8 +3,9 @@
 from typing import Any
 
 from magnetar.broker.effects import Outbox, Send
+from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
-from magnetar.broker.producers import Producer, Producers, PublishRates
+from magnetar.broker.producers import Producer, Producers, rates_in
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import NewEntry, StoredEntry
@@ -30,7 +31,7 @@ class NonPersistentTopic:
         """Made by an administrator: it stays when nobody is there."""
         self.messages_in = 0
         self.bytes_in = 0
-        self.rates = PublishRates()
+        self.meter = Meter(2)
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
@@ -99,7 +100,7 @@ class NonPersistentTopic:
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (NonPersistentTopicStats)."""
         subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
-        return self.rates.stats(self.messages_in, self.bytes_in) | {
+        return rates_in(self.meter, self.messages_in, self.bytes_in) | {
             "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
             "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
             "msgInCounter": self.messages_in,
@@ -114,14 +115,6 @@ class NonPersistentTopic:
             "subscriptions": subscriptions,
             "replication": {},
         }
-
-    def update_rates(self, now_ms: int) -> None:
-        """The interval over which rates are told ends, another begins."""
-        self.rates.update(now_ms, self.messages_in, self.bytes_in)
-        for producer in self.producers.live.values():
-            producer.rates.update(now_ms, producer.messages, producer.bytes)
-        for subscription in self.subscriptions.values():
-            subscription.update_rates(now_ms)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
