@@ -10,6 +10,15 @@ FILE_BYTES_MAX: Final = 1 << 20
 """A ceiling on a file of keys, certificates or passwords: a larger one is a wrong path."""
 
 
+def file_state(path: str | Path) -> tuple[int, ...] | None:
+    """What differs when a file has changed, also in who may read it; None: it is not there."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - follows links, as secret managers swap them
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
+
+
 def read_file(path: str | Path, what: str, *, private: bool, group: bool = False) -> bytes:
     """The bytes of a file of keys.
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, PublicKey, parse_passwords, public_algorithms
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.security import AuthenticationConfig
-from magnetar.runtime.secretfile import read_file
+from magnetar.runtime.secretfile import file_state, read_file
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -153,12 +153,4 @@ class Watch:
             logger.info("%s: read again", self._what)
 
     def _look(self) -> tuple[tuple[int, ...] | None, ...]:
-        found: list[tuple[int, ...] | None] = []
-        for path in self._files:
-            try:
-                status = os.stat(path)  # noqa: PTH116 - follows links, as secret managers swap them
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+        return tuple(file_state(path) for path in self._files)

@@ -4,12 +4,12 @@ The conductor's own connections take the new one at once. What a streaming query
 start: so the queries are started anew, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import ConfigError
+from magnetar.runtime.secretfile import file_state
 from magnetar.runtime.secretfile import read_token as read_secret
 
 LOOK_MS: Final = 1_000
@@ -44,12 +44,12 @@ class LinkToken:
 
     def __init__(self, path: Path, value: str, on_line: Callable[[str], None]) -> None:
         self._path, self._say = path, on_line
-        self._seen: tuple[int, int, int, int] | None = None  # the first look reads it: it may have changed since
+        self._seen: tuple[int, ...] | None = None  # the first look reads it: it may have changed since
         self.value = value
 
     def changed(self) -> bool:
         """Look at the file once; whether there is another token. A file that is wrong leaves what was in force."""
-        now = self._look()
+        now = file_state(self._path)
         if now == self._seen:
             return False
         self._seen = now
@@ -63,10 +63,3 @@ class LinkToken:
         self.value = token
         self._say(f"link token {self._path}: read again")
         return True
-
-    def _look(self) -> tuple[int, int, int, int] | None:
-        try:
-            status = os.stat(self._path)  # noqa: PTH116 - follows links, as secret managers swap them
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
