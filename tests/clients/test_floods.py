@@ -3,7 +3,6 @@
 Everybody else is served as before, and afterwards the broker holds what it held.
 """
 
-import select
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,21 +33,6 @@ def pid(broker: BrokerProcess) -> int:
     """Of the running broker."""
     assert broker.process is not None
     return broker.process.pid
-
-
-def send_until_stopped(link: socket.socket, data: bytes, bytes_max: int) -> int:
-    """Send again and again until nothing is taken for a second, or the connection is gone; the bytes sent."""
-    link.setblocking(False)
-    sent = 0
-    while sent < bytes_max:
-        if not select.select([], [link], [], 1.0)[1]:
-            break
-        try:
-            sent += link.send(data)
-        except (ConnectionError, BlockingIOError):
-            break
-    link.setblocking(True)
-    return sent
 
 
 def send_until_dropped(link: socket.socket, data: bytes, bytes_max: int) -> int:

@@ -168,14 +168,20 @@ def kill_a_sender(cluster: FakeCluster, kills: int = 1) -> list[int]:
     return killed
 
 
-def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline: Pipe) -> None:
-    """One worker: what Spark has idle besides is alive, so that exactly one attempt at the task fails."""
+def replicating(clusters: Start, pipeline: Pipe) -> tuple[FakeCluster, FakeCluster, Any, Any]:
+    """Two clusters with a link that has carried five messages, what runs it, and its query."""
     a, b = clusters("a", "b")
     a.create(T, links=("b",))
     publish(a, 5)
     running = pipeline(a, b, links=("a:b",), limits=PATIENT)
     eventually(arrived(b, a, 5))
     (query,) = running.queries.running.values()
+    return a, b, running, query
+
+
+def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline: Pipe) -> None:
+    """One worker: what Spark has idle besides is alive, so that exactly one attempt at the task fails."""
+    a, b, _, query = replicating(clusters, pipeline)
     killed = kill_a_sender(b)
     publish(a, 50, start=5)
     # C stands there only when a task came to its end and its batch was committed.
@@ -189,12 +195,7 @@ def test_a_killed_python_worker_does_not_end_the_query(clusters: Start, pipeline
 
 def test_workers_killed_more_often_than_spark_tries(clusters: Start, pipeline: Pipe) -> None:
     """The query ends with its fourth failure, is started again, and nothing is there twice."""
-    a, b = clusters("a", "b")
-    a.create(T, links=("b",))
-    publish(a, 5)
-    running = pipeline(a, b, links=("a:b",), limits=PATIENT)
-    eventually(arrived(b, a, 5))
-    (query,) = running.queries.running.values()
+    a, b, running, query = replicating(clusters, pipeline)
     killed = kill_a_sender(b, 5)
     publish(a, 50, start=5)
     eventually(
