@@ -33,13 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
-    parser.add_argument("--bug", default="", choices=("", *BUGS, *METADATA_BUGS), help="leave a rule out")
+    bugs = ("", *BUGS, *METADATA_BUGS)
+    parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
         "--find",
         default="",
-        choices=("", *BUGS, *METADATA_BUGS),
+        choices=bugs,
+        metavar="RULE",
         help="the first of the seeds that notices this planted bug",
     )
     parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")

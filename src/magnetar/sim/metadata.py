@@ -224,6 +224,9 @@ class World:
         time_ms, node = self.now + self.rng.choice((0, -40, 30)), self.pick()
         path = SPACES[1]
         stamp = Stamp(time_ms * 1000, PLAIN)
+        if self.forgetful and any(op.path == path and op.kind == "delete" and wins(op.stamp, stamp) for op in self.ops):
+            # It confirms no deletion, so that one that is forgotten may be newer than what it says now.
+            return
         if self.rng.random() < 0.3:
             told: dict[str, Any] = {"value": None, "type": "Deleted"}
             self.ops.append(Op("delete", path, stamp))

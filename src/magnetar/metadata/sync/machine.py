@@ -26,6 +26,7 @@ from magnetar.metadata.sync.records import (
     covers,
     merged,
     pruned,
+    ready_us,
     split,
 )
 from magnetar.metadata.sync.stamps import FILE_US, FOUND_US, US_PER_MS, Stamp
@@ -121,7 +122,8 @@ class Synchroniser(Telling):
         for path, data in mine.items():
             if data is not None:
                 update.projected.add(path)
-        return self._projected(update, self.projector.touched(mine), skip=set(changes))
+        # A parent that was brought back shows its other children again too.
+        return self._projected(update, self.projector.touched([*mine, *update.records]), skip=set(changes))
 
     def _local(self, changes: Mapping[str, bytes | None], now_ms: int, *, found: bool = False) -> Update:
         update = Update()
@@ -269,7 +271,7 @@ class Synchroniser(Telling):
 
     def next_release_ms(self) -> int | None:
         """When `release` will have something; None: nothing waits."""
-        times = [min(stamp.time_us for stamp in record.stamps()) for record in self.ahead.values() if record != EMPTY]
+        times = [ready_us(record) for record in self.ahead.values() if record != EMPTY]
         return (min(times) - self._ahead_us) // US_PER_MS + 1 if times else None
 
     # ------------------------------------------------------------------------------------------------------- documents

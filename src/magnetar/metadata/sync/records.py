@@ -121,11 +121,17 @@ def covers(one: Record, other: Record) -> bool:
 
 
 def split(record: Record, limit_us: int) -> tuple[Record, Record]:
-    """What is stamped up to a time, and what is ahead of it."""
+    """What is stamped up to a time, and what is ahead of it.
+
+    A life that ended in what is ahead waits with its end: whoever did not see it would now see a document without its fields,
+    which the deletion took along.
+    """
     if all(stamp.time_us <= limit_us for stamp in record.stamps()):
         return record, EMPTY
-    created_ahead = record.created is not None and record.created.time_us > limit_us
     deleted_ahead = record.deleted is not None and record.deleted.time_us > limit_us
+    created_ahead = record.created is not None and (
+        record.created.time_us > limit_us or (deleted_ahead and beats(record.deleted, record.created))
+    )
     ahead = {name: cell for name, cell in record.fields.items() if cell.stamp.time_us > limit_us}
     return (
         Record(
@@ -135,6 +141,12 @@ def split(record: Record, limit_us: int) -> tuple[Record, Record]:
         ),
         Record(record.created if created_ahead else None, record.deleted if deleted_ahead else None, ahead),
     )
+
+
+def ready_us(record: Record) -> int:
+    """The first time at which `split` has something of a record, which is not empty, to come into force."""
+    ended = record.created is not None and beats(record.deleted, record.created)
+    return min(stamp.time_us for stamp in (record._replace(created=None) if ended else record).stamps())
 
 
 # ------------------------------------------------------------------------------------------------------------------ JSON

@@ -22,6 +22,7 @@ class Cluster:
     def __init__(self, name: str, names: str, skew: int = 0) -> None:
         self.name, self.names, self.skew = name, names, skew
         self.documents: dict[str, bytes] = {}
+        self.needed: dict[str, str] = {}
         self.machine = Synchroniser(name, self, ahead_ms_max=60_000)
 
     def members(self) -> frozenset[str]:
@@ -34,7 +35,7 @@ class Cluster:
         return self.documents.get(path)
 
     def keeps(self, path: str) -> str:
-        return ""
+        return self.needed.get(path, "")
 
     def refuses(self, path: str) -> bool:
         return False
@@ -228,3 +229,33 @@ def test_a_deletion_does_not_rest_while_a_newer_one_waits_for_the_clock() -> Non
     a.hear(NOW, "b", *told)
     assert NS not in a.documents
     assert NS in a.machine.records
+
+
+def test_a_parent_that_comes_back_shows_its_other_children_again() -> None:
+    """Found by the simulator (58259): b deletes a tenant, c keeps it for its topics' sake; a change within it is a new life."""
+    found = clusters()
+    b, c = found["b"], found["c"]
+    other = "namespaces/t/m"
+    c.change(NOW, other, replication_clusters=["a"])
+    c.needed[NS] = "1 topic"
+    told = b.change(NOW, NS) + b.change(NOW, TENANT)
+    c.hear(NOW, "b", *told)
+    assert (NS in c.documents, other in c.documents) == (True, False)
+    c.change(NOW + 1, "topicpolicies/persistent://t/n/x", messageTtlInSeconds=7)
+    assert c.shown(other, "replication_clusters") == ["a"]
+
+
+def test_a_life_that_ended_ahead_of_the_clock_is_not_begun() -> None:
+    """Found by the simulator (58076): whoever heard first of the deletion saw an empty document until its clock got there."""
+    topic = "partitioned/persistent://t/n/p"
+    found = clusters("ab")
+    a, b = found.values()
+    a.change(NOW, topic, partitions=3)
+    told = a.change(NOW + HOUR, topic)
+    b.hear(NOW, "a", *told)
+    assert not b.machine.due
+    assert b.machine.topic(topic) is None
+    assert b.machine.next_release_ms() == NOW + HOUR - 60_000 + 1
+    b.commit(b.machine.release(NOW + HOUR), NOW + HOUR)
+    assert not b.machine.ahead
+    assert b.machine.records[topic] == a.machine.records[topic]

@@ -18,6 +18,7 @@ from magnetar.metadata.sync.records import (
     from_wire,
     merged,
     pruned,
+    ready_us,
     split,
     to_wire,
 )
@@ -44,8 +45,19 @@ def test_merging_is_a_join(one: Record, two: Record, three: Record) -> None:
 def test_what_waits_for_the_clock_is_nothing_lost(one: Record, told: Record, limit: int) -> None:
     ready, early = split(told, limit)
     assert all(stamp.time_us <= limit for stamp in ready.stamps())
-    assert all(stamp.time_us > limit for stamp in early.stamps())
+    ended = early.deleted is not None and beats(early.deleted, early.created)
+    assert all(stamp.time_us > limit for stamp in early._replace(created=None if ended else early.created).stamps())
     assert merged(merged(one, ready), early) == merged(one, told)
+    if early != EMPTY:
+        assert limit < ready_us(early)
+        assert split(early, ready_us(early) - 1) == (EMPTY, early)
+        assert split(early, ready_us(early))[0] != EMPTY
+
+
+def test_a_life_waits_with_its_end() -> None:
+    told = Record(Stamp(3, "a"), Stamp(7, "a"), {})
+    assert split(told, 5) == (EMPTY, told)
+    assert split(told, 7) == (told, EMPTY)
 
 
 @given(records)
