@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from magnetar.broker.subscription import Subscription
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.ackedsets import AckedSets, writing
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told, marks_of
@@ -12,7 +12,7 @@ from magnetar.geo.host import Acked
 from magnetar.sim.machines import SimSets
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch, LowWater
+from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater
 
 ZERO = (0, 0)
 STATE = "magnetar.geo.ackedsets.state"
@@ -29,6 +29,14 @@ class OldestCreation(SimSets):
 
 def _any_epoch(message: pb.GeoEpoch) -> Epoch:
     return Epoch(message.kind, message.time_ms, message.cluster, message.incarnation)
+
+
+def _lives_ascend(_: AckedSets, key: OriginKey, lives: dict[OriginKey, int]) -> int:
+    known = [life for life in lives if life.cluster == key.cluster]
+    return min(
+        (0 if key.incarnation > life.incarnation else lives.get(key, INDEX_MAX + 1) for life in known),
+        default=INDEX_MAX + 1,
+    )
 
 
 class NoFloor(SimSets):
@@ -276,7 +284,7 @@ EXACT: dict[str, dict[str, Any]] = {
         "magnetar.geo.destination.LinkDestination.forget_heard": lambda *_: None,
         "magnetar.geo.ackedsets.telling.TellingTopic._request": lambda *_: None,
     },
-    "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._latest_life": lambda *_: 0},
+    "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._first_to_come": _lives_ascend},
     "fence_dispatches": {"magnetar.broker.subscription.Subscription.hold": lambda *_: None},
     "activates_unmerged": {
         "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""}

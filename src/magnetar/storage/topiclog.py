@@ -330,6 +330,10 @@ class TopicLog(Ledgers):
         self._staged_in = None
         self._fresh = False
 
+    def lived(self, incarnation: int) -> None:
+        """A life of this topic had this incarnation: no later one gets it, although the clock may be behind it (A8)."""
+        self._ledger_ids.raise_to(incarnation)
+
     # ------------------------------------------------------------------------------------------------------- reading
 
     def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:

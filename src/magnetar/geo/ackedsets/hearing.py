@@ -3,11 +3,11 @@
 Whatever a marker says, the states stay whole; what should not be is counted, and told once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.core.errors import ProtocolError
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.pacing import MarkerPacer
 from magnetar.geo.ackedsets.state import Change, Merged, SubscriptionState, Told, marks_of
@@ -16,6 +16,7 @@ from magnetar.geo.host import MarkerHost
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import (
     INDEX_MAX,
+    TIME_MS_MAX,
     AckedSet,
     AckedSetsMarker,
     Epoch,
@@ -166,43 +167,40 @@ class HearingTopic(TellingTopic):
 
     def _assigned(self, marker: AckedSetsMarker, indexes: Indexes, subscription: str) -> IndexSet:
         """Without indexes that nobody gave yet: a message to come would be born acknowledged."""
-        messages = IndexSet(indexes)
-        for cluster, incarnation, next_index in (
-            (marker.writer, marker.incarnation, marker.next_index),
-            (self.host.cluster, self.host.log.incarnation, self.host.log.next_index),
-        ):
-            self._clip(messages, cluster, incarnation, next_index, marker, subscription)
-        return messages
-
-    def _clip(
-        self,
-        messages: IndexSet,
-        cluster: str,
-        incarnation: int,
-        next_index: int,
-        marker: AckedSetsMarker,
-        subscription: str,
-    ) -> None:
-        writer = marker.writer
-        for key in [key for key in messages.origins if key.cluster == cluster and key.incarnation >= incarnation]:
-            if incarnation < key.incarnation <= self._latest_life(cluster, marker):
-                continue  # a cluster that lost its disk and its time: an earlier life may have the higher number
-            first = next_index if key.incarnation == incarnation else 0
+        messages, here = IndexSet(indexes), self.host.log
+        lives = {
+            OriginKey(marker.writer, marker.incarnation): marker.next_index,
+            OriginKey(self.host.cluster, here.incarnation): here.next_index,
+        }
+        for key in list(messages.origins):
+            first = self._first_to_come(key, lives)
             forged = messages.count_in(key, first, INDEX_MAX + 1)
             if forged:
                 messages.remove_from(key, first)
                 self._note_once(
                     "never_assigned",
-                    writer,
-                    f"{writer} claims {forged} acknowledgements of {subscription} for messages that {cluster} never "
+                    marker.writer,
+                    f"{marker.writer} claims {forged} acknowledgements of {subscription} for messages that {key.cluster} never "
                     f"published (index {first} and above): passed over",
                 )
+        self._lived(messages)
+        return messages
 
-    def _latest_life(self, cluster: str, marker: AckedSetsMarker) -> int:
-        """The highest incarnation of a cluster's topic of which messages were seen, here or by those who tell."""
-        marks = (mark for low in marker.low for mark in low.marks)
-        told = (mark.incarnation for mark in (*marker.own, *marks) if mark.cluster == cluster)
-        return max(self.waters.next.get(cluster, (0, 0))[0], self.waters.own.get(cluster, (0, 0))[0], *told, 0)
+    def _first_to_come(self, key: OriginKey, lives: Mapping[OriginKey, int]) -> int:
+        """From which index on messages of a topic's life cannot have been published.
+
+        A life with a higher number than the present one may be over: of a cluster that lost its disk, and whose clock is
+        behind. Nobody may know of it any more but by these bits (the messages may be trimmed everywhere else, and whoever
+        tells may never have had them). To pass them over would not only lose bits: a base that misses them says that they
+        are not consumed, and all others would believe it (E3).
+        """
+        return 0 if key.incarnation > TIME_MS_MAX else lives.get(key, INDEX_MAX + 1)
+
+    def _lived(self, messages: IndexSet) -> None:
+        """Lives of this cluster's topic, whether it knows of them or not: what is published from now on is of none of them."""
+        for key in messages.origins:
+            if key.cluster == self.host.cluster:
+                self.host.log.lived(key.incarnation)
 
     # ----------------------------------------------------------------------------------------------------------- effects
 

@@ -92,6 +92,7 @@ class AckedSets(HearingTopic):
         else:
             self.states[subscription] = stored.state
             self.clock.see(stored.state.epoch.time_ms)
+            self._lived(stored.state.consumed())
         self.clock.see(stored.clock_ms)
         for low in stored.low:
             self.waters.learn_low(low, self.host.incarnation_of(low.cluster))

@@ -20,7 +20,8 @@ class Rig:
     cluster = "a"
 
     def __init__(self, routes=MESH, *, incarnation=INCARNATION, **options):
-        self.log = TopicLog("t", incarnation, LedgerIds(incarnation), EntryCache(0), ledger_entries_max=4)
+        self.ids = LedgerIds(incarnation)
+        self.log = TopicLog("t", incarnation, self.ids, EntryCache(0), ledger_entries_max=4)
         self.routes = routes
         self.now_ms = 1_000_000
         self.incarnations = {}
