@@ -122,7 +122,7 @@ def planted(bug: str) -> Iterator[type[World]]:
 
 
 def focused(kind: type[World], bug: str) -> type[World]:
-    """The worlds of a planted bug, with or without it."""
+    """The worlds of a planted bug, with or without it: none of their own choice of what they are about."""
     if not bug:
         return kind
     plant = BUGS[bug]

@@ -38,6 +38,15 @@ CALM_MAX: Final = 20
 STEPS: Final = (12, 24, 48, 96)
 """How long worlds are; most faults need few steps, some need time."""
 
+FOCUS_EVERY: Final = 10
+"""Of so many worlds one is about lost disks above all, and one about another of `FOCI`."""
+
+FOCI: Final = (
+    ("recreate", "part"), ("die", "retention"), ("policy",), ("seek", "wipe"), ("failover", "die"), ("expire", "clock"),
+    ("retention", "wipe"), ("skip", "unsubscribe", "subscribe"), ("disk_fails", "power_cut"), ("mode", "die"),
+)  # fmt: skip
+"""What else may happen far more often in a world: two rare things meet by chance too seldom."""
+
 UNPLAIN: Final = (
     "seek", "skip", "expire", "unsubscribe", "wipe", "recreate", "policy", "clock", "store_fails", "failover", "mode"
 )  # fmt: skip
@@ -85,6 +94,12 @@ def _mesh(names: list[str]) -> tuple[str, list[tuple[str, str]]]:
     return "mesh", [(one, other) for one in names for other in names if one != other]
 
 
+def focus_of(seed: int) -> tuple[str, ...]:
+    """What a world does far more often than others; () for most."""
+    turn, place = divmod(seed, FOCUS_EVERY)
+    return ("wipe",) if place == 3 else FOCI[turn % len(FOCI)] if place == 7 else ()
+
+
 class World:
     """Everything there is.
 
@@ -96,8 +111,8 @@ class World:
 
     plain = False
     """Only what makes duplicates: no seeks, no lost disks, no changes of policies; both modes can be compared."""
-    focus: tuple[str, ...] = ()
-    """Actions that are done far more often than elsewhere: for planted bugs that only they show."""
+    focus: tuple[str, ...] | None = None
+    """Actions that are done far more often than elsewhere: for planted bugs that only they show; None: by the seed."""
     shape = ""
     """A kind of topology instead of a chance of each."""
     replicated_share = 0.9
@@ -110,6 +125,8 @@ class World:
     def __init__(self, seed: int, mode: str = "exact", trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
         self.mode, self.trace = mode, trace
+        if self.focus is None:
+            self.focus = () if self.plain else focus_of(seed)
         self.digest = 0
         self.happened: Counter[str] = Counter()
         """What really took place (an action may find nothing to do): tests see to it that worlds have some of everything."""
@@ -285,6 +302,7 @@ class World:
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
         if self.focus:
+            self.say(f"above all: {', '.join(self.focus)}")
             weights = [weight + 3 * (name in self.focus) for name, weight in zip(table, weights, strict=True)]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
         paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
