@@ -121,6 +121,30 @@ def test_topic_policies_follow(world: World) -> None:
     eventually(lambda: world["b"].rest("GET", "/admin/v2/persistent/acme2/t/one/maxConsumers") == 7)
 
 
+def test_permissions_follow_and_are_taken_back_everywhere(world: World) -> None:
+    make(world, "acme3/t")
+    of_namespace = f"{N}/acme3/t/permissions"
+    of_topic = "/admin/v2/persistent/acme3/t/one/permissions"
+    reserved = f"{of_namespace}/subscription"
+
+    def shown(name: str) -> list[Any]:
+        return [world[name].rest("GET", path) for path in (of_namespace, of_topic, reserved)]
+
+    world["a"].rest("POST", f"{of_namespace}/app", ["consume"])
+    world["b"].rest("POST", f"{of_topic}/app", ["produce"])
+    world["a"].rest("POST", f"{reserved}/billing", ["app"])
+    world["b"].rest("POST", f"{reserved}/billing%2Fnight", ["app", "ops"])
+    users = {"billing": ["app"], "billing/night": ["app", "ops"]}
+    for name in "abc":
+        eventually(lambda name=name: shown(name) == [{"app": ["consume"]}, {"app": ["consume", "produce"]}, users])
+    world["c"].rest("DELETE", f"{of_namespace}/billing/app")
+    world["c"].rest("POST", f"{reserved}/billing%2Fnight", ["ops"])
+    world["c"].rest("DELETE", f"{of_namespace}/app")
+    for name in "abc":
+        eventually(lambda name=name: shown(name) == [{}, {"app": ["produce"]}, {"billing/night": ["ops"]}])
+    eventually(lambda: agree(world))
+
+
 def test_what_is_no_event_is_refused_and_does_no_harm(world: World) -> None:
     import pulsar
 

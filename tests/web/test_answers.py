@@ -12,6 +12,9 @@ from magnetar.admin.reference import markdown, openapi
 from magnetar.admin.server import GROUPS, ROUTES
 from magnetar.broker.control import LinkTopicState
 from magnetar.core.ids import LATEST, Position
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import InFlight
 from tests.web.conftest import INFO, Tell, World
 from tests.web.fake_control import FakeTopic, entry, link_state
 
@@ -268,3 +271,47 @@ def test_the_reference_page_is_current() -> None:
 
 def test_no_two_routes_are_the_same() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_change_waits_for_somebody_elses_of_the_same_and_is_validated_against_it(
+    tell: Tell, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Synchronisation stores an event while an administrator changes the same namespace: no 409, and neither is lost."""
+    path, namespace = "/admin/v2/namespaces/public/default", NamespaceName("public", "default")
+
+    async def story(world: World) -> None:
+        other = world.resources.change_policies(namespace, max_consumers_per_topic=7)
+        world.resources.begin(other)
+        begin, refused = world.resources.begin, asyncio.Event()
+
+        def watched(change: Change) -> None:
+            try:
+                begin(change)
+            except InFlight:
+                refused.set()
+                raise
+
+        monkeypatch.setattr(world.resources, "begin", watched)
+        asked = asyncio.create_task(world.ask("POST", f"{path}/messageTTL", "60"))
+        await refused.wait()
+        assert not asked.done()
+        (world.resources.abort if fails else world.resources.apply)(other)
+        assert (await asked).status == 204
+        policies = (await world.ask("GET", path)).json
+        assert policies["message_ttl_in_seconds"] == 60
+        assert policies.get("max_consumers_per_topic") == (None if fails else 7)
+
+    tell(story)
+
+
+def test_a_change_that_never_ends_is_said_so(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.admin.call.BUSY_TIMEOUT_S", 0.01)
+
+    async def story(world: World) -> None:
+        world.resources.begin(world.resources.set_message_ttl(NamespaceName("public", "default"), 1))
+        answer = await world.ask("POST", "/admin/v2/namespaces/public/default/messageTTL", "60")
+        assert answer.status == 409
+        assert answer.reason == "namespaces/public/default is being changed by somebody else; try again"
+
+    tell(story)

@@ -13,7 +13,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, check_subscription
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import BadRequest
+from magnetar.metadata.errors import BadRequest, InFlight
 from magnetar.metadata.resources import Resources
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 CHANGE_TIMEOUT_S: Final = 30.0
 """A change waits for the disk alone; after half a minute the disk is stuck and the caller is told so."""
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long a change waits for somebody else's of the same thing: a transaction, or the making of a partitioned topic."""
 
 NUMBER_DIGITS_MAX: Final = 19
 """A ceiling: 2^63 has 19 digits; longer texts are not parsed at all."""
@@ -214,7 +217,7 @@ class Call:
             else:
                 future.set_result(value)
 
-        start(finish)
+        await self._unhindered(lambda: start(finish))
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_S):
                 return await future
@@ -222,6 +225,30 @@ class Call:
             raise LateError(
                 f"the storage did not answer within {CHANGE_TIMEOUT_S:g} s; what was asked may still happen"
             ) from None
+
+    async def _unhindered(self, start: Callable[[], None]) -> None:
+        """Start something as soon as nobody else, such as synchronisation, is changing what it touches.
+
+        Raises:
+            InFlight: somebody still is after `BUSY_TIMEOUT_S`.
+        """
+        until = asyncio.get_running_loop().time() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                return start()
+            except InFlight:
+                if not await self._one_ended(until):
+                    raise
+
+    async def _one_ended(self, until: float) -> bool:
+        """Wait for the end of any change in flight; False when it did not come until then."""
+        ended = asyncio.Event()
+        self.resources.when_one_ended(ended.set)
+        try:
+            async with asyncio.timeout_at(until):
+                return await ended.wait()
+        except TimeoutError:
+            return False
 
     async def each(self, topics: Sequence[TopicName], start: Callable[[str, Done], None]) -> None:
         """Do the same to several topics and wait for all; the first error, if any, is raised when all have ended."""
@@ -240,8 +267,7 @@ class Call:
             Refused: as `make` refuses. MagnetarError: the store does.
         """
         async with self.services.changing:
-            change = make()
-            await self.done(lambda done: self.control.apply(change, done))
+            await self.done(lambda done: self.control.apply(make(), done))
 
 
 def position_of(text: str) -> Position:

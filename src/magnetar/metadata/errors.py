@@ -50,6 +50,10 @@ class Conflict(Refused):
     status = 409
 
 
+class InFlight(Conflict):
+    """It is just being changed by somebody else (409): by another request, or by synchronisation; soon over."""
+
+
 class PreconditionFailed(Refused):
     """A name is not valid, or something must be done first (412)."""
 

@@ -1,6 +1,6 @@
 """The state behind `Resources`: what is stored, what is on its way to the store, and the order between them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self, TypeVar
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import Conflict
+from magnetar.metadata.errors import InFlight
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
 from magnetar.metadata.partitions import Partitions
 from magnetar.metadata.permissions import PERMISSION_PREFIX, PermissionTable
@@ -45,6 +45,7 @@ class Tables:
         self.permissions = PermissionTable()
         self._documents: dict[str, bytes] = {}
         self._in_flight: list[Change] = []
+        self._waiting: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------------------------------------ load and apply
 
@@ -64,25 +65,35 @@ class Tables:
         """Announce a change that is now being stored; `apply` or `abort` must follow.
 
         Raises:
-            Conflict: it touches something that another change in flight touches.
+            InFlight: it touches something that another change in flight touches; see `when_one_ended`.
         """
         for other in self._in_flight:
             clash = (change.keys & (other.keys | other.depends)) | (change.depends & other.keys)
             if clash:
-                raise Conflict(f"{min(clash)} is being changed by another request; try again")
+                raise InFlight(f"{_shown(clash)} is being changed by somebody else; try again")
         self._in_flight.append(change)
+
+    def when_one_ended(self, then: Callable[[], None]) -> None:
+        """Call back once, as soon as any change in flight has ended: what was refused because of one may be tried again."""
+        self._waiting.append(then)
 
     def abort(self, change: Change) -> None:
         """The store refused a change: it never was."""
+        self._ended(change)
+
+    def _ended(self, change: Change) -> None:
         self._in_flight = [other for other in self._in_flight if other is not change]
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
 
     def apply(self, change: Change) -> None:
         """A change is durable: from now on it is the state. `begin` may have been left out at start only."""
-        self.abort(change)
         for key in change.deletes:
             self._delete(key)
         for key, value in change.puts.items():
             self._put(key, value)
+        self._ended(change)
 
     def document(self, key: str) -> bytes | None:
         """A value as it is stored: a cluster, tenant, namespace, partitioned topic, topic policies or permissions."""
@@ -125,6 +136,11 @@ class Tables:
     def has_stored_namespace(self, namespace: NamespaceName) -> bool:
         """Whether a namespace is stored."""
         return namespace in self._namespaces
+
+
+def _shown(keys: frozenset[str]) -> str:
+    """The document that two changes have in common, rather than what is kept beside it."""
+    return min(keys, key=lambda key: (not key.startswith(DOCUMENT_PREFIXES), key))
 
 
 def _decode(key: str, value: bytes, kind: type[_T]) -> _T:
