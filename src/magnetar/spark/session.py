@@ -233,6 +233,8 @@ def _environment(master: str, log: Path, python: str) -> dict[str, str]:
     }
     if master.startswith(("local", "spark://127.", "spark://localhost")):  # everything is on this machine
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+        # Elsewhere this package may come to a worker only after it was forked (spark.submit.pyFiles).
+        settings["spark.python.daemon.module"] = "magnetar.spark.daemon"
     if not master.startswith("local["):
         settings["spark.executorEnv.PYTHONPATH"] = python_path
         settings["spark.executorEnv.PYTHONWARNINGS"] = "ignore::FutureWarning"

@@ -20,7 +20,7 @@ def settle() -> None:
         return
     _settled = True
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is None or main.name not in ("pyspark.daemon", "pyspark.worker"):
+    if main is None or main.name not in ("magnetar.spark.daemon", "pyspark.daemon", "pyspark.worker"):
         return
     gc.collect()
     gc.freeze()
