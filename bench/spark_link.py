@@ -24,7 +24,8 @@ from tests.spark.fakes import TOKEN, Cursor, FakeCluster, Topic, entry_bytes, wi
 
 from magnetar.core.ids import Position
 from magnetar.spark import session
-from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.conductor import Conductor
+from magnetar.spark.desk import Pipeline
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.replicate import Queries
 from magnetar.spark.states import ALL, Link

@@ -9,7 +9,8 @@ import pytest
 
 from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import session
-from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.conductor import Conductor
+from magnetar.spark.desk import Pipeline
 from magnetar.spark.replicate import Queries, prepare_checkpoint
 from magnetar.spark.states import ALL, Link
 from tests.spark.fakes import TOKEN, FakeCluster

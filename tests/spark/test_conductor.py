@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import conductor as module
+from magnetar.spark import poller as module
 from magnetar.spark import messages as m
 from magnetar.spark import rpc
-from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.conductor import Conductor
+from magnetar.spark.desk import Pipeline
 from magnetar.spark.reading import read_task
 from magnetar.spark.states import ALL, Link
 from magnetar.spark.writing import write_task

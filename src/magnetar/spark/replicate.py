@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.spark import offsets, session
-from magnetar.spark.conductor import Conductor, Pipeline
+from magnetar.spark.conductor import Conductor
+from magnetar.spark.desk import Pipeline
 from magnetar.spark.linktoken import LOOK_MS, LinkToken, read_token
 from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL

@@ -1,0 +1,84 @@
+"""Talks to a destination cluster outside batches: handshakes, the idle comparison, probes of a broken cluster."""
+
+import time
+
+from magnetar.spark import link as wire
+from magnetar.spark.desk import TICK_MS, Desk
+from magnetar.spark.states import Handshake
+from magnetar.wire import pulsar_pb2 as pb
+
+
+class Greeter:
+    """The greeter of one destination cluster.
+
+    Args:
+        desk: of the pipeline.
+        target: the cluster's name.
+    """
+
+    def __init__(self, desk: Desk, target: str) -> None:
+        self._desk = desk
+        self._target = target
+        self._limits = desk.pipeline.limits
+
+    def run(self) -> None:
+        """Until the pipeline stops."""
+        target = self._target
+        channel: wire.Channel | None = None
+        request = 0
+        while not self._desk.stopping:
+            if not self._desk.may_try(target):
+                self._desk.sleep(TICK_MS)
+                continue
+            with self._desk.changed:
+                broken = not self._desk.book.breakers[target].closed
+                asked = self._desk.book.handshakes(target, self._desk.clock_ms())
+                if broken and not asked:
+                    asked = self._desk.book.probes(target)
+                if not asked and not broken:
+                    self._desk.changed.wait(TICK_MS / 1000)
+                    continue
+            try:
+                channel = self._desk.connection(target, channel)
+                if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
+                    self._reach(channel)
+                for handshake in asked:
+                    request += 1
+                    command = self._watermarks(request, handshake)
+                    patience = self._limits.progress_ms if broken else self._limits.answer_ms
+                    answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
+                    self._handshaken(handshake, answer)
+                    broken = False
+                channel.fresh = False
+                self._desk.worked(target)
+            except wire.LinkDown as down:
+                # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
+                stale = channel is not None and not channel.fresh and not broken
+                if channel is not None:
+                    channel.close()
+                channel = None
+                if not stale:
+                    self._desk.failed(target, str(down))
+
+    def _reach(self, channel: wire.Channel) -> None:
+        """Wait for CONNECTED."""
+        until = time.monotonic() + self._limits.progress_ms / 1000
+        while channel.hello is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise wire.LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
+            for _, readable, writable in wire.wait([channel], left):
+                channel.pump(readable, writable)
+
+    @staticmethod
+    def _watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
+        asked = command.geo_watermarks
+        asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
+        asked.counter = handshake.counter
+        asked.topics.extend(handshake.topics)
+        return command
+
+    def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
+        with self._desk.changing() as book:
+            book.handshake_answered(handshake, answer, self._desk.clock_ms())
