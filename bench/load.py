@@ -102,9 +102,20 @@ class Bench:
             raise RuntimeError(problem.decode())
         return dict(json.loads(out)["latency_ms"])
 
-    async def beside(self, name: str, work: Callable[[asyncio.Event], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Run a load until the probe beside it is done and the load itself says so; what both saw."""
-        calm = await self.probe()
+    async def beside(
+        self,
+        name: str,
+        work: Callable[[asyncio.Event], Awaitable[dict[str, Any]]],
+        calm: dict[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Run a load until the probe beside it is done and the load itself says so; what both saw.
+
+        Args:
+            name: of the load.
+            work: the load.
+            calm: what the probe saw without it, if there is no time to probe now.
+        """
+        calm = calm or await self.probe()
         stop = asyncio.Event()
         self._peak = 0
 
@@ -311,19 +322,29 @@ async def visitors(bench: Bench) -> None:
 
 async def delayed(bench: Bench) -> None:
     """A million delayed messages: their memory, a SIGKILL, and that they come."""
-    bench.fresh("delayed")
+    await hold_back(bench, "delayed messages", lambda number, total: number)  # as equal delays come due
+
+
+async def scattered(bench: Bench) -> None:
+    """The same when messages that lie side by side come due far apart, so that each is fetched from elsewhere in the log."""
+    await hold_back(bench, "scattered delayed messages", lambda number, total: number * 618_033_989 % total)
+
+
+async def hold_back(bench: Bench, what: str, place: Callable[[int, int], int]) -> None:
+    """Delayed messages that come due at 100,000 per second; `place` of a message is its place in the order of times."""
+    bench.fresh(what.replace(" ", "-"))
     total = 1_000_000 // bench.scale
     client = await Crowd.connect(bench.port)
     await client.produce("delayed", 1)
     await client.consume("delayed", "s", 1)
-    due_ms = int(time.time() * 1000) + 400_000 // bench.scale + 20_000
+    due_ms = int(time.time() * 1000) + 200_000 // bench.scale + 20_000
     before = bench.memory_mb()
     started = time.perf_counter()
     window = asyncio.Semaphore(2_000)
     client.on_receipt = window.release
     for number in range(total):
         await window.acquire()
-        client.send(1, number, b"x" * 20, due_ms + number * 10_000 // total)  # as equal delays come due
+        client.send(1, number, b"x" * 20, due_ms + place(number, total) // 100)
     await until(lambda: client.confirmed >= total)
     path = "/admin/v2/persistent/public/default/delayed/stats"
 
@@ -331,18 +352,20 @@ async def delayed(bench: Bench) -> None:
         return int(bench.broker.rest("GET", path)["subscriptions"]["s"]["msgDelayed"])
 
     await until(lambda: waiting() >= total, 0.2)
-    bench.figure(f"{total:,} delayed messages published and held back", time.perf_counter() - started, "s")
+    bench.figure(f"{total:,} {what} published and held back", time.perf_counter() - started, "s")
     bench.figure(
-        "memory of a delayed message, log's index and cache included", (bench.memory_mb() - before) * 1e6 / total, "B"
+        f"memory of one of {total:,} {what}, log's index and cache included",
+        (bench.memory_mb() - before) * 1e6 / total,
+        "B",
     )
     client.close()
     bench.broker.kill()
     started = time.perf_counter()
     bench.broker.start()
     ready = time.perf_counter() - started
-    early: list[float] = []
     client = await Crowd.connect(bench.port)
     client.on_message = lambda _consumer, _message: early.append(time.time() * 1000) if not early else None
+    early: list[float] = []
 
     async def read_again(stop: asyncio.Event) -> dict[str, Any]:
         await asyncio.sleep(1.0)  # the probe's process starts
@@ -351,14 +374,19 @@ async def delayed(bench: Bench) -> None:
         await until(lambda: waiting() >= total or bool(client.received), 0.1)
         return {"seconds": time.perf_counter() - again}
 
-    detail = await bench.beside("a subscription finds its delayed messages again", read_again)
-    bench.figure(f"after SIGKILL: ready with {total:,} delayed messages", ready, "s")
-    bench.figure("after SIGKILL: all delayed messages known again", detail["seconds"], "s")
+    detail = await bench.beside(f"a subscription finds its {what} again", read_again)
+    bench.figure(f"after SIGKILL: ready with {total:,} {what}", ready, "s")
+    bench.figure(f"after SIGKILL: all {what} known again", detail["seconds"], "s")
     await until(lambda: bool(client.received))
     assert early[0] >= due_ms, "a delayed message came before its time"
     started = time.perf_counter()
-    await until(lambda: client.received[1] >= total, within_s=900)
-    bench.figure("due messages delivered", total / max(0.1, time.perf_counter() - started), "messages/s")
+
+    async def delivered(stop: asyncio.Event) -> dict[str, Any]:
+        await until(lambda: client.received[1] >= total, within_s=900)
+        return {"seconds": time.perf_counter() - started}
+
+    detail = await bench.beside(f"due {what} delivered", delivered, calm=detail["calm_ms"])
+    bench.figure(f"due {what} delivered", total / max(0.1, detail["seconds"]), "messages/s")
     client.close()
 
 
@@ -377,7 +405,7 @@ async def recovery(bench: Bench) -> None:
 
 
 LOADS: dict[str, Callable[[Bench], Awaitable[None]]] = {
-    each.__name__: each for each in (crowd, backlog, large, slow, visitors, delayed, recovery)
+    each.__name__: each for each in (crowd, backlog, large, slow, visitors, delayed, scattered, recovery)
 }
 
 
@@ -391,22 +419,24 @@ def kept(new: list[Figure]) -> list[Figure]:
 def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of everything; figures are not kept")
+    parser.add_argument("--quick", action="store_true", help="as --scale 20")
+    parser.add_argument("--scale", type=int, default=1, help="divides every number; figures are kept at 1 only")
     parser.add_argument(
         "--only", nargs="*", choices=sorted(LOADS), help="some of the loads; figures of the others stay"
     )
     options = parser.parse_args()
+    scale = 20 if options.quick else options.scale
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8_192)), hard))
     brokers.START_S = 300  # how long it takes is measured here, not judged
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), 20 if options.quick else 1)
+        bench = Bench(Path(name), scale)
         try:
             for each in options.only or LOADS:
                 asyncio.run(LOADS[each](bench))
         finally:
             bench.close()
-    if not options.quick:
+    if scale == 1:
         store("load", kept(bench.figures) + bench.figures, sys.argv)
 
 

@@ -98,3 +98,33 @@ def test_a_seek_brings_the_delayed_ones_back_at_once_if_their_time_is_over(
     broker.rest("POST", f"/admin/v2/{topic.replace('://', '/')}/subscription/s/skip_all")
     eventually(lambda: subscription(broker, topic)["msgDelayed"] == 0)
     assert subscription(broker, topic)["msgBacklog"] == 0
+
+
+@pytest.mark.parametrize("kind", SHARED_TYPES, ids=["shared", "key-shared"])
+def test_due_messages_come_from_all_over_a_log_that_is_on_disk_alone(
+    own_broker: BrokerProcess, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    client = connect(own_broker)
+    client.subscribe(topic, "s", consumer_type=kind).close()
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    total, due_ms = 3_000, now_ms() + 6_000
+    late = {number: due_ms + number * 1_009 % total for number in range(total)}  # neighbours come due far apart
+    for number, at_ms in late.items():
+        producer.send_async(
+            b"%d" % number, lambda _result, _id: None, deliver_at=at_ms, partition_key=f"k{number % 100}"
+        )
+    producer.flush()
+    own_broker.kill()  # what is in memory is gone
+    own_broker.start()
+    consumer = client.subscribe(topic, "s", consumer_type=kind, receiver_queue_size=200)
+    got: dict[int, int] = {}
+    while len(got) < total:
+        message = consumer.receive(WAIT_MS)
+        assert message.redelivery_count() == 0
+        number = int(message.data())
+        assert number not in got, "once is enough"
+        got[number] = now_ms()
+        consumer.acknowledge(message)
+    assert all(came >= late[number] for number, came in got.items()), "one came before its time"
+    eventually(lambda: subscription(own_broker, topic)["msgBacklog"] == 0)
+    client.close()

@@ -14,12 +14,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.dispatch import multiple
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.storage.cursor import bits_of
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import Limits, Received, World, entry
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_due_at_a_time() -> Iterator[None]:
+    """So that some stay behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiple, "DUE_WAITING_MAX", 4)
+        yield
+
 
 KEYS = ["red", "green", "blue", "cyan", "plum"]
 NUMBER = st.integers(0, 1_000)
@@ -48,6 +58,7 @@ class Dispatch(RuleBasedStateMachine):
         unacked=st.sampled_from([6, 1_000]),
         look_ahead=st.sampled_from([4, 1_000]),
         bytes_max=st.sampled_from([200, 1 << 20]),
+        again=st.sampled_from([1, 2, 500]),
         out_of_order=st.sampled_from([False, False, False, True]),
     )
     def start(
@@ -59,6 +70,7 @@ class Dispatch(RuleBasedStateMachine):
         unacked: int,
         look_ahead: int,
         bytes_max: int,
+        again: int,
         out_of_order: bool,
     ) -> None:
         self.sub_type = self.sub_types[kind % len(self.sub_types)]
@@ -72,6 +84,7 @@ class Dispatch(RuleBasedStateMachine):
             dispatch_bytes_max=bytes_max,
             read_bytes_max=bytes_max,
             read_entries_max=5,
+            again_entries_max=again,
             delayed_entries_max=6,
         )
         self.world.on_message = self.sent
@@ -446,6 +459,7 @@ def walk(machine: Dispatch, seed: int) -> None:
         unacked=chance.choice([6, 1_000]),
         look_ahead=chance.choice([4, 1_000]),
         bytes_max=chance.choice([200, 1 << 20]),
+        again=chance.choice([1, 2, 500]),
         out_of_order=chance.random() < 0.1,
     )
     some = lambda most: [number() for _ in range(chance.randint(1, most))]  # noqa: E731

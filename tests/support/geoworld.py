@@ -255,8 +255,11 @@ class Node:
         log = self.broker.log_of(effect.topic)
         entries = []
         if log is not None:
-            entries = log.cached(effect.start, effect.entries_max, effect.bytes_max)
-            if not entries:
+            if effect.only:
+                entries = self.log.read(log.locations_of(effect.only, effect.bytes_max))
+            else:
+                entries = log.cached(effect.start, effect.entries_max, effect.bytes_max)
+            if not entries and not effect.only:
                 spans = log.locations(effect.start, effect.entries_max, effect.bytes_max)
                 entries = self.log.read(spans) if spans else []
         self.run(effect.then, entries, "")

@@ -92,6 +92,7 @@ class World:
     Attributes:
         auto_read: answer reads as soon as they are asked; else `answer_reads` does.
         disk_error: what reads are answered with, if not empty.
+        damaged: entries that cannot be read; a read ends in front of one, and fails if it is the first.
         writable: connections to which nothing is wrong; a Send to another one fails the test.
     """
 
@@ -107,6 +108,7 @@ class World:
         self.log = new_log(self.cache_bytes, self.ledger_entries_max)
         self.outbox = Outbox(now_ms=0)
         self.disk: list[StoredEntry] = []
+        self.damaged: set[Position] = set()
         self.received: dict[int, list[Received]] = {}
         self.commands: list[tuple[int, pb.BaseCommand]] = []
         self.sends: list[Send] = []
@@ -295,6 +297,11 @@ class World:
         size = 0
         for each in self.disk:
             if each.position >= read.start and self.log.valid(each.position):
+                if read.only and each.position not in read.only:
+                    continue
+                if each.position in self.damaged:
+                    read.then(found, "" if found else f"{each.position} is damaged")
+                    return
                 if len(found) >= read.entries_max or (found and size + len(each.data) > read.bytes_max):
                     break
                 found.append(each)

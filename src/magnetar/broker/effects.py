@@ -59,6 +59,10 @@ class Read(NamedTuple):
     """Read entries from the log, from `start` on (inclusive), in order, at least one if there is one.
 
     Answered by calling `then(entries, error)` on the machine's own thread; `error` is one line or "".
+
+    Attributes:
+        only: when not empty, these entries alone (ascending, `start` is the first): what lies near together is brought
+            by one access to the disk, whatever lies between. Those that are gone are left out.
     """
 
     topic: str
@@ -66,6 +70,7 @@ class Read(NamedTuple):
     entries_max: int
     bytes_max: int
     then: Callable[[list[StoredEntry], str], None]
+    only: Sequence[Position] = ()
 
 
 class Store(NamedTuple):

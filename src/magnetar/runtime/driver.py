@@ -208,11 +208,14 @@ class Driver:
         if log is None:
             self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
             return
-        cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
-        if cached:
-            self._pending.append((effect.then, (cached, "")))
-            return
-        locations = log.locations(effect.start, effect.entries_max, effect.bytes_max)
+        if effect.only:
+            locations = log.locations_of(effect.only, effect.bytes_max)
+        else:
+            cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
+            if cached:
+                self._pending.append((effect.then, (cached, "")))
+                return
+            locations = log.locations(effect.start, effect.entries_max, effect.bytes_max)
         if not locations:
             self._pending.append((effect.then, ([], "")))
             return

@@ -12,6 +12,7 @@ from links keep their origin's; their source position moves the watermark of tha
 confirmed ("persisted").
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -374,6 +375,28 @@ class TopicLog(Ledgers):
                     Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry], ledger.ledger, entry)
                 )
             position = self.next_after(Position(ledger.ledger, ledger.entries - 1))
+        return spans
+
+    def locations_of(self, positions: Iterable[Position], bytes_max: int) -> list[Span]:
+        """Where these entries lie, in order, for the reader; those that are gone are left out.
+
+        Args:
+            positions: any.
+            bytes_max: of all of them; one is given even if it is larger.
+        """
+        spans: list[Span] = []
+        size = 0
+        for position in positions:
+            if not self.valid(position):
+                continue
+            ledger, entry = self._ledgers[position[0]], position[1]
+            size += ledger.sizes[entry]
+            if spans and size > bytes_max:
+                break
+            location = ledger.locations[entry]
+            spans.append(
+                Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry], ledger.ledger, entry)
+            )
         return spans
 
     # ----------------------------------------------------------------------------------------------------------- links

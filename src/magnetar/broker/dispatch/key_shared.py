@@ -14,7 +14,8 @@ Pulsar calls draining hashes (PIP-379). Entries without a key have no order; eac
 
 import sys
 from bisect import bisect_right, insort
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
 from typing import Any
 
 from magnetar.broker.consumer import Consumer, SubType
@@ -31,6 +32,10 @@ KEYED = int(EntryFlags.KEYED)
 ROUND_ENTRIES_MAX = 100
 """New entries looked at in one go: they go to several consumers, so more than one consumer's turn."""
 
+MISSES_MAX = 100
+"""Waiting entries of one consumer that one call finds unread before it leaves the rest to the call that follows the read:
+there may be thousands, and each look costs microseconds."""
+
 
 class KeyShared(MultipleConsumers):
     """The policy of Key_Shared subscriptions.
@@ -38,6 +43,9 @@ class KeyShared(MultipleConsumers):
     Attributes:
         waiting: slot -> its entries that have to be sent (again), in order; no empty ones.
         holders: slot -> the consumer that has pending entries of it, and how many. Not kept when order is not needed.
+
+    Per consumer `_ready` knows the first waiting entry of each slot that can be sent to it, and `_heads` has them as a heap;
+    what is there and in `_ready` no more is left over from before and means nothing.
     """
 
     sub_type = SubType.KEY_SHARED
@@ -50,7 +58,8 @@ class KeyShared(MultipleConsumers):
         self._ring: Ring | StickyRanges = Ring()
         self._slots: dict[Position, int] = {}
         self._waiting_count = 0
-        self._ready: dict[Consumer, set[int]] = {}
+        self._ready: dict[Consumer, dict[int, Position]] = {}
+        self._heads: dict[Consumer, list[tuple[Position, int]]] = {}
         self._freed = False
 
     # ---------------------------------------------------------------------------------------------------- consumers
@@ -87,9 +96,13 @@ class KeyShared(MultipleConsumers):
         """Slots have other owners now."""
         if isinstance(self._ring, Ring):
             self._ring.rebuild(self.consumers)
-        self._ready = {consumer: set() for consumer in self.consumers}
+        self._none_ready()
         for slot in self.waiting:
             self._make_ready(slot)
+
+    def _none_ready(self) -> None:
+        self._ready = {consumer: {} for consumer in self.consumers}
+        self._heads = {consumer: [] for consumer in self.consumers}
 
     # ------------------------------------------------------------------------------------------------------- waiting
 
@@ -121,7 +134,18 @@ class KeyShared(MultipleConsumers):
         """A slot with waiting entries can be sent to its owner, if nobody else still works on it."""
         owner = self._ring.owner(slot)
         if owner is not None and self._free_for(slot, owner):
-            self._ready[owner].add(slot)
+            self._set_head(owner, slot)
+
+    def _set_head(self, owner: Consumer, slot: int) -> None:
+        """A slot that can be sent has this first entry now."""
+        ready, head = self._ready[owner], self.waiting[slot][0]
+        if ready.get(slot) == head:
+            return
+        ready[slot] = head
+        heads = self._heads[owner]
+        heappush(heads, (head, slot))
+        if len(heads) > 2 * len(ready) + 64:
+            heads[:] = sorted((each, number) for number, each in ready.items())
 
     def _free_for(self, slot: int, owner: Consumer) -> bool:
         holder = self.holders.get(slot)
@@ -136,11 +160,13 @@ class KeyShared(MultipleConsumers):
         queue = self.waiting[slot]
         del queue[place]
         self._waiting_count -= 1
+        owner = self._ring.owner(slot)
         if not queue:
             del self.waiting[slot]
-            owner = self._ring.owner(slot)
             if owner is not None:
-                self._ready[owner].discard(slot)
+                self._ready[owner].pop(slot, None)
+        elif owner is not None and slot in self._ready[owner]:
+            self._set_head(owner, slot)
 
     def not_pending(self, position: Position) -> None:
         """Its slot may be free for its owner now."""
@@ -167,9 +193,9 @@ class KeyShared(MultipleConsumers):
                 self._unwait(slot, 0)
                 self.refetch.drop(position)
 
-    def due_room(self) -> int:
+    def due_waiting_max(self) -> int:
         """As much as may wait altogether: what waits for a slow consumer must not hold up the others' entries."""
-        return self.around.limits.look_ahead_entries_max - self._waiting_count
+        return self.around.limits.look_ahead_entries_max
 
     def came_due(self, position: Position, tag: int) -> None:
         """A delayed entry has to be sent; its slot was kept with it."""
@@ -180,7 +206,7 @@ class KeyShared(MultipleConsumers):
         self.waiting.clear()
         self.holders.clear()
         self._slots.clear()
-        self._ready = {consumer: set() for consumer in self.consumers}
+        self._none_ready()
         self._waiting_count = 0
 
     def _check_blocked(self) -> bool:
@@ -211,23 +237,49 @@ class KeyShared(MultipleConsumers):
 
     def _send_waiting(self, consumer: Consumer, budget: int) -> int:
         """Send waiting entries of a consumer's slots, lowest position first; their bytes."""
-        heads = [(self.waiting[slot][0], slot) for slot in self._ready[consumer]]
-        heapify(heads)
-        size = 0
-        while heads and consumer.can_receive and not self.blocked and size < budget and not self.throttled():
+        heads, ready = self._heads[consumer], self._ready[consumer]
+        missing: list[tuple[Position, int]] = []
+        size = misses = 0
+        while heads and consumer.can_receive and not self.blocked and size < budget and misses < MISSES_MAX:
             position, slot = heads[0]
-            entry = self.refetch.get(position, self.around.limits.read_entries_max)
+            if ready.get(slot) != position:
+                heappop(heads)
+                continue
+            if self.throttled():
+                break
+            entry = self.refetch.get(position, self._upcoming())
+            head = heappop(heads)
             if entry is None:
-                heappop(heads)  # it is being read; other slots go on
+                missing.append(head)  # it is being read; other slots go on
+                misses += position not in self.refetch.damaged
                 continue
             self.refetch.drop(position)
             self._unwait(slot, 0)
             size += self._give_one(consumer, entry, slot)
-            if slot in self.waiting:
-                heapreplace(heads, (self.waiting[slot][0], slot))
-            else:
-                heappop(heads)
+        for each in missing:
+            heappush(heads, each)
         return size
+
+    def _upcoming(self) -> Iterator[Position]:
+        """Waiting entries that can be sent now, lowest position first, whoever gets them."""
+        return merge(*(self._in_order(consumer) for consumer in self.consumers if consumer.can_receive))
+
+    def _in_order(self, consumer: Consumer) -> Iterator[Position]:
+        """Those of one consumer. The heap is walked, not emptied: what comes out costs little, what is left nothing."""
+        heads, ready = self._heads[consumer], self._ready[consumer]
+        front = [(*heads[0], 0, 0)] if heads else []  # position, slot, its place in the slot's queue, in the heap or -1
+        while front:
+            position, slot, at, place = heappop(front)
+            if place >= 0:
+                for below in (2 * place + 1, 2 * place + 2):
+                    if below < len(heads):
+                        heappush(front, (*heads[below], 0, below))
+                if ready.get(slot) != position:
+                    continue
+            yield position
+            queue = self.waiting[slot]
+            if at + 1 < len(queue):
+                heappush(front, (queue[at + 1], slot, at + 1, -1))
 
     def _share_out(self, entries: list[StoredEntry]) -> int:
         """Send new entries to the owners of their slots, or let them wait; the bytes sent."""
@@ -293,7 +345,10 @@ class KeyShared(MultipleConsumers):
                 assert not cursor.is_acked(position), f"{position} waits and is acknowledged"
             owner = self._ring.owner(slot)
             ready = owner is not None and self._free_for(slot, owner)
-            assert owner is None or (slot in self._ready[owner]) == ready, f"slot {slot} is forgotten"
+            head = queue[0] if ready else None
+            assert owner is None or self._ready[owner].get(slot) == head, f"slot {slot} is forgotten"
+        for consumer, heads in self._heads.items():
+            assert {(head, slot) for slot, head in self._ready[consumer].items()} <= set(heads), "a head is forgotten"
         if not self._policy.out_of_order:
             pending: dict[int, list[Consumer]] = {}
             for consumer in self.consumers:

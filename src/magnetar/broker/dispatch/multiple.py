@@ -175,13 +175,22 @@ class MultipleConsumers(Dispatcher):
             self.dispatch_again()
 
     def due_room(self) -> int:
-        """How many entries whose time has come may be among those to be sent, beside those that are."""
-        return DUE_WAITING_MAX - self.waiting_count()
+        """How many entries whose time has come may be among those to be sent, beside those that are.
+
+        None before half of them went: they are read by many at a time, and few more would be a read of their own.
+        """
+        most = self.due_waiting_max()
+        room = min(most - self.waiting_count(), DUE_WAITING_MAX)
+        return room if room * 2 >= min(most, DUE_WAITING_MAX) else 0
+
+    def due_waiting_max(self) -> int:
+        """Entries to be sent again above which no due ones are added."""
+        return DUE_WAITING_MAX
 
     def _admit_due(self) -> bool:
         """Take as many of the delayed entries whose time has come as there is room for; whether more are due."""
         up_to_ms = self.around.outbox.now_ms if self.around.delays else EVER_MS
-        room = min(self.due_room(), DUE_WAITING_MAX)
+        room = self.due_room()
         if room > 0 and self.delayed.is_due(up_to_ms):
             due = []
             for position, tag in self.delayed.take(up_to_ms, room):

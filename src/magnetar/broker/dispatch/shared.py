@@ -3,6 +3,8 @@
 What has to be sent again goes before what is new. There is no order between consumers.
 """
 
+from itertools import islice
+
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import KeySharedPolicy
 from magnetar.broker.dispatch.multiple import MultipleConsumers
@@ -70,7 +72,7 @@ class Shared(MultipleConsumers):
             room = self.room(consumer)
             entries = self._old(room) if self.again else []
             # An entry that cannot be read does not stop the others.
-            if not entries and (not self.again or self.refetch.failed):
+            if not entries and (self.refetch.failed or len(self.again) <= len(self.refetch.damaged)):
                 entries = self.take_new(min(room, ROUND_ENTRIES_MAX), room, budget)
             if not entries:
                 return
@@ -80,18 +82,17 @@ class Shared(MultipleConsumers):
         """The first entries of those to be sent again, as far as they are at hand."""
         entries: list[StoredEntry] = []
         messages = 0
-        while messages < messages_max and len(entries) < ROUND_ENTRIES_MAX:
-            run = self.again.first_run(ROUND_ENTRIES_MAX)
-            if run is None:
-                break
-            position, length = run
-            entry = self.refetch.get(position, length)
+        damaged = self.refetch.damaged
+        wanted = (each for each in self.again if each not in damaged) if damaged else iter(self.again)
+        for position in islice(wanted, ROUND_ENTRIES_MAX):
+            entry = self.refetch.get(position, self.again) if messages < messages_max else None
             if entry is None:
                 break
             entries.append(entry)
             messages += entry.count
-            self.again.discard(*position)
-            self.refetch.drop(position)
+        for entry in entries:
+            self.again.discard(entry.ledger, entry.entry)
+            self.refetch.drop(entry.position)
         return entries
 
     def validate(self) -> None:

@@ -19,6 +19,9 @@ class DispatchLog(CursorLog, Protocol):
     def seek_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later."""
 
+    def size_at(self, position: Position) -> int:
+        """Bytes of an entry that is there."""
+
     def bytes_between(self, after: Position, up_to: Position) -> int:
         """Bytes of the entries with after < p <= up_to."""
 
@@ -44,6 +47,10 @@ class Limits:
         look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others go
             on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
         look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
+        again_entries_max: of one read of entries that are wanted again (redelivered, or delayed and due), wherever they
+            lie: 500 of them that lie far apart take two reader threads some 5 ms.
+        again_reads_max: such reads that are under way at a time for one subscription: one for each reader thread.
+            Together with `read_bytes_max` a bound of memory.
         failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
             acknowledgements before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
     """
@@ -57,6 +64,8 @@ class Limits:
     redeliveries_max: int = 100_000
     look_ahead_entries_max: int = 20_000
     look_ahead_bytes_max: int = 8 * 1024 * 1024
+    again_entries_max: int = 500
+    again_reads_max: int = 2
     failover_delay_ms: int = 1_000
 
 
