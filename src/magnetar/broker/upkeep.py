@@ -8,7 +8,7 @@ inactive    topics that nobody uses are deleted where a policy asks for it
 retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
@@ -26,6 +26,13 @@ _CODES = {
     "producer_request_hold": ErrorCode.BACKLOG_QUOTA_HOLD,
     "producer_exception": ErrorCode.BACKLOG_QUOTA_EXCEPTION,
 }
+
+
+STEP_MS: Final = 100
+"""Between two parts of a round."""
+
+STEP_TOPICS_MIN: Final = 50
+"""Topics of one part; few enough that it takes some 2 ms."""
 
 
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
@@ -47,27 +54,45 @@ class Upkeep:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._trimming: set[str] = set()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        broker = self._broker
+        self._left: list[Topic] = []
+        self._at_a_time = 0
+        self._next_ms = 0
         broker.timer(broker.outbox.now_ms + broker.config.retention_interval_ms, self._round)
 
     def _round(self, now_ms: int) -> None:
-        for topic in list(self._broker.topics.values()):
-            self.inactive(topic, now_ms)
-            update_rates(topic, now_ms)
-            if topic.log.last == NONE or topic.deleting:
-                continue
-            self.enforce(topic, now_ms)
-            self._broker.deduplications.tick(topic, now_ms)
-            self._broker.idempotencies.tick(topic, now_ms)
-            self._broker.compactions.tick(topic)
-            self.trim(topic)
-        for unkept in self._broker.nonpersistent.topics.values():
+        """Begin anew. Thousands of topics are spread over the interval: all in one event would hold up everybody."""
+        interval_ms = self._broker.config.retention_interval_ms
+        self._left = list(self._broker.topics.values())
+        self._at_a_time = max(STEP_TOPICS_MIN, -(-len(self._left) * STEP_MS // interval_ms))
+        self._next_ms = now_ms + interval_ms
+        self._step(now_ms)
+
+    def _step(self, now_ms: int) -> None:
+        """Some more topics of this round."""
+        broker = self._broker
+        for topic in self._left[: self._at_a_time]:
+            if broker.topics.get(topic.text) is topic:
+                self._look_after(topic, now_ms)
+        del self._left[: self._at_a_time]
+        if self._left:
+            broker.timer(now_ms + STEP_MS, self._step)
+            return
+        for unkept in broker.nonpersistent.topics.values():
             update_rates(unkept, now_ms)
-        self._broker.links.tick(now_ms)
-        self._schedule()
+        broker.links.tick(now_ms)
+        broker.timer(max(self._next_ms, now_ms + 1), self._round)
+
+    def _look_after(self, topic: Topic, now_ms: int) -> None:
+        broker = self._broker
+        self.inactive(topic, now_ms)
+        update_rates(topic, now_ms)
+        if topic.log.last == NONE or topic.deleting:
+            return
+        self.enforce(topic, now_ms)
+        broker.deduplications.tick(topic, now_ms)
+        broker.idempotencies.tick(topic, now_ms)
+        broker.compactions.tick(topic)
+        self.trim(topic)
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 
