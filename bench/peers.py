@@ -43,16 +43,22 @@ CELL_S: Final = 300
 
 @dataclass(frozen=True)
 class Running:
-    """A broker that runs: its name, address and process."""
+    """A broker that runs: its name, address and process; `began` is called when what is measured begins."""
 
     name: str
     port: int
     process: psutil.Process
+    began: Callable[[], None] = lambda: None
 
     @property
     def url(self) -> str:
         """For official clients."""
         return f"pulsar://127.0.0.1:{self.port}"
+
+    def begin(self) -> float:
+        """What is measured begins; processor seconds until now."""
+        self.began()
+        return self.cpu_s()
 
     def cpu_s(self) -> float:
         """Processor seconds until now."""
@@ -132,7 +138,7 @@ def published(size: int, batch: int, messages: int) -> Cell:
     def cell(broker: Running, name: str) -> dict[str, Any]:
         window = "64" if size > 64 * KIB else "1000"
         arguments = ["--messages", str(messages), "--size", str(size), "--batch", str(batch), "--window", window]
-        before = broker.cpu_s()
+        before = broker.begin()
         done = load(f"127.0.0.1:{broker.port}", name, *arguments)
         cpu = broker.cpu_s() - before
         return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["latency_ms"]}
@@ -144,7 +150,7 @@ def topics_of(count: int, messages: int) -> Cell:
     """The official client, 1 KB batched, to many topics in turn."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        before = broker.cpu_s()
+        before = broker.begin()
         done = result(client("produce", broker, [f"{name}-{n}" for n in range(count)], messages, "--batch"))
         cpu = broker.cpu_s() - before
         return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["receipt_ms"]}
@@ -160,7 +166,7 @@ def end_to_end(subscriptions: int, rate: float, messages: int) -> Cell:
         assert consuming.stdout is not None
         if consuming.stdout.readline().strip() != "ready":
             result(consuming)
-        before = broker.cpu_s()
+        before = broker.begin()
         producing = client("produce", broker, [name], messages, "--batch", *(["--rate", str(rate)] if rate else []))
         result(producing)
         seen = result(consuming)
@@ -176,7 +182,7 @@ def catching_up(messages: int) -> Cell:
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
         load(f"127.0.0.1:{broker.port}", name, "--messages", str(messages), "--size", "1024", "--batch", "100")
-        before = broker.cpu_s()
+        before = broker.begin()
         seen = result(client("consume", broker, [name], messages))
         return {"value": seen["messages_per_s"], "cpu_us": (broker.cpu_s() - before) / messages * 1e6}
 
@@ -188,6 +194,7 @@ def one_by_one(messages: int) -> Cell:
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
         arguments = ["--messages", str(messages), "--size", "1024", "--window", "1"]
+        broker.begin()
         done = load(f"127.0.0.1:{broker.port}", name, *arguments)
         counted = ["--messages", "100", *arguments[2:]]
         with syncs(broker) as count:
