@@ -37,12 +37,12 @@ class Stack(NamedTuple):
     Attributes:
         thread: its name.
         frames: (file, function), outermost first.
-        count: how often it was seen.
+        seen: how often.
     """
 
     thread: str
     frames: list[tuple[str, str]]
-    count: int
+    seen: int
 
 
 def parsed(lines: Iterable[str]) -> list[Stack]:
@@ -81,14 +81,14 @@ def table(title: str, counts: Counter[str], samples: int) -> list[str]:
 
 def report(name: str, stacks: list[Stack], figures: str) -> str:
     """A cell's tables."""
-    samples = sum(stack.count for stack in stacks)
+    samples = sum(stack.seen for stack in stacks)
     threads: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     for stack in stacks:
-        threads[stack.thread] += stack.count
-        modules[on_behalf_of(stack)] += stack.count
-        functions[f"{module(stack.frames[-1])}.{stack.frames[-1][1]}"] += stack.count
+        threads[stack.thread] += stack.seen
+        modules[on_behalf_of(stack)] += stack.seen
+        functions[f"{module(stack.frames[-1])}.{stack.frames[-1][1]}"] += stack.seen
     lines = [name, f"  {figures}; {samples} samples"]
     lines += table("threads", threads, samples)
     lines += table("on behalf of", modules, samples)
