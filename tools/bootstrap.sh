@@ -113,5 +113,11 @@ need_java() {
     fail "Spark needs a Java runtime $java_needed or newer$wrong: install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set JAVA_HOME; then run the same command again"
 }
 
+# Not needed, but each start of Spark takes half as long with it; made anew where Java or Spark are others than last time.
+archive_classes() {
+    "$venv/bin/python" -m magnetar.spark.classes --missing || say "Spark will start more slowly; the line above says why"
+}
+
 install_packages
 need_java
+archive_classes

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,14 +95,23 @@ def find_java() -> Path:
     if not found or not Path(found).exists():
         raise ConfigError(f"no Java in {where}. {right}")
     try:
-        # Java prints its version to standard error.
-        shown = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        version = java_version(java_says(Path(found)))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{found} does not run: {error}. {right}") from None
-    version = java_version(shown.stderr + shown.stdout)
     if version < JAVA_MIN:
         raise ConfigError(f"{found} is Java {version or 'of an unknown version'}. {right}")
     return Path(found)
+
+
+@cache
+def java_says(java: Path) -> str:
+    """What a Java prints when it is asked for its version.
+
+    Raises:
+        OSError, subprocess.TimeoutExpired: it does not run.
+    """
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    return shown.stderr + shown.stdout
 
 
 def cores_of(master: str, default: int = 4) -> int:
@@ -162,7 +172,13 @@ def slim_home(folder: Path) -> Iterator[None]:
 
 
 def build(
-    *, app: str, master: str, log: Path, settings: Mapping[str, str] | None = None, lasting: bool = True
+    *,
+    app: str,
+    master: str,
+    log: Path,
+    settings: Mapping[str, str] | None = None,
+    lasting: bool = True,
+    java: str | None = None,
 ) -> "SparkSession":
     """Start (or get) the session.
 
@@ -172,11 +188,12 @@ def build(
         log: file for everything that Spark says.
         settings: the operator's own, over ours.
         lasting: whether the log's folder stays for as long as this process: Java loads classes through it (`slim_home`).
+        java: options for Java besides the operator's; None: those that let it start fast (`classes`).
 
     Raises:
         ConfigError: no Java, or Spark does not start; one line.
     """
-    find_java()
+    version = java_says(find_java())
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     try:
         from pyspark.sql import SparkSession
@@ -184,12 +201,15 @@ def build(
         raise ConfigError('PySpark is not installed: pip install "magnetar[spark]"') from None
     from pyspark import accumulators
 
+    from magnetar.spark import classes
+
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
         # When a session stops, the JVM's end of the connection closes first, which socketserver would print as a traceback.
         setattr(getattr(accumulators, name), "handle_error", lambda *_: None)  # noqa: B010
     log.parent.mkdir(parents=True, exist_ok=True)
     own = settings or {}
-    place = _environment(master, log, own.get("spark.pyspark.python", sys.executable))
+    options = classes.options(version) if java is None else java
+    place = _environment(master, log, own.get("spark.pyspark.python", sys.executable), options)
     merged = {**place, **SETTINGS, **_java(os.environ), **own}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in merged.items():
@@ -216,8 +236,14 @@ def _java(environment: Mapping[str, str]) -> dict[str, str]:
     return {"spark.driver.defaultJavaOptions": COMPILER, "spark.executor.defaultJavaOptions": COMPILER}
 
 
-def _environment(master: str, log: Path, python: str) -> dict[str, str]:
-    """Settings that depend on this machine and process; `python` runs the workers, beside the driver and on executors."""
+def _environment(master: str, log: Path, python: str, java: str) -> dict[str, str]:
+    """Settings that depend on this machine and process.
+
+    Args:
+        master, log: see `build`.
+        python: runs the workers, beside the driver and on executors.
+        java: options of every Java on this machine.
+    """
     python_path = os.pathsep.join(
         dict.fromkeys([str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     )
@@ -229,17 +255,20 @@ def _environment(master: str, log: Path, python: str) -> dict[str, str]:
     settings = {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": sys.executable,
-        "spark.driver.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": f"{options} {java}".strip(),
     }
     if master.startswith(("local", "spark://127.", "spark://localhost")):  # everything is on this machine
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         # Elsewhere this package may come to a worker only after it was forked (spark.submit.pyFiles).
         settings["spark.python.daemon.module"] = "magnetar.spark.daemon"
+        here = settings["spark.driver.extraJavaOptions"]
+    else:
+        here = options
     if not master.startswith("local["):
         settings["spark.executorEnv.PYTHONPATH"] = python_path
         settings["spark.executorEnv.PYTHONWARNINGS"] = "ignore::FutureWarning"
         settings["spark.executorEnv.PYSPARK_PYTHON"] = python
-        settings["spark.executor.extraJavaOptions"] = options.replace(str(log), f"{log}.executor")
+        settings["spark.executor.extraJavaOptions"] = here.replace(str(log), f"{log}.executor")
     return settings
 
 
