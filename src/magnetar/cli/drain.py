@@ -19,6 +19,7 @@ from magnetar.cli.common import ConfigOption, JsonOption, cell, console, print_j
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
+from magnetar.runtime.secretfile import read_link_token
 
 if TYPE_CHECKING:
     from magnetar.runtime.client import LinkClient
@@ -59,7 +60,7 @@ def drain(
     """Wait until a cluster can be switched off: everything published there is on the other clusters' disks."""
     chosen = read_config(config)
     client = AdminClient(chosen.cluster(cluster).admin_url, timeout_s=TIMEOUT_S)
-    token = read_token(chosen) if chosen.links else ""
+    token = read_link_token(chosen.replication.token_file) if chosen.links else ""
     news = threading.Event()
     if timeout != 0:
         for link in chosen.links:
@@ -95,22 +96,6 @@ def drain(
         for line in notes(state):
             print_line(line)
         print_line(f"{cluster} can be switched off now: its links have delivered everything")
-
-
-def read_token(config: Config) -> str:
-    """The links' secret.
-
-    Raises:
-        MagnetarError: the file cannot be read.
-    """
-    path = config.replication.token_file
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise MagnetarError(
-            f"link token {path}: {reason}; copy it from a machine that has it, or set token_file"
-        ) from None
 
 
 # --------------------------------------------------------------------------------------------------------------- looking

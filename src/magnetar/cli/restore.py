@@ -22,11 +22,12 @@ from magnetar.cli.common import (
     size,
     with_spark,
 )
-from magnetar.cli.drain import LOOK_S, read_token
+from magnetar.cli.drain import LOOK_S
 from magnetar.cli.verify import SETTINGS
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
+from magnetar.runtime.secretfile import read_link_token
 
 if TYPE_CHECKING:
     from magnetar.spark.restore import Restored
@@ -95,7 +96,7 @@ class Sides:
 
     def __init__(self, config: Config, cluster: str, peer: str, topics: Sequence[str]) -> None:
         self.config, self.cluster, self.peer, self.topics = config, cluster, peer, topics
-        self.token = read_token(config)
+        self.token = read_link_token(config.replication.token_file)
         self._here = AdminClient(config.cluster(cluster).admin_url, timeout_s=TIMEOUT_S)
         self._there = AdminClient(config.cluster(peer).admin_url, timeout_s=TIMEOUT_S)
 

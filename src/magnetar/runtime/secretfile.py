@@ -58,3 +58,17 @@ def read_token(path: str | Path, what: str = "token file") -> str:
     if not token:
         raise ConfigError(f"{what} {path} is empty: it should hold a token")
     return token
+
+
+def read_link_token(path: Path) -> str:
+    """The token of the links, or the secret that all clusters share.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, empty, or can be read by others.
+    """
+    if not path.exists():
+        raise ConfigError(
+            f"link token {path} does not exist; a broker makes it at its first start: copy it from a machine that has it, "
+            "or set token_file in [replication]"
+        )
+    return read_token(path, "link token")

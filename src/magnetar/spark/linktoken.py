@@ -9,25 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import ConfigError
-from magnetar.runtime.secretfile import file_state
-from magnetar.runtime.secretfile import read_token as read_secret
+from magnetar.runtime.secretfile import file_state, read_link_token
 
 LOOK_MS: Final = 1_000
 """How often the file is looked at, as brokers look at theirs: a `stat` costs nothing."""
-
-
-def read_token(path: Path) -> str:
-    """The token of the links, or the secret that all clusters share.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, empty, or can be read by others.
-    """
-    if not path.exists():
-        raise ConfigError(
-            f"link token {path} does not exist; a broker makes it at its first start, "
-            "or name a shared one with token_file in [replication]"
-        )
-    return read_secret(path, "link token")
 
 
 class LinkToken:
@@ -54,7 +39,7 @@ class LinkToken:
             return False
         self._seen = now
         try:
-            token = read_token(self._path)
+            token = read_link_token(self._path)
         except ConfigError as error:
             self._say(f"the links' token changed, but what was in force stays: {error}")
             return False

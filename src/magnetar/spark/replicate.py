@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
+from magnetar.runtime.secretfile import read_link_token
 from magnetar.spark import offsets, session
 from magnetar.spark.conductor import Conductor
 from magnetar.spark.desk import Pipeline
-from magnetar.spark.linktoken import LOOK_MS, LinkToken, read_token
+from magnetar.spark.linktoken import LOOK_MS, LinkToken
 from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.rows import decoded_columns, keep
@@ -92,7 +93,7 @@ def pipeline_of(options: ReplicateOptions) -> Pipeline:
     addresses = {name: config.link_address(name) for name in names}
     master = options.master or config.replication.master
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"
-    token = read_token(config.replication.token_file)
+    token = read_link_token(config.replication.token_file)
     return Pipeline(links, addresses, token, session.cores_of(master), name, config.replication.limits)
 
 

@@ -38,7 +38,9 @@ def state(**more: Any) -> dict[str, Any]:
 @pytest.fixture
 def token(pair: Pair) -> None:
     (pair[0].parent / "data").mkdir()
-    (pair[0].parent / "data" / "link.token").write_text("secret\n")
+    file = pair[0].parent / "data" / "link.token"
+    file.touch(0o600)
+    file.write_text("secret\n")
 
 
 @pytest.mark.usefixtures("token")

@@ -29,7 +29,9 @@ def held(incarnation: int, *lives: tuple[int, list[list[int]]], topic: str = TOP
 @pytest.fixture
 def sides(pair: Pair) -> Pair:
     (pair[0].parent / "data").mkdir()
-    (pair[0].parent / "data" / "link.token").write_text("secret\n")
+    file = pair[0].parent / "data" / "link.token"
+    file.touch(0o600)
+    file.write_text("secret\n")
     for broker, name in ((pair[1], "a"), (pair[2], "b")):
         broker.answer("GET /geo/v1/status", {"cluster": name, "restored": {"messages": 0, "bytes": 0}})
     pair[2].answer("GET /geo/v1/drain", {"links": []})

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import ConfigError
-from magnetar.spark.linktoken import LinkToken, read_token
+from magnetar.runtime.secretfile import read_link_token
+from magnetar.spark.linktoken import LinkToken
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
@@ -19,7 +20,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 def test_it_follows_its_file(tmp_path: Path) -> None:
     path, lines = tmp_path / "links.jwt", list[str]()
     write(path, "first-secret\n")
-    token = LinkToken(path, read_token(path), lines.append)
+    token = LinkToken(path, read_link_token(path), lines.append)
     assert not token.changed() and lines == []
     write(path, "second-secret\n")
     assert token.changed() and token.value == "second-secret"
@@ -48,4 +49,4 @@ def test_what_changed_between_reading_and_looking_is_met(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_there_says_where_it_comes_from(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a broker makes it at its first start"):
-        read_token(tmp_path / "none")
+        read_link_token(tmp_path / "none")
