@@ -148,43 +148,51 @@ class AckedSubscription(ABC):
         acked = ((1 << self._log.count_at(position)) - 1) & ~bits
         self.on_acked(self.name, Acked(before, Position(position.ledger, position.entry - 1), (), {position: acked}))
 
-    def _tell(self, whole: Sequence[Position], ids: Sequence[MessageIdData]) -> None:
-        """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same."""
+    def _tell(self, whole: Sequence[Position], parts: Sequence[MessageIdData]) -> None:
+        """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same.
+
+        Args:
+            whole: entries.
+            parts: of batches.
+        """
         assert self.on_acked is not None
         partial: dict[Position, int] = {}
         log = self._log
-        for item in ids:
-            if item.ack_set:
-                position = Position(item.ledgerId, item.entryId)
-                if log.valid(position):
-                    acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
-                    partial[position] = partial.get(position, 0) | acked
+        for item in parts:
+            position = Position(item.ledgerId, item.entryId)
+            if log.valid(position):
+                acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
+                partial[position] = partial.get(position, 0) | acked
         entries = [position for position in whole if position not in partial] if partial else whole
         self.on_acked(self.name, Acked(NONE, NONE, entries, partial))
 
     def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
-        whole = []
+        whole: list[Position] = []
+        parts: list[MessageIdData] = []
         changed = 0
         for item in ids:
             if item.ack_set:
+                parts.append(item)
                 changed += self.cursor.ack_indexes(_position(item), bits_of(item.ack_set))
             else:
                 whole.append(Position(item.ledgerId, item.entryId))
         fresh = self.cursor.ack(whole)
         if self.on_acked is not None:
-            self._tell(whole, ids)
+            self._tell(whole, parts)
         consumer.messages_acked += fresh + changed
         return fresh + changed > 0
 
     def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
         cursor = self.cursor
-        whole = []
+        whole: list[Position] = []
+        parts: list[MessageIdData] = []
         changed = 0
         for item in ids:
             position = Position(item.ledgerId, item.entryId)
             if not item.ack_set:
                 whole.append(position)
                 continue
+            parts.append(item)
             messages = cursor.ack_indexes(position, bits_of(item.ack_set))
             changed += messages
             if cursor.is_acked(position):
@@ -193,7 +201,7 @@ class AckedSubscription(ABC):
                 self._dispatcher.settled_part(consumer, position, messages)
         changed += cursor.ack(whole)
         if self.on_acked is not None:
-            self._tell(whole, ids)
+            self._tell(whole, parts)
         self._dispatcher.settled(consumer, whole)
         return changed > 0
 

@@ -8,11 +8,13 @@ from typing import Final
 
 import msgspec
 
+from magnetar.broker.ackcollecting import AckCollector
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.broker.seats import ExactMachine, SnapshotMachine
 from magnetar.broker.topic import Topic
 from magnetar.core.ids import NONE, Position
+from magnetar.geo.host import Acked
 
 COVER_MARKERS: Final = 100
 """The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
@@ -53,6 +55,8 @@ class StoredStates:
         self.dirty_names: set[str] = set()
         self.storing = 0
         self._wants_cover = False
+        self._handing = False
+        self._acks = AckCollector(self._tell)
 
     @property
     def exact(self) -> ExactMachine:
@@ -64,11 +68,24 @@ class StoredStates:
         """The machine of snapshot mode."""
         raise NotImplementedError
 
+    def note(self, level: str, text: str) -> None:
+        """One line for the broker's log."""
+        raise NotImplementedError
+
+    def _tell(self, name: str, acked: Acked) -> None:
+        """Tell the machines of an acknowledgement."""
+        raise NotImplementedError
+
+    def catch_up(self) -> None:
+        """The machines are told of all acknowledgements so far."""
+        if self._acks:
+            self._acks.flush()
+
     def dirty(self, subscription: str) -> None:
         """The machines' state changed: it is stored soon, with the cursor."""
         self.known.add(subscription)
         self.dirty_names.add(subscription)
-        if not self.ready or self.closed:
+        if not self.ready or self.closed or self._handing:
             return
         found = self._topic.subscriptions.get(subscription)
         if found is not None and found.durable:
@@ -81,8 +98,21 @@ class StoredStates:
         pair = (self.exact.encode(subscription), self.snapshot.encode(subscription))
         return msgspec.msgpack.encode(pair) if any(pair) else b""
 
+    def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
+        if data is None:
+            return None, None
+        try:
+            exact, snapshot = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+        except msgspec.DecodeError as error:
+            self.note("error", f"the stored state of subscription {name} of {self._topic.text} is damaged: {error}")
+            return None, None
+        return exact or None, snapshot or None
+
     def taken(self, subscription: str) -> tuple[str, bytes]:
         """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
+        self._handing = True  # whatever the machines have yet to be told of is dirty at the keeper already
+        self.catch_up()
+        self._handing = False
         self.dirty_names.discard(subscription)
         data = self.state(subscription)
         if data:

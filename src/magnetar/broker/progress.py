@@ -47,9 +47,13 @@ class Progress:
         messages = sum(bits.bit_count() for bits in acked.partial.values())
         if acked.up_to != NONE:
             messages += log.messages_between(acked.after, acked.up_to)
+        first = last = NONE
         for position in acked.entries:
-            if log.valid(position):
-                messages += log.count_at(position)
+            if position[1] != last[1] + 1 or position[0] != last[0]:
+                messages += log.messages_between(Position(first[0], first[1] - 1), last)
+                first = position
+            last = position
+        messages += log.messages_between(Position(first[0], first[1] - 1), last)
         self._collected[subscription] = self._collected.get(subscription, 0) + messages
 
     def written(self, position: Position, now_ms: int) -> None:

@@ -14,8 +14,6 @@ that a message which another cluster's consumer acknowledged is never sent in be
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from magnetar.broker.cover import StoredStates
 from magnetar.broker.effects import Note, Timer
 from magnetar.broker.progress import Progress
@@ -93,10 +91,12 @@ class ReplicatedTopic(StoredStates):
     @property
     def _machines(self) -> tuple[ModalMachine, ...]:
         """Those that there are: none while no subscription is replicated, for most topics have none (11 KB each)."""
+        self.catch_up()
         return self._made or ()
 
     def _both(self) -> tuple[ExactMachine, SnapshotMachine]:
         """What machines are not told of while there are none, new ones find in the log."""
+        self.catch_up()
         if self._made is None:
             self._made = self._around.machines(self)
             if self._marks:
@@ -152,16 +152,6 @@ class ReplicatedTopic(StoredStates):
             self._connect(subscription)
         self._replay = Replay(self._outbox, self.log, after, self._give, replayed)
         self._replay.start()
-
-    def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
-        if data is None:
-            return None, None
-        try:
-            exact, snapshot = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-        except msgspec.DecodeError as error:
-            self.note("error", f"the stored state of subscription {name} of {self._topic.text} is damaged: {error}")
-            return None, None
-        return exact or None, snapshot or None
 
     def _give(self, markers: list[StoredEntry]) -> None:
         if not self.closed:
@@ -231,14 +221,21 @@ class ReplicatedTopic(StoredStates):
             self._event(lambda machine: machine.stored(entries))
 
     def _acknowledged(self, name: str, acked: Acked) -> None:
-        if self.ready:
-            self.progress.acknowledged(name, acked)
-            for machine in self._machines:
-                machine.acknowledged(name, acked)
-            if self._later or self._touched:
-                self._settle()
-        else:
+        if not self.ready:
             self._waiting.append(lambda: self._acknowledged(name, acked))
+        elif not self._acks.add(name, acked):
+            if self.mode == "exact" and self._made is not None and self._made[0].collects(name):
+                self.dirty(name)
+                self._acks.begin(name, acked)
+            else:
+                self._tell(name, acked)
+
+    def _tell(self, name: str, acked: Acked) -> None:
+        self.progress.acknowledged(name, acked)
+        for machine in self._made or ():
+            machine.acknowledged(name, acked)
+        if self._later or self._touched:
+            self._settle()
 
     def _expired(self, name: str, after: Position, up_to: Position) -> None:
         self.when_ready(lambda: self.snapshot.expired(name, after, up_to))
@@ -366,6 +363,7 @@ class ReplicatedTopic(StoredStates):
                     self.progress.written(position, self.now_ms)
                     self.progress.carried(self._around.carried(self._topic.text))
             if then is not None and not self.closed:
+                self.catch_up()
                 then(position, error)
                 self._settle()
 
@@ -453,6 +451,7 @@ class ReplicatedTopic(StoredStates):
 
         def due(now_ms: int) -> None:
             if not self.closed:
+                self.catch_up()
                 then(now_ms)
                 self._settle()
 

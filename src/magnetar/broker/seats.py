@@ -27,6 +27,10 @@ class ModalMachine(Machine, Protocol):
 class ExactMachine(ModalMachine, Protocol):
     """`geo.ackedsets.AckedSets`."""
 
+    def collects(self, subscription: str) -> bool:
+        """Whether it is early enough to tell of acknowledgements when its timer, which is pending, is due."""
+        ...
+
     def own_marks(self) -> tuple[Mark, ...]:
         """What origins retain of their own, for the links that lead from here."""
         ...

@@ -237,6 +237,8 @@ class Upkeep:
             self._trimming.discard(topic.text)
             if error or broker.topics.get(topic.text) is not topic:
                 return
+            if topic.replicated is not None:
+                topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
             topic.log.forget(trim)
             broker.links.trimmed(topic)
             broker.replication.trimmed(topic)

@@ -88,12 +88,21 @@ class Acks:
                 found.update(uid + number for number in range(count) if not bits >> number & 1)
         return found
 
-    def state(self, cluster: "Cluster", topic: str, subscription: str) -> SubscriptionState | None:
-        """What exact mode's machine has of a subscription; None also while it is loading."""
+    def state(
+        self, cluster: "Cluster", topic: str, subscription: str, *, peek: bool = False
+    ) -> SubscriptionState | None:
+        """What exact mode's machine has of a subscription; None also while it is loading.
+
+        Args:
+            cluster, topic, subscription: which.
+            peek: without what the broker has noted and not told the machine yet, which asking would make it tell.
+        """
         found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
         host = found.replicated if found is not None else None
         if host is None or not host.ready:
             return None
+        if peek and host._made is not None:
+            return host._made[0].states.get(subscription)  # type: ignore[attr-defined,no-any-return]
         states: dict[str, SubscriptionState] = host.exact.states  # type: ignore[attr-defined]
         return states.get(subscription)
 
@@ -190,7 +199,7 @@ class Acks:
             for name in self.world.names:
                 self.get((name, topic, machine.name)).may |= fresh
             return None
-        state = self.state(cluster, topic, machine.name)
+        state = self.state(cluster, topic, machine.name, peek=True)
         key = self.key(state) if state is not None else CREATION
         shared.may.setdefault(key, set()).update(fresh)
         fresh -= truth.expired  # gone already, here: a cumulative acknowledgement behind it does not tell of it

@@ -57,6 +57,10 @@ class TellingTopic(AckedTopic):
 
     # ---------------------------------------------------------------------------------------------------------- when
 
+    def collects(self, subscription: str) -> bool:
+        """Whether what is acknowledged now is told when the timer, which is pending, is due; so it may also be heard of then."""
+        return self._timer and subscription in self.states
+
     def _schedule(self) -> None:
         """See to it that what waits is written."""
         if not (self._loading or self._timer or self._blocked) and self._waiting():
