@@ -303,7 +303,9 @@ class World:
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
         if self.focus:
             self.say(f"above all: {', '.join(self.focus)}")
-            weights = [weight + 3 * (name in self.focus) for name, weight in zip(table, weights, strict=True)]
+            # Only what there may be at all: the mode of the namespace changes in mixed worlds alone.
+            about = [name in self.focus and (name != "mode" or self.mode == "mixed") for name in table]
+            weights = [weight + 3 * more for more, weight in zip(about, weights, strict=True)]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
         paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
         for action in rng.choices(actions, weights, k=steps):
