@@ -13,8 +13,8 @@ The steps, in the order in which a batch goes through them:
 
 A *scene* is a set of points, a step and the number of a task each (one task a topic; 0 for steps outside tasks), and a victim.
 Whoever comes to a point waits there until all points are taken by processes that live; then the victim is killed, while
-everybody stands where he stands. Scenes are played one after the other, each once. All of this is in files in a folder, so that
-it survives its victims.
+everybody stands where he stands. (Outside tasks the executor that dies is the one that ran the last of them.) Scenes are played
+one after the other, each once. All of this is in files in a folder, so that it survives its victims.
 """
 
 import json
@@ -55,15 +55,15 @@ WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class Scene:
-    """Points, as `step/task`, and who dies: "worker" (everybody who came to a point), "executor" or "driver" (their JVM)."""
+    """Points, as `step/task`, and who dies: "worker" (everybody at a point), "executor" (its JVM), "driver" (JVM and Python)."""
 
     points: tuple[str, ...]
     victim: str
 
 
-def all_tasks(victim: str) -> Scene:
-    """Four tasks, each at another step."""
-    return Scene(tuple(f"{step}/{task}" for task, step in enumerate(TASKS)), victim)
+def all_tasks(victim: str, turn: int = 0) -> Scene:
+    """Four tasks, each at another step; which one is where changes from turn to turn."""
+    return Scene(tuple(f"{step}/{(number + turn) % len(TASKS)}" for number, step in enumerate(TASKS)), victim)
 
 
 def beside(step: str, victim: str) -> Scene:
@@ -95,9 +95,16 @@ class Stage:
         """How many are over."""
         return len(list(self.folder.glob("over-*")))
 
+    @property
+    def killed(self) -> int:
+        """In how many somebody was there to be killed."""
+        return len(list(self.folder.glob("killed-*")))
+
     def reach(self, step: str, task: int) -> None:
         """A process came to a step; it may be its last."""
         number, scenes, point = self.played, self.scenes(), f"{step}/{task}"
+        if step in TASKS and any(scene.victim == "executor" for scene in scenes):
+            self._note("executor", str(_jvm_of(os.getpid())))
         if number >= len(scenes) or point not in scenes[number].points or not self._take(f"at-{number}-{step}-{task}"):
             return
         scene = scenes[number]
@@ -105,7 +112,7 @@ class Stage:
         while not (self.folder / f"over-{number}").exists():
             if self._alive(number) == len(scene.points):
                 if self._take(f"over-{number}"):
-                    self._kill(scene.victim)
+                    self._kill(number, scene.victim)
                     return  # only if the victim is another process
             elif time.monotonic() > until:
                 raise AssertionError(f"{point} of scene {number} waited {WAIT_S} s for the other points")
@@ -140,14 +147,18 @@ class Stage:
                 taken.unlink()
         return found
 
-    def _kill(self, victim: str) -> None:
-        if victim == "worker":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif victim == "driver":
-            for pid in (self.folder / "driver").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-        else:
-            os.kill(_jvm_of(os.getpid()), signal.SIGKILL)
+    def _note(self, name: str, text: str) -> None:
+        """A file that is there as a whole or not at all."""
+        mine = self.folder / f"note-{os.getpid()}"
+        mine.write_text(text)
+        mine.replace(self.folder / name)
+
+    def _kill(self, number: int, victim: str) -> None:
+        pids = [os.getpid()] if victim == "worker" else [int(p) for p in (self.folder / victim).read_text().split()]
+        if all(map(_lives, pids)):
+            self._note(f"killed-{number}", "")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _lives(pid: int) -> bool:
