@@ -3,6 +3,7 @@
 from magnetar.core.ids import Position
 from magnetar.sim.world import World
 from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker
 from magnetar.wire.markers import Update, build_marker
 
 AT = Position(7, 0)
@@ -49,3 +50,14 @@ def test_what_was_acknowledged_after_an_update_was_written_is_not_told_by_it() -
     truth.may = {1, 2}
     world.acks.marker(world.clusters["a"], topic, _update(Position(9, 4), "b"))
     assert world.acks.get(("a", topic, "s")).may == {1}
+
+
+def test_the_final_state_of_a_failover_tells_in_snapshot_mode_too() -> None:
+    """Seed 2515: a sought forward, and moved to b: what the seek passed over counts in b."""
+    world, topic = _world()
+    world.acks.get(("a", topic, "s")).may = {1, 2}
+    final = AckedSetsMarker("a", 5, 9, (), (), (AckedSet("s", CREATION, True, 1, 1, {}, None, (), None),))
+    data = build_marker(final, 0)
+    for name, entry in (("a", _update(AT)), ("b", _update(Position(9, 4), "a"))):
+        world.acks.marker(world.clusters[name], topic, entry._replace(data=data))
+    assert world.acks.get(("b", topic, "s")).may == {1, 2}

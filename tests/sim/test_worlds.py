@@ -40,6 +40,12 @@ MODAL = {
     "mixed": {"mode set": 0.3, "failover": 0.004},
 }
 """The same for what only some modes have: planned failovers need exact mode, and worlds of changing modes leave seeks out."""
+RECORDED = {
+    ("exact", 4297): "a world that changed its mode was held to exact mode's promises",
+    ("exact", 520913): "a seek while no link concerned the topic, and a set begun behind it",
+    ("snapshot", 2515): "a seek forward, told by the final state of a failover",
+}
+"""Seeds beyond those of `test_promises_hold` that once told of something, and of what."""
 ENOUGH = 200
 """Of fewer worlds nothing can be told."""
 
@@ -56,6 +62,11 @@ def test_promises_hold(mode: str) -> None:
         least = {what: share * len(outcomes) for what, share in (COVERED | MODAL[mode]).items()}
         rare = {what: worlds[what] for what, needed in least.items() if worlds[what] < needed}
         assert not rare, f"of {len(outcomes)} worlds too few have: {rare}"
+
+
+@pytest.mark.parametrize(("mode", "seed"), RECORDED)
+def test_recorded_seeds_are_fine(mode: str, seed: int) -> None:
+    assert not run_world(seed, mode).why
 
 
 def test_a_world_replays_exactly() -> None:

@@ -276,6 +276,9 @@ class Acks:
         if self.world.mode == "exact" and state is not None:
             true = (before - held) | covers
             shared.may.setdefault(self.key(state), set()).update(true)
+        elif self.world.mode == "exact" and cluster.broker.topics[topic].replicated is None:
+            # No link concerns the topic: whoever begins a set one day takes what the cursor is behind of for its start.
+            shared.may.setdefault(CREATION, set()).update(covers)
 
     def adopted(self, topic: str, subscription: str, state: SubscriptionState, told: Told) -> None:
         """A cluster took a higher epoch, and kept bits that its seek states nothing about."""
@@ -375,9 +378,13 @@ class Acks:
     def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry) -> None:
         """A marker is on a disk."""
         marker = parse_marker(entry.data)
-        if isinstance(marker, Update) and self.world.mode != "exact":
-            self._update(cluster, topic, entry, marker.subscription)
-        if not isinstance(marker, AckedSetsMarker) or self.world.mode != "exact":
+        if self.world.mode != "exact":
+            # A planned failover tells the whole set in either mode, and with it what a seek has passed over.
+            sets = marker.sets if isinstance(marker, AckedSetsMarker) else ()
+            for told in (marker,) if isinstance(marker, Update) else sets:
+                self._update(cluster, topic, entry, told.subscription)
+            return
+        if not isinstance(marker, AckedSetsMarker):
             return
         for one in marker.sets:
             key = one.epoch if one.epoch.kind else CREATION
@@ -394,7 +401,7 @@ class Acks:
                     creation.durable = True
 
     def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, subscription: str) -> None:
-        """An update moves cursors to where its writer's was: also over what was sought back before, or since.
+        """An update, or the final state of a failover, moves cursors to where its writer's was: also over what was sought back before, or since.
 
         (A seek in another cluster does not move a cursor back, in snapshot mode.) An update lies in front of the marker of any
         seek that it does not know, and a seek is answered behind that: so what it may tell counts still, or is `undone`.
