@@ -401,7 +401,8 @@ class Acks:
                     creation.durable = True
 
     def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, subscription: str) -> None:
-        """An update, or the final state of a failover, moves cursors to where its writer's was: also over what was sought back before, or since.
+        """An update, or the final state of a failover, moves cursors to where its writer's was: also over what was sought back
+        before, or since.
 
         (A seek in another cluster does not move a cursor back, in snapshot mode.) An update lies in front of the marker of any
         seek that it does not know, and a seek is answered behind that: so what it may tell counts still, or is `undone`.
