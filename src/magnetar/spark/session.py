@@ -259,16 +259,15 @@ def _environment(master: str, log: Path, python: str, java: str) -> dict[str, st
     }
     if master.startswith(("local", "spark://127.", "spark://localhost")):  # everything is on this machine
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-        # Elsewhere this package may come to a worker only after it was forked (spark.submit.pyFiles).
+    if master.startswith("local"):
+        # Executors that others start may have another Java, and this package only once a worker runs (spark.submit.pyFiles).
         settings["spark.python.daemon.module"] = "magnetar.spark.daemon"
-        here = settings["spark.driver.extraJavaOptions"]
-    else:
-        here = options
+        options = settings["spark.driver.extraJavaOptions"]
     if not master.startswith("local["):
         settings["spark.executorEnv.PYTHONPATH"] = python_path
         settings["spark.executorEnv.PYTHONWARNINGS"] = "ignore::FutureWarning"
         settings["spark.executorEnv.PYSPARK_PYTHON"] = python
-        settings["spark.executor.extraJavaOptions"] = here.replace(str(log), f"{log}.executor")
+        settings["spark.executor.extraJavaOptions"] = options.replace(str(log), f"{log}.executor")
     return settings
 
 
