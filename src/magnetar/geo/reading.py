@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import astuple
+
 from magnetar.broker.effects import Outbox, Read
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Position
@@ -193,7 +195,7 @@ def fill(response: pb.CommandGeoReadResponse, entries: Sequence[StoredEntry], cl
         return
     # One column at a time: the loop runs in C, and no object is made for an entry.
     ledgers, numbers, flags, counts, published, stamps, origins, incarnations, first_indexes, _, data = zip(
-        *entries, strict=True
+        *map(astuple, entries), strict=True
     )
     response.ledgers.extend(ledgers)
     response.entries.extend(numbers)

@@ -23,7 +23,8 @@ class EntryCache:
         self._max = bytes_max
         self._bytes = 0
         self._ledgers: dict[int, dict[int, StoredEntry]] = {}
-        self._order: deque[tuple[int, list[StoredEntry], int]] = deque()
+        # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
+        self._order: deque[tuple[int, int, int, int]] = deque()
 
     @property
     def bytes(self) -> int:
@@ -31,22 +32,22 @@ class EntryCache:
         return self._bytes
 
     def add(self, ledger: int, entries: list[StoredEntry], size: int) -> None:
-        """Keep entries of one ledger that were just confirmed; `size` is the sum of their bytes."""
+        """Keep entries of one ledger that were just confirmed, one behind the other; `size` is the sum of their bytes."""
         size += ENTRY_OVERHEAD_BYTES * len(entries)
         kept = self._ledgers.get(ledger)
         if kept is None:
             kept = self._ledgers[ledger] = {}
         for entry in entries:
             kept[entry.entry] = entry
-        self._order.append((ledger, entries, size))
+        self._order.append((ledger, entries[0].entry, len(entries), size))
         self._bytes += size
         while self._bytes > self._max and self._order:
-            old_ledger, old, old_size = self._order.popleft()
+            old_ledger, first, count, old_size = self._order.popleft()
             self._bytes -= old_size
             held = self._ledgers.get(old_ledger)
             if held is not None:
-                for entry in old:
-                    held.pop(entry.entry, None)
+                for number in range(first, first + count):
+                    held.pop(number, None)
                 if not held:
                     del self._ledgers[old_ledger]
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any, NamedTuple
 
+import msgspec
+
 from magnetar.core.ids import NONE, Position
 
 
@@ -54,16 +56,20 @@ class NewEntry(NamedTuple):
     source: Position = NONE
 
 
-class StoredEntry(NamedTuple):
+class StoredEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry as read back from the log or from the cache of recent entries.
 
     For entries first published in this cluster `origin` is "" and `incarnation` 0: it is the topic's.
+
+    No tuple: the cache holds hundreds of thousands, and Python's collector would walk through all of them again and again,
+    50 ms at a time, in which the broker answers nobody. These it does not see (`gc=False`: they refer to nothing that could
+    refer back).
     """
 
     ledger: int
     entry: int
     flags: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
+    count: int
     publish_time: int
     broker_time: int
     origin: str
@@ -76,6 +82,10 @@ class StoredEntry(NamedTuple):
     def position(self) -> Position:
         """Where it stands in this cluster's log."""
         return Position(self.ledger, self.entry)
+
+    def _replace(self, **changes: Any) -> "StoredEntry":
+        """A copy with other fields, as a named tuple gives it."""
+        return msgspec.structs.replace(self, **changes)
 
 
 class Location(NamedTuple):

@@ -116,16 +116,20 @@ def _framed(head: bytes, data: bytes | memoryview = b"") -> bytes:
 
 def pack_entry_head(entry: StoredEntry) -> bytes:
     """Everything of an entry's record but its data, which must follow it verbatim."""
-    ledger, number, flags, count, published, stored, origin, incarnation, first_index, source, data = entry
+    origin, data = entry.origin, entry.data
     if not origin:
         # The hot path: one pack for length and header, and the checksum put in between.
         length = LOCAL_HEADER_BYTES - PREFIX_BYTES + len(data)
-        packed = _LOCAL_LENGTH.pack(length, LOCAL, ledger, number, flags, count, published, stored, first_index)
+        packed = _LOCAL_LENGTH.pack(
+            length, LOCAL, entry.ledger, entry.entry, entry.flags, entry.count, entry.publish_time, entry.broker_time,
+            entry.first_index,
+        )  # fmt: skip
         return packed[:4] + crc32c(data, crc32c(packed)).to_bytes(4, "little") + packed[4:]
     name = origin.encode()
     length = _REPLICATED_LENGTH.size - 4 + len(name) + len(data)
     packed = _REPLICATED_LENGTH.pack(
-        length, REPLICATED, ledger, number, flags, count, published, stored, first_index, incarnation, *source, len(name)
+        length, REPLICATED, entry.ledger, entry.entry, entry.flags, entry.count, entry.publish_time, entry.broker_time,
+        entry.first_index, entry.incarnation, *entry.source, len(name),
     )  # fmt: skip
     packed += name
     return packed[:4] + crc32c(data, crc32c(packed)).to_bytes(4, "little") + packed[4:]

@@ -14,7 +14,7 @@ timer, no marker. Nothing is re-entered: the host does not tell of what is asked
 """
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, Final
 
 from magnetar.core.errors import StorageError
@@ -36,7 +36,7 @@ SET_BYTES_MAX: Final = 16 << 20
 individually deleted ranges)."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
-_origin_of = itemgetter(StoredEntry._fields.index("origin"))
+_origin_of = attrgetter("origin")
 
 
 class AckedSets(HearingTopic):

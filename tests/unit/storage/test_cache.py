@@ -1,0 +1,45 @@
+"""Recent entries: what goes first, and that Python's collector walks through none of them."""
+
+import gc
+
+from magnetar.core.ids import NONE
+from magnetar.storage.cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from magnetar.storage.entries import StoredEntry
+
+SIZE = 100
+COST = SIZE + ENTRY_OVERHEAD_BYTES
+
+
+def stored(ledger: int, number: int) -> StoredEntry:
+    """An entry of SIZE bytes."""
+    return StoredEntry(ledger, number, 0, 1, 0, 0, "", 0, number, NONE, bytes(SIZE))
+
+
+def test_the_oldest_go_first_whoevers_they_are() -> None:
+    cache = EntryCache(6 * COST)
+    for start in range(0, 6, 2):
+        cache.add(7, [stored(7, start), stored(7, start + 1)], 2 * SIZE)
+    assert [entry.entry for entry in cache.run(7, 0, 10, 1 << 20)] == [0, 1, 2, 3, 4, 5]
+    cache.add(8, [stored(8, 0)], SIZE)
+    assert cache.run(7, 0, 10, 1 << 20) == []
+    assert cache.run(7, 1, 10, 1 << 20) == []
+    assert [entry.entry for entry in cache.run(7, 2, 10, 1 << 20)] == [2, 3, 4, 5]
+    assert cache.bytes == 5 * COST
+    cache.drop(7)
+    cache.add(8, [stored(8, number) for number in range(1, 6)], 5 * SIZE)
+    assert [entry.entry for entry in cache.run(8, 0, 10, 1 << 20)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_cached_costs_the_collector_nothing() -> None:
+    cache = EntryCache(1 << 20)
+    for number in range(1_000):
+        cache.add(7, [stored(7, number)], SIZE)
+    gc.collect()
+    assert not any(gc.is_tracked(entry) for entry in cache.run(7, 0, 1_000, 1 << 20))
+    assert not any(gc.is_tracked(item) for item in cache._order)
+
+
+def test_an_entry_is_compared_and_changed_by_its_fields() -> None:
+    assert stored(7, 1) == stored(7, 1)
+    assert stored(7, 1) != stored(7, 2)
+    assert stored(7, 1)._replace(entry=2) == stored(7, 2)
