@@ -42,4 +42,4 @@ def test_what_is_cached_costs_the_collector_nothing() -> None:
 def test_an_entry_is_compared_and_changed_by_its_fields() -> None:
     assert stored(7, 1) == stored(7, 1)
     assert stored(7, 1) != stored(7, 2)
-    assert stored(7, 1)._replace(entry=2) == stored(7, 2)
+    assert stored(7, 1)._replace(entry=2, first_index=2) == stored(7, 2)
