@@ -69,7 +69,10 @@ class AckCollector:
         noted = self._noted.get(subscription)
         if noted is None:
             return False
-        noted.add(acked)
+        if acked.partial or acked.up_to != NONE:
+            noted.add(acked)
+        else:
+            noted.entries += acked.entries
         self._count += 1 + len(acked.entries)
         if self._count >= ENTRIES_MAX:
             self.flush()

@@ -148,14 +148,15 @@ class AckedSubscription(ABC):
         acked = ((1 << self._log.count_at(position)) - 1) & ~bits
         self.on_acked(self.name, Acked(before, Position(position.ledger, position.entry - 1), (), {position: acked}))
 
-    def _tell(self, whole: Sequence[Position], parts: Sequence[MessageIdData]) -> None:
+    def _named(self, whole: Sequence[Position], parts: Sequence[MessageIdData]) -> Acked:
         """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same.
 
         Args:
             whole: entries.
             parts: of batches.
         """
-        assert self.on_acked is not None
+        if not parts:
+            return Acked(NONE, NONE, whole)
         partial: dict[Position, int] = {}
         log = self._log
         for item in parts:
@@ -163,8 +164,7 @@ class AckedSubscription(ABC):
             if log.valid(position):
                 acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
                 partial[position] = partial.get(position, 0) | acked
-        entries = [position for position in whole if position not in partial] if partial else whole
-        self.on_acked(self.name, Acked(NONE, NONE, entries, partial))
+        return Acked(NONE, NONE, [position for position in whole if position not in partial], partial)
 
     def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
         whole: list[Position] = []
@@ -178,7 +178,7 @@ class AckedSubscription(ABC):
                 whole.append(Position(item.ledgerId, item.entryId))
         fresh = self.cursor.ack(whole)
         if self.on_acked is not None:
-            self._tell(whole, parts)
+            self.on_acked(self.name, self._named(whole, parts))
         consumer.messages_acked += fresh + changed
         return fresh + changed > 0
 
@@ -201,7 +201,7 @@ class AckedSubscription(ABC):
                 self._dispatcher.settled_part(consumer, position, messages)
         changed += cursor.ack(whole)
         if self.on_acked is not None:
-            self._tell(whole, parts)
+            self.on_acked(self.name, self._named(whole, parts))
         self._dispatcher.settled(consumer, whole)
         return changed > 0
 
