@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -189,11 +190,20 @@ class Load:
         return [f"{self.name}{number}".encode() for number in range(self.sent)]
 
 
+SILENT_S = 60
+"""Who gets nothing new for so long will not get what is missing; how long all of it takes is the machine's affair."""
+
+
 def settled(apps: "list[App] | list[AppProcess]", expected: list[bytes]) -> Counter[bytes]:
     """What the applications saw when as many different messages as were sent have come."""
-    eventually(
-        lambda: len({one for app in apps for one in app.seen}) >= len(expected), within_s=60, what="all messages"
-    )
+    known, until = 0, time.monotonic() + SILENT_S
+    while (found := len(seen := {one for app in apps for one in app.seen})) < len(expected):
+        if found > known:
+            known, until = found, time.monotonic() + SILENT_S
+        if time.monotonic() > until:
+            missing = sorted(set(expected) - seen)[:5]
+            raise AssertionError(f"{len(expected) - found} of {len(expected)} messages do not come: {missing}")
+        time.sleep(0.05)
     return Counter(message for app in apps for message in app.seen)
 
 
