@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from magnetar.broker.cover import StoredStates
 from magnetar.broker.subscription import Subscription
 from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.ackedsets import AckedSets, writing
@@ -37,6 +38,10 @@ def _lives_ascend(_: AckedSets, key: OriginKey, lives: dict[OriginKey, int]) -> 
         (0 if key.incarnation > life.incarnation else lives.get(key, INDEX_MAX + 1) for life in known),
         default=INDEX_MAX + 1,
     )
+
+
+def _only_when_asked(host: StoredStates) -> None:
+    """Acknowledgements are noted, and nothing but their number makes anybody tell the machines."""
 
 
 class NoFloor(SimSets):
@@ -285,6 +290,7 @@ EXACT: dict[str, dict[str, Any]] = {
         "magnetar.geo.ackedsets.telling.TellingTopic._request": lambda *_: None,
     },
     "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._first_to_come": _lives_ascend},
+    "never_caught_up": {"magnetar.broker.cover.StoredStates.catch_up": _only_when_asked},
     "fence_dispatches": {"magnetar.broker.subscription.Subscription.hold": lambda *_: None},
     "activates_unmerged": {
         "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""}
