@@ -5,7 +5,8 @@ Side by side, each with a broker of its own:
     ledger   official clients of all subscription types while the broker is killed; every message has to add up, memory,
              descriptors and disk space have to come back (tests/support/soaking.py)
     fuzz     a client that breaks the protocol (tests/support/fuzzing.py)
-    tests    the tests with faults and kills, again and again with other seeds
+    tests    the tests with faults and kills, again and again with other seeds, each round with more of them; `--tests sink`
+             for some of their groups
 """
 
 import argparse
@@ -25,17 +26,29 @@ from tests.support.brokers import World  # noqa: E402 - the path comes first
 from tests.support.fuzzing import descriptors, resident_bytes  # noqa: E402
 from tests.support.soaking import CONFIG, Soak  # noqa: E402
 
-FOLDERS = ("tests/property", "tests/clients", "tests/replication", "tests/e2e")
-FILES = ("tests/spark/test_pulsar_kills.py",)
+GROUPS = {
+    "sink": "tests/spark/test_pulsar_kills.py",
+    "links": "tests/replication",
+    "clients": "tests/clients",
+    "programs": "tests/e2e",
+    "worlds": "tests/property",
+}
+"""Tests by what they try; in this order, one after the other."""
 
-SEEDS = 20_000
-"""Random worlds of each kind in the first round; one more time as many in each round after it."""
+SEEDS = 1_000
+"""Random worlds of each kind in the first round; twice as many in each round after it."""
 
-KILLS = 50
+KILLS = 10
 """Kills of a process that writes, in the same way; `make test` does 6."""
 
-KILL_ROUNDS = 50
-"""SIGKILLs of brokers, drivers, Python workers and executors, of each kind, in the same way; `make test` does 10."""
+KILL_ROUNDS = 10
+"""SIGKILLs of brokers, drivers, Python workers and executors, of each kind, in the same way; `make test` does as many."""
+
+INTERRUPTED = 2
+"""Exit code of a pytest that was interrupted before anything failed."""
+
+END_S = 120.0
+"""From the interruption of tests whose time is up until everything that they started has to be gone."""
 
 ROUND_S = 40.0
 """Of the ledger's clients, before everything heals and is counted."""
@@ -88,34 +101,71 @@ def _told(number: int, line: str) -> None:
     print(f"ledger: round {number}: {line}", flush=True)
 
 
-def tests(hours: float) -> None:
-    """Rounds of tests until the time is up; the exit code is that of the first run that failed."""
-    folders = [name for name in FOLDERS if any((ROOT / name).glob("**/test_*.py"))] + list(FILES)
-    deadline = time.monotonic() + hours * 3600
+def tests(hours: float, seed: int, groups: list[str]) -> None:
+    """Rounds of tests until the time is up; exits with the first run that failed.
+
+    No group takes more of the time than its share, in a round, so that all of them have their turn.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("tests: ended"))
+    start = time.monotonic()
+    deadline, share = start + hours * 3600, hours * 3600 / len(groups)
     number = 0
     while time.monotonic() < deadline:
         number += 1
-        seed = int(time.time())
-        print(f"soak: round {number}, {(deadline - time.monotonic()) / 3600:.2f} hours left", flush=True)
-        changes = {
-            "HYPOTHESIS_PROFILE": "soak",
-            "MAGNETAR_SEEDS": str(SEEDS * number),
-            "MAGNETAR_KILLS": str(KILLS * number),
-            "MAGNETAR_KILL_ROUNDS": str(KILL_ROUNDS * number),
-            "MAGNETAR_KILL_SEED": str(seed),
-        }
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", f"--hypothesis-seed={seed}", *folders]
-        code = subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=False).returncode
-        if code != 0:
-            again = " ".join([*(f"{key}={value}" for key, value in changes.items()), *command])
-            sys.exit(f"soak: round {number} failed; the same again: {again}")
+        for group in groups:
+            left = min(share, deadline - time.monotonic())
+            if left > 0:
+                one_group(group, number, seed + number, left)
 
 
-def side_by_side(parts: list[str], hours: float, seed: int) -> int:
-    """All parts, each a process of its own; the first failure ends the others."""
-    commands = {
-        part: [sys.executable, __file__, "--hours", str(hours), "--seed", str(seed), "--only", part] for part in parts
+def one_group(group: str, number: int, seed: int, limit_s: float) -> None:
+    """One run of some tests, for so long at most.
+
+    Raises:
+        SystemExit: a test failed; tells how to run the same again.
+    """
+    more = 1 << number - 1
+    changes = {
+        "HYPOTHESIS_PROFILE": "soak",
+        "MAGNETAR_SEEDS": str(SEEDS * more),
+        "MAGNETAR_KILLS": str(KILLS * more),
+        "MAGNETAR_KILL_ROUNDS": str(KILL_ROUNDS * more),
+        "MAGNETAR_KILL_SEED": str(seed),
     }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", f"--hypothesis-seed={seed}", GROUPS[group]]
+    began = time.monotonic()
+    # A session of its own: who ends these tests ends them gently, so that they end what they started.
+    running = subprocess.Popen(command, cwd=ROOT, env=os.environ | changes, start_new_session=True)
+    how = "passed"
+    try:
+        code = running.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        how, code = "nothing failed until the time was up", ended(running)
+    finally:
+        if running.poll() is None:
+            ended(running)
+    if code != 0:
+        again = " ".join([*(f"{key}={value}" for key, value in changes.items()), *command])
+        sys.exit(f"tests: {group} failed in round {number}; the same again: {again}")
+    print(f"tests: round {number}: {group}: {how} ({(time.monotonic() - began) / 60:.1f} minutes)", flush=True)
+
+
+def ended(running: "subprocess.Popen[bytes]") -> int:
+    """Interrupt tests and wait for what they have to clear away; 0, or pytest's exit code if something failed."""
+    os.kill(running.pid, signal.SIGINT)
+    try:
+        code = running.wait(END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        return 1
+    return 0 if code in (0, INTERRUPTED) else code
+
+
+def side_by_side(parts: list[str], options: argparse.Namespace) -> int:
+    """All parts, each a process of its own; the first failure ends the others."""
+    given = ["--hours", str(options.hours), "--seed", str(options.seed), "--tests", *options.tests]
+    commands = {part: [sys.executable, __file__, *given, "--only", part] for part in parts}
     running = {part: subprocess.Popen(command, start_new_session=True) for part, command in commands.items()}
     failed = 0
     while running and not failed:
@@ -136,11 +186,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=1.0, help="how long")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="some of the parts")
+    parser.add_argument("--tests", nargs="*", choices=GROUPS, default=list(GROUPS), help="some groups of the tests")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of clients, kills and spoiled commands")
     options = parser.parse_args()
     if len(options.only) > 1:
         print(f"soak: seed {options.seed}", flush=True)
-        sys.exit(side_by_side(options.only, options.hours, options.seed))
+        sys.exit(side_by_side(options.only, options))
     if options.only == ["ledger"]:
         try:
             ledger(options.hours, options.seed)
@@ -150,7 +201,7 @@ def main() -> None:
         command = [sys.executable, str(ROOT / "tools/fuzz.py"), "--minutes", str(options.hours * 60)]
         sys.exit(subprocess.run([*command, "--seed", str(options.seed)], check=False).returncode)
     else:
-        tests(options.hours)
+        tests(options.hours, options.seed, options.tests)
 
 
 if __name__ == "__main__":
