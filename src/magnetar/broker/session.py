@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _SEND: Final = 6
 
 ANSWERS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A ceiling on the answers to what one read from a socket brings. Thousands of requests for a list of topics fit into one read;
-who asks once and waits gets any list."""
+"""A ceiling on the answers to what one turn of a connection brings (`runtime.server.TURN_FRAMES_MAX` frames): hundreds of
+requests for a list of topics may wait in a socket. Who asks once and waits gets any list."""
 
 
 class Session:

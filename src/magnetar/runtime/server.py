@@ -38,6 +38,13 @@ STUCK_INTERVALS = 2
 """Keep-alive intervals that a peer may take none of what waits for it. It does not count as silent, because it is not read
 meanwhile."""
 
+TURN_FRAMES_MAX = 200
+"""Frames of one connection before it is the others' turn: some 2 ms. A socket holds thousands of acknowledgements, and whoever
+sends them without a pause would hold up everybody by tens of milliseconds."""
+
+TURN_BYTES_MAX = 1024 * 1024
+"""The same in bytes."""
+
 LINK_SILENT_INTERVALS = 20
 """Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
 answer pings; a dead peer's socket is found by TCP's own keep-alive or when this is over."""
@@ -67,6 +74,10 @@ class Connection(asyncio.BufferedProtocol):
         self._full = False
         self._unsent = 0
         self._stuck = 0
+        self._held = False
+        self._turn_frames = 0
+        self._turn_bytes = 0
+        self._turn_over = False
 
     # ------------------------------------------------------------------------------------------------------- asyncio
 
@@ -96,19 +107,47 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came. Whole frames in front of a fault count as if they had come in a read of their own: how the kernel
-        cuts the bytes must not decide whether a request was heard.
-        """
+        """Bytes came."""
         self._heard = True
+        self._handle(nbytes)
+
+    def _handle(self, nbytes: int) -> None:
+        """Hand on some frames. Whole ones in front of a fault count as if they had come in a read of their own: how the
+        kernel cuts the bytes must not decide whether a request was heard.
+        """
         fault = ""
         try:
-            frames = self._decoder.buffer_updated(nbytes)
+            frames = self._decoder.buffer_updated(nbytes, TURN_FRAMES_MAX)
         except FrameError as error:
             frames, fault = error.frames, f"malformed frame: {error}"
         if frames:
             self._server.driver.run(self._server.broker.frames, self._number, frames)
         if fault:
             self.close(fault)
+            return
+        self._turn_frames += len(frames)
+        self._turn_bytes += nbytes
+        if self._decoder.more or self._turn_frames >= TURN_FRAMES_MAX or self._turn_bytes >= TURN_BYTES_MAX:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Go on when the others had their turn. Without the pause the loop would read this socket up to 32 times."""
+        if self._turn_over or self._transport is None or self._transport.is_closing():
+            return
+        self._turn_over = True
+        self._transport.pause_reading()
+        self._server.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        self._turn_frames = self._turn_bytes = 0
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._held:
+            return
+        if self._decoder.more:
+            self._handle(0)
+        if not self._turn_over and not self._held and not transport.is_closing():
+            transport.resume_reading()
 
     def pause_writing(self) -> None:
         """The socket takes no more."""
@@ -158,10 +197,14 @@ class Connection(asyncio.BufferedProtocol):
         """Stop or go on reading."""
         if self._transport is None or self._transport.is_closing():
             return
+        self._held = hold
         if hold:
             self._transport.pause_reading()
-        else:
-            self._heard = True
+            return
+        self._heard = True
+        if self._decoder.more:
+            self._end_turn()  # what was read before the pause comes first
+        elif not self._turn_over:
             self._transport.resume_reading()
 
     def set_frame_limit(self, frame_bytes_max: int) -> None:

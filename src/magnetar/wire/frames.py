@@ -16,6 +16,7 @@ What the decoder promises:
 """
 
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -81,10 +82,12 @@ class FrameDecoder:
 
     Attributes:
         frame_bytes_max: the largest total size accepted; may be changed at any time, counts from the next frame on.
+        more: the last call gave as many frames as it was asked for; there may be more of them here.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.more = False
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -127,8 +130,12 @@ class FrameDecoder:
             self._make_room()
         return self._view[self._end :]
 
-    def buffer_updated(self, count: int) -> list[Frame]:
+    def buffer_updated(self, count: int, frames_max: int = sys.maxsize) -> list[Frame]:
         """Bytes were written into the start of the buffer last handed out: the frames that they complete.
+
+        Args:
+            count: how many bytes.
+            frames_max: how many frames; when there are more, `more` is set, and a call with 0 bytes gives the next ones.
 
         Raises:
             FrameError: malformed; raised again by every later call.
@@ -139,7 +146,7 @@ class FrameDecoder:
         self._end += count
         frames: list[Frame] = []
         try:
-            self._take(frames)
+            self._take(frames, frames_max)
         except FrameError as error:
             error.frames = frames
             self._error = error
@@ -152,13 +159,17 @@ class FrameDecoder:
             self._resize(2 * len(self._buffer))
         return frames
 
-    def _take(self, frames: list[Frame]) -> None:
-        """Append every complete frame in the buffer to `frames`."""
+    def _take(self, frames: list[Frame], frames_max: int) -> None:
+        """Append the complete frames in the buffer to `frames`."""
+        self.more = False
         view, start, end = self._view, self._start, self._end
         unpack, parse = _HEADER.unpack_from, pb.BaseCommand.FromString
         fields, no_text = _FIELD_OF_TYPE, _NO_TEXT
         try:
             while end - start >= _HEADER_BYTES:
+                if len(frames) >= frames_max:
+                    self.more = True
+                    break
                 total, size = unpack(view, start)
                 if total > self.frame_bytes_max or size > total - 4 or not size:
                     raise self._bad_sizes(total, size)

@@ -1,0 +1,125 @@
+"""A connection's turn: who sends thousands of commands without a pause does not hold up the others."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from magnetar.runtime.server import TURN_FRAMES_MAX, Connection, PulsarServer
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame, encode
+
+PING = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
+
+
+class FakeDriver:
+    """Runs events at once, knows who sent what, and may hold a connection in the middle of its frames."""
+
+    def __init__(self) -> None:
+        self.peers: dict[int, Connection] = {}
+        self.handled: list[tuple[int, int]] = []
+        self.hold_after = 0
+        self.broker = self
+        self.quiet: Any = None
+
+    def run(self, event: Callable[..., None], *arguments: Any) -> None:
+        event(*arguments)
+
+    def attach(self, number: int, peer: Connection) -> None:
+        self.peers[number] = peer
+
+    def detach(self, number: int) -> None:
+        del self.peers[number]
+
+    def connected(self, number: int, address: str, certificate: str, tls: bool) -> None: ...
+
+    def disconnected(self, number: int) -> None: ...
+
+    def writable(self, number: int, writable: bool) -> None: ...
+
+    def frames(self, number: int, frames: list[Frame]) -> None:
+        self.handled.append((number, len(frames)))
+        if self.hold_after and self.count(number) >= self.hold_after:
+            self.peers[number].hold(True)
+
+    def count(self, number: int) -> int:
+        """Frames of one connection so far."""
+        return sum(frames for sender, frames in self.handled if sender == number)
+
+
+async def serve(driver: Any) -> tuple[PulsarServer, int]:
+    """A listener over it."""
+    server = PulsarServer(
+        asyncio.get_running_loop(), driver, driver, frame_bytes_max=1 << 20, connections_max=10, keep_alive_ms=60_000
+    )
+    return server, await server.start("127.0.0.1", 0)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """Let the loop turn."""
+    async with asyncio.timeout(30):
+        while not check():  # noqa: ASYNC110 - turning the loop is what is tested
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_thousands_of_frames_come_in_turns_and_others_in_between(run: Callable[..., Any]) -> None:
+    async def go() -> None:
+        driver = FakeDriver()
+        server, port = await serve(driver)
+        _, greedy = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: 1 in driver.peers)
+        _, other = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: 2 in driver.peers)
+        greedy.write(PING * 30_000)
+        await until(lambda: driver.count(1) >= TURN_FRAMES_MAX)
+        other.write(PING)
+        await until(lambda: driver.count(1) == 30_000 and driver.count(2) == 1)
+        assert max(frames for _, frames in driver.handled) == TURN_FRAMES_MAX
+        behind = driver.handled[driver.handled.index((2, 1)) :]
+        assert sum(frames for _, frames in behind) > TURN_FRAMES_MAX, "it did not wait for the end"
+        greedy.close()
+        other.close()
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    run(go())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_was_read_before_a_pause_waits_and_comes_first(run: Callable[..., Any]) -> None:
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.hold_after = 2 * TURN_FRAMES_MAX
+        server, port = await serve(driver)
+        _, client = await asyncio.open_connection("127.0.0.1", port)
+        client.write(PING * 1_000)
+        await until(lambda: driver.count(1) >= driver.hold_after)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert driver.count(1) == driver.hold_after, "none is handled while it is held"
+        driver.hold_after = 0
+        driver.peers[1].hold(False)
+        await until(lambda: driver.count(1) == 1_000)
+        client.write(b"\x00\x00\x00\x01nonsense")
+        driver.quiet = type("Quiet", (), {"allows": lambda self, line: False})()
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    run(go())
+
+
+def test_frames_in_front_of_a_fault_are_handled_whatever_their_number() -> None:
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.quiet = type("Quiet", (), {"allows": lambda self, line: False})()
+        server, port = await serve(driver)
+        _, client = await asyncio.open_connection("127.0.0.1", port)
+        client.write(PING * 999 + b"\xff" * 20)
+        await until(lambda: driver.count(1) == 999)
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    uvloop.run(go())
