@@ -47,6 +47,9 @@ KILL_ROUNDS = 10
 INTERRUPTED = 2
 """Exit code of a pytest that was interrupted before anything failed."""
 
+LEAST_S = 60.0
+"""Of a group, however little time there is: pytest has to come so far that it can be interrupted."""
+
 END_S = 120.0
 """From the interruption of tests whose time is up until everything that they started has to be gone."""
 
@@ -113,9 +116,9 @@ def tests(hours: float, seed: int, groups: list[str]) -> None:
     while time.monotonic() < deadline:
         number += 1
         for group in groups:
-            left = min(share, deadline - time.monotonic())
+            left = deadline - time.monotonic()
             if left > 0:
-                one_group(group, number, seed + number, left)
+                one_group(group, number, seed + number, max(LEAST_S, min(share, left)))
 
 
 def one_group(group: str, number: int, seed: int, limit_s: float) -> None:
