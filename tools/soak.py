@@ -10,6 +10,7 @@ Side by side, each with a broker of its own:
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -43,9 +46,6 @@ KILLS = 10
 
 KILL_ROUNDS = 10
 """SIGKILLs of brokers, drivers, Python workers and executors, of each kind, in the same way; `make test` does as many."""
-
-INTERRUPTED = 2
-"""Exit code of a pytest that was interrupted before anything failed."""
 
 LEAST_S = 60.0
 """Of a group, however little time there is: pytest has to come so far that it can be interrupted."""
@@ -143,26 +143,31 @@ def one_group(group: str, number: int, seed: int, limit_s: float) -> None:
     try:
         code = running.wait(limit_s)
     except subprocess.TimeoutExpired:
-        how, code = "nothing failed until the time was up", ended(running)
+        how, code = "nothing failed until the time was up", 0
     finally:
         if running.poll() is None:
-            ended(running)
+            end(running)
     if code != 0:
         again = " ".join([*(f"{key}={value}" for key, value in changes.items()), *command])
         sys.exit(f"tests: {group} failed in round {number}; the same again: {again}")
     print(f"tests: round {number}: {group}: {how} ({(time.monotonic() - began) / 60:.1f} minutes)", flush=True)
 
 
-def ended(running: "subprocess.Popen[bytes]") -> int:
-    """Interrupt tests and wait for what they have to clear away; 0, or pytest's exit code if something failed."""
+def end(running: "subprocess.Popen[bytes]") -> None:
+    """Interrupt tests, wait for what they clear away, and end what is left of what they started.
+
+    Their exit code then says nothing: nothing had failed before, or `-x` would have ended them.
+    """
+    started = psutil.Process(running.pid).children(recursive=True)
     os.kill(running.pid, signal.SIGINT)
     try:
-        code = running.wait(END_S)
+        running.wait(END_S)
     except subprocess.TimeoutExpired:
-        os.killpg(running.pid, signal.SIGKILL)
+        running.kill()
         running.wait()
-        return 1
-    return 0 if code in (0, INTERRUPTED) else code
+    for left in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
 
 
 def side_by_side(parts: list[str], options: argparse.Namespace) -> int:
