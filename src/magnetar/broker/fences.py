@@ -109,13 +109,12 @@ class Fences:
             )
         return url
 
-    def _url(self, cluster: str) -> str:
+    def _url(self, cluster: str, *, tls: bool = False) -> str:
         resources = self._broker.resources
-        return resources.cluster_data(cluster).broker_service_url if cluster in resources.clusters() else ""
-
-    def _url_tls(self, cluster: str) -> str:
-        resources = self._broker.resources
-        return resources.cluster_data(cluster).broker_service_url_tls if cluster in resources.clusters() else ""
+        if cluster not in resources.clusters():
+            return ""
+        known = resources.cluster_data(cluster)
+        return known.broker_service_url_tls if tls else known.broker_service_url
 
     def describe(self, text: str, name: str) -> dict[str, Any]:
         """The fence and what a failover has to know of the subscription, as plain values.
@@ -244,7 +243,7 @@ class Fences:
         subscription.hold(after.held)
         if after.phase is Phase.MOVED:
             subscription.disconnect_all(
-                migrated_to=self._url(after.target), migrated_to_tls=self._url_tls(after.target)
+                migrated_to=self._url(after.target), migrated_to_tls=self._url(after.target, tls=True)
             )
         self._go_on(key)
         self._waits.wake(text)
@@ -392,13 +391,18 @@ class Fences:
         self._change((text, name), step, done)
 
     def activate(self, text: str, name: str, token: Token, done: Done) -> None:
-        """Go on with a subscription here, whose final state is merged.
+        """Go on with a subscription here, whose final state is merged (still: the disk may be lost since that was told).
 
         Raises:
             NotFound. (`done`: Conflict.)
         """
-        self._existing(text, name)
-        self._change((text, name), lambda fence: fence.activate(token, self._outbox.now_ms), done)
+
+        def step(fence: Fence) -> Fence:
+            if (after := fence.activate(token, self._outbox.now_ms)) != fence:
+                self._finals.check_merged(self._existing(text, name)[0], name, token)
+            return after
+
+        self._finals.when_ready(self._existing(text, name)[0], lambda: self._change((text, name), step, done))
 
     def give_up(self, text: str, name: str, token: Token, done: Done) -> None:
         """Call a failover off, at its target: it can activate nothing here any more.
@@ -417,12 +421,8 @@ class Fences:
         watermark = topic.log.watermark(source) if topic is not None else NONE
         exists = topic is not None and name in topic.subscriptions
         ready = topic is not None and topic.replicated is not None and topic.replicated.ready
-        return {
-            "topic": text,
-            "merged": exists and ready and watermark >= position,
-            "watermark": str(watermark),
-            "exists": exists,
-        }
+        all_of_it = exists and ready and watermark >= position
+        return {"topic": text, "merged": all_of_it, "watermark": str(watermark), "exists": exists}
 
     def wait(self, text: str, wait_ms: int, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` when `ready`, asked now and after each event of the topic, or after `wait_ms`."""
@@ -482,7 +482,7 @@ class Fences:
         fence = self._fences.get((subscription.topic, subscription.name))
         if fence is None or fence.phase is not Phase.MOVED:
             return False
-        url, url_tls = self._url(fence.target), self._url_tls(fence.target)
+        url, url_tls = self._url(fence.target), self._url(fence.target, tls=True)
         redirect(session, subscription, command, done, target=fence.target, url=url, url_tls=url_tls)
         return True
 

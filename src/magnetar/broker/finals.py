@@ -16,6 +16,7 @@ from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.translating import Translator
 from magnetar.geo.failover import Token
+from magnetar.metadata.errors import Conflict
 from magnetar.wire.acksets import FenceToken
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class _Finishing(Protocol):
 
     def final(self, subscription: str, token: FenceToken, then: Callable[[Position, str], None]) -> None:
         """Write the full state with the failover's token."""
+
+    def fence(self, subscription: str) -> FenceToken | None:
+        """Of the latest final state that was merged."""
 
 
 class FinalStates:
@@ -75,6 +79,27 @@ class FinalStates:
             machine.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
 
         replicated.when_ready(write)
+
+    def check_merged(self, topic: Topic, subscription: str, token: Token) -> None:
+        """See to it that the final state of a failover, or of a later one, is merged here.
+
+        Raises:
+            Conflict: it is not, or not any more: this cluster told that it is, and lost its disk or its topic since.
+        """
+        machine = cast("_Finishing", topic.replicated.exact) if topic.replicated is not None else None
+        heard = machine.fence(subscription) if machine is not None else None
+        if heard is None or (heard.time_ms, heard.cluster) < token:
+            raise Conflict(
+                f"failover {token}: its final state is not in {self._broker.cluster}: what was acknowledged would come again"
+            )
+
+    @staticmethod
+    def when_ready(topic: Topic, then: Callable[[], None]) -> None:
+        """Call `then` when what is stored of a topic's subscriptions is loaded."""
+        if topic.replicated is not None:
+            topic.replicated.when_ready(then)
+        else:
+            then()
 
 
 def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> list[Run]:

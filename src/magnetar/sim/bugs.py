@@ -67,12 +67,13 @@ chance differently, or takes another time, makes all worlds others than they wer
 
 LONG: Final = frozenset({
     "any_life", "lives_ascend", "unknown_base_is_all", "gap_not_recounted", "activates_unmerged", "final_untold",
-    "destination_silent", "no_restricted_check", "passed_over",
+    "activates_unasked", "destination_silent", "no_restricted_check", "passed_over",
 })  # fmt: skip
 """Rare ones: their worlds are all of the longest kind."""
 
 FOCUS: dict[str, tuple[str, ...]] = {
     "destination_silent": ("wipe",), "passed_over": ("policy",), "lives_ascend": ("wipe",),
+    "activates_unasked": ("failover", "wipe"),
     "activates_unmerged": ("failover",), "final_untold": ("failover",), "fence_dispatches": ("failover",),
     "w_from_log_only": ("retention", "die"), "unknown_base_is_all": ("wipe", "retention", "acknowledge"),
     "told_expiry": ("expire",),

@@ -293,8 +293,10 @@ EXACT: dict[str, dict[str, Any]] = {
     "never_caught_up": {"magnetar.broker.cover.StoredStates.catch_up": _only_when_asked},
     "fence_dispatches": {"magnetar.broker.subscription.Subscription.hold": lambda *_: None},
     "activates_unmerged": {
-        "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""}
+        "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""},
+        "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,
     },
+    "activates_unasked": {"magnetar.broker.finals.FinalStates.check_merged": lambda *_: None},
     "final_untold": {"magnetar.broker.finals.FinalStates.write": _final_untold},
     "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
 }

@@ -1,0 +1,58 @@
+"""A planned failover's target goes on only while it has the source's final state."""
+
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.errors import Conflict
+from tests.support.geoworld import TOPIC, Node, World
+
+
+def fenced() -> tuple[World, str]:
+    """A subscription that is on its way from a to b, and the failover's token; its final state is written, and in a only."""
+    world = World("ab")
+    world["a"].create()
+    world.settle()
+    client = world["a"].client()
+    number = client.subscribe("s", 1)
+    world.settle()
+    client.flow(number)
+    stored = world["a"].publish(b"0", b"1")
+    world.advance(500)
+    client.ack(number, stored[0])
+    world.cut.add(("a", "b"))
+    assert world["a"].control_call(lambda done: world["a"].control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
+    fence = world["a"].broker.fences.fence(TOPIC, "s")
+    assert fence.final is not None
+    return world, str(fence.token)
+
+
+def activate(node: Node, token: str) -> MagnetarError | None:
+    found: MagnetarError | None = node.control_call(
+        lambda done: node.control.failover_step("activate", TOPIC, "s", token, done)
+    )
+    return found
+
+
+def test_without_the_final_state_it_is_refused() -> None:
+    world, token = fenced()
+    refused = activate(world["b"], token)
+    assert isinstance(refused, Conflict)
+    assert "final state is not in b" in str(refused)
+    world.cut.clear()
+    world.advance(1_000)
+    assert activate(world["b"], token) is None
+    assert activate(world["b"], token) is None, "it may be repeated"
+
+
+def test_it_is_known_after_a_restart_too() -> None:
+    world, token = fenced()
+    world.cut.clear()
+    world.advance(2_000)
+    world["b"].restart()
+    assert activate(world["b"], token) is None
+
+
+def test_the_final_state_of_another_failover_is_not_enough() -> None:
+    world, token = fenced()
+    world.cut.clear()
+    world.advance(1_000)
+    time, _, cluster = token.partition("@")
+    assert isinstance(activate(world["b"], f"{int(time) + 1}@{cluster}"), Conflict)
