@@ -99,10 +99,10 @@ class Exclusive(Dispatcher):
         consumer = self._active
         if consumer is None or not self._started or self.around.held or not consumer.can_receive:
             return
-        budget = self.around.limits.dispatch_bytes_max
+        budget, left = self.around.limits.dispatch_bytes_max, self.around.limits.dispatch_entries_max
         buffers: list[bytes] = []
         while consumer.can_receive:
-            if budget <= 0:
+            if budget <= 0 or left <= 0:
                 self.dispatch_again()
                 break
             if self.throttled():
@@ -111,9 +111,10 @@ class Exclusive(Dispatcher):
             if self.around.rates:
                 room = min(room, self.around.messages_by_rate())
                 budget = min(budget, self.around.bytes_by_rate())
-            entries = self.reading.peek(room, budget)
+            entries = self.reading.peek(min(room, left), budget)
             if not entries:
                 break
+            left -= len(entries)
             budget -= self._send(consumer, entries, buffers, room)
         if buffers:
             self.around.outbox.put(Send(consumer.connection, buffers))

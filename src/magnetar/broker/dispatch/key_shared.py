@@ -219,11 +219,10 @@ class KeyShared(MultipleConsumers):
         """First what waits and can go, in order of the log; then what is new."""
         budget = self.around.limits.dispatch_bytes_max
         for consumer in self.consumers:
-            if self._ready[consumer] and consumer.can_receive:
+            if self._ready[consumer] and consumer.can_receive and not self.enough(budget):
                 budget -= self._send_waiting(consumer, budget)
         while not self.blocked and any(consumer.can_receive for consumer in self.consumers):
-            if budget <= 0:
-                self.dispatch_again()
+            if self.enough(budget):
                 return
             if self.throttled():
                 return
@@ -240,12 +239,12 @@ class KeyShared(MultipleConsumers):
         heads, ready = self._heads[consumer], self._ready[consumer]
         missing: list[tuple[Position, int]] = []
         size = misses = 0
-        while heads and consumer.can_receive and not self.blocked and size < budget and misses < MISSES_MAX:
+        while heads and consumer.can_receive and not self.blocked and misses < MISSES_MAX:
             position, slot = heads[0]
             if ready.get(slot) != position:
                 heappop(heads)
                 continue
-            if self.throttled():
+            if self.throttled() or self.enough(budget - size):
                 break
             entry = self.refetch.get(position, self._upcoming())
             head = heappop(heads)

@@ -27,7 +27,7 @@ from magnetar.storage.positions import PositionSet
 
 DELAYED_OR_MARKER = DELAYED | MARKER
 
-DUE_WAITING_MAX = 1_000
+DUE_WAITING_MAX = 500
 """Entries whose time has come are taken out of the delayed ones by so many, in order of their times: the rest stays packed
 until there is somebody who takes them."""
 
@@ -48,6 +48,7 @@ class MultipleConsumers(Dispatcher):
         self._groups: list[list[Consumer]] = []
         self._turns: list[int] = []
         self._buffers: dict[Consumer, list[bytes]] = {}
+        self._given = 0
         self._told: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------- to implement
@@ -167,12 +168,20 @@ class MultipleConsumers(Dispatcher):
         if self.closed or self.around.held or not self.consumers or self.blocked or self.throttled():
             return
         more = bool(self.delayed) and self._admit_due()
+        self._given = 0
         self.send_ready()
         buffers, self._buffers = self._buffers, {}
         for consumer, parts in buffers.items():
             self.around.outbox.put(Send(consumer.connection, parts))
         if more and self.due_room() > 0:
             self.dispatch_again()
+
+    def enough(self, budget: int) -> bool:
+        """Whether one event sent as much as it may, of `budget` bytes too; then the next one goes on."""
+        if budget > 0 and self._given < self.around.limits.dispatch_entries_max:
+            return False
+        self.dispatch_again()
+        return True
 
     def due_room(self) -> int:
         """How many entries whose time has come may be among those to be sent, beside those that are.
@@ -270,6 +279,7 @@ class MultipleConsumers(Dispatcher):
             pending[position] = count
             messages += count
             size += len(entry.data)
+        self._given += len(entries)
         count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
         if self.around.rates:
             self.around.sent(messages, size)

@@ -173,8 +173,8 @@ class Refetch:
             self._hold(entry)
 
     def _fail(self, position: Position, problem: str) -> None:
-        """A disk that fails does not get better by being asked at once."""
-        self.failed = True
+        """A disk that fails does not get better by being asked at once. An entry that failed before says nothing of it."""
+        self.failed = self.failed or position not in self.damaged
         self.damaged.pop(position, None)
         self.damaged[position] = None
         around = self._around

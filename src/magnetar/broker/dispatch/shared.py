@@ -64,8 +64,7 @@ class Shared(MultipleConsumers):
             consumer = self.next_consumer()
             if consumer is None:
                 return
-            if budget <= 0:
-                self.dispatch_again()
+            if self.enough(budget):
                 return
             if self.throttled():
                 return

@@ -37,6 +37,8 @@ class Limits:
             maxUnackedMessagesPerSubscription).
         dispatch_bytes_max: back-pressure: what one event may put into the outbox for a subscription; the next event goes
             on. As much as a connection's write buffer takes before it says stop.
+        dispatch_entries_max: the same in entries: some 4 ms, after which it is somebody else's turn. Permits are the client's
+            wish, and of small messages 4 MiB are tens of thousands.
         read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
             read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
         read_entries_max: of one read from disk; a round number above what clients ask for at a time (1,000 permits).
@@ -48,7 +50,7 @@ class Limits:
             on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
         look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
         again_entries_max: of one read of entries that are wanted again (redelivered, or delayed and due), wherever they
-            lie: 500 of them that lie far apart take two reader threads some 5 ms.
+            lie: 250 of them take a reader thread, and their dispatch the loop, some 3 ms each.
         again_reads_max: such reads that are under way at a time for one subscription: one for each reader thread.
             Together with `read_bytes_max` a bound of memory.
         failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
@@ -58,13 +60,14 @@ class Limits:
     unacked_per_consumer_max: int = 50_000
     unacked_per_subscription_max: int = 200_000
     dispatch_bytes_max: int = 4 * 1024 * 1024
+    dispatch_entries_max: int = 500
     read_bytes_max: int = 1024 * 1024
     read_entries_max: int = 1_000
     delayed_entries_max: int = 4_000_000
     redeliveries_max: int = 100_000
     look_ahead_entries_max: int = 20_000
     look_ahead_bytes_max: int = 8 * 1024 * 1024
-    again_entries_max: int = 500
+    again_entries_max: int = 250
     again_reads_max: int = 2
     failover_delay_ms: int = 1_000
 

@@ -1,6 +1,7 @@
 import pytest
 
 from magnetar.broker.consumer import SubType
+from magnetar.broker.effects import Send, Timer
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
 from tests.support.subscriptions import FIRST_LEDGER, World, entry
@@ -146,6 +147,28 @@ def test_one_event_sends_a_bounded_number_of_bytes_and_the_next_goes_on() -> Non
     [sent] = [effect for effect in world.outbox.effects if hasattr(effect, "buffers")]
     assert sum(map(len, sent.buffers)) < 4_500
     world.pump()
+    assert world.got(consumer) == positions
+
+
+@pytest.mark.parametrize("sub_type", list(SubType))
+def test_one_event_sends_a_bounded_number_of_entries_and_the_next_goes_on(sub_type: SubType) -> None:
+    world = World()
+    world.set_limits(dispatch_entries_max=50)
+    consumer = world.consumer("a", sub_type)
+    positions = world.publish(*(entry(b"x", key=f"k{number % 5}") for number in range(1_000)))
+    world.subscription.flow(consumer, 10_000)
+    turns = 0
+    while effects := world.outbox.drain():
+        before = len(world.got(consumer))
+        for effect in effects:
+            if isinstance(effect, Send):
+                world._sent(effect)
+        assert len(world.got(consumer)) - before <= 50 + 100, "what was begun is ended, and no more"
+        turns += 1
+        for effect in effects:
+            if isinstance(effect, Timer):
+                effect.then(0)
+    assert turns >= 1_000 / 150
     assert world.got(consumer) == positions
 
 
