@@ -4,6 +4,7 @@ The driver calls one event at a time; every event may put effects into the outbo
 become durable first is continued by a later event.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -128,6 +129,7 @@ class Broker:
         self.ledger_ids = ledger_ids
         self.cache = cache
         self.sessions: dict[int, Session] = {}
+        self._handshakes: deque[tuple[int, int]] = deque()
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
@@ -288,15 +290,19 @@ class Broker:
     def connected(self, connection: int, address: str, certificate: str = "", tls: bool = False) -> None:
         """A client came; `certificate` is the common name of the one that TLS checked."""
         self.sessions[connection] = Session(self, connection, address, certificate, tls=tls)
-        self.timer(
-            self.outbox.now_ms + self.config.handshake_ms_max,
-            lambda _now: self._handshake_due(connection),
-        )
+        # One timer for all: thousands may come and go in the time that each has.
+        self._handshakes.append((self.outbox.now_ms + self.config.handshake_ms_max, connection))
+        if len(self._handshakes) == 1:
+            self.timer(self._handshakes[0][0], self._handshakes_due)
 
-    def _handshake_due(self, connection: int) -> None:
-        session = self.sessions.get(connection)
-        if session is not None and not session.handshake.connected and not session.closed:
-            session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
+    def _handshakes_due(self, now_ms: int) -> None:
+        waiting = self._handshakes
+        while waiting and waiting[0][0] <= now_ms:
+            session = self.sessions.get(waiting.popleft()[1])
+            if session is not None and not session.handshake.connected and not session.closed:
+                session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
+        if waiting:
+            self.timer(waiting[0][0], self._handshakes_due)
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
         """A client sent commands."""

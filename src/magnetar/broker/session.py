@@ -221,6 +221,8 @@ class Session:
         self.producers.disconnected()
         self.consumers.disconnected()
         self.nonpersistent.disconnected()
+        # Most of what a connection leaves: without this it waits in circles for Python's collector, with thousands of others.
+        self._handlers.clear()
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again.

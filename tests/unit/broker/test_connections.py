@@ -1,0 +1,62 @@
+"""Thousands of connections that come and go: what each leaves behind, and that those who say nothing are closed in time."""
+
+import gc
+
+import pytest
+
+from magnetar.broker.effects import Close, Timer
+from tests.support.geoworld import Node, World
+
+
+def visit(node: Node, times: int) -> None:
+    """Connect, shake hands, go."""
+    for _ in range(times):
+        number = node.client().number
+        node.run(node.broker.disconnected, number)
+        del node.clients[number]
+
+
+def test_a_connection_leaves_next_to_nothing_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = World("a")["a"]
+    monkeypatch.setattr(node.broker, "validate", lambda: None)
+    visit(node, 10)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        visit(node, 200)
+        left = (len(gc.get_objects()) - before) / 200
+    finally:
+        gc.enable()
+    assert left < 20, f"{left} objects of each wait for the collector"
+
+
+def test_connections_that_do_not_shake_hands_are_closed_when_their_time_is_over_by_one_timer() -> None:
+    world = World("a", limits={"handshake_ms_max": 1_000})
+    node = world["a"]
+    timers: list[Timer] = []
+    closed: list[tuple[int, int]] = []
+    perform = node._perform
+
+    def watched(effect: object) -> None:
+        if isinstance(effect, Timer):
+            timers.append(effect)
+        if isinstance(effect, Close):
+            closed.append((world.now_ms - start, effect.connection))
+        perform(effect)
+
+    node._perform = watched  # type: ignore[method-assign]
+    start = world.now_ms
+    for number in range(1, 6):
+        node.run(node.broker.connected, 1_000 + number, "test:1")
+        world.advance(100)
+    shaken = node.client()
+    node.run(node.broker.disconnected, 1_003)
+    assert len([timer for timer in timers if timer.at_ms == start + 1_000]) == 1
+    assert len(timers) == 1, "the others have none of their own"
+    world.advance(2_000)
+    assert closed == [(1_000, 1_001), (1_100, 1_002), (1_300, 1_004), (1_400, 1_005)]
+    assert shaken.number in node.broker.sessions
+    node.run(node.broker.connected, 2_000, "test:1")
+    world.advance(1_000)
+    assert closed[-1][1] == 2_000, "the timer comes again with the next one"
