@@ -3,7 +3,9 @@
     python -m bench.load [--quick] [--only NAME ...]
 
 A probe publishes 200 messages of 1 KB per second on a topic of its own; its p99 is taken on the idle broker right before
-each load, and during it: their ratio is what "the others" notice. Memory is the broker's resident memory.
+and right after each load, and during it: their ratio is what "the others" notice. On a machine with other work that says
+little; what does is how long the broker's event loop was busy at a time during the load, in processor time of its own
+thread (`bench/watched`). Memory is the broker's resident memory.
 """
 
 import argparse
@@ -42,6 +44,7 @@ class Bench:
         self.broker: BrokerProcess
         self._probes = 0
         self._world: World | None = None
+        self._turns = Path()
         self._peak = 0
 
     # -------------------------------------------------------------------------------------------------------- broker
@@ -52,7 +55,11 @@ class Bench:
         folder = self.folder / name
         folder.mkdir()
         self._world = World(folder, ["bench"], extra)
-        self.broker = self._world["bench"].start()
+        self.broker = self._world["bench"]
+        self._turns = folder / "turns"
+        watched = str(Path(__file__).with_name("watched"))
+        self.broker.environment |= {"PYTHONPATH": watched, "MAGNETAR_BENCH_TURNS": str(self._turns)}
+        self.broker.start()
 
     def close(self) -> None:
         """End the broker."""
@@ -125,17 +132,27 @@ class Bench:
                 await asyncio.sleep(0.1)
 
         watching = asyncio.create_task(watch())
-        loading = asyncio.create_task(work(stop))
+        began = time.time()
+        loading = asyncio.ensure_future(work(stop))
         loaded = await self.probe()
         stop.set()
         detail = await loading
+        ended = time.time()
         watching.cancel()
-        detail |= {"calm_ms": calm, "loaded_ms": loaded, "peak_mb": round(self._peak / 1e6)}
-        self.figure(
-            f"{name}: p99 of other publishers, with / without", loaded["p99"] / calm["p99"], "ratio", "< 2", detail
-        )
+        after = await self.probe()
+        detail |= {"calm_ms": calm, "loaded_ms": loaded, "after_ms": after, "peak_mb": round(self._peak / 1e6)}
+        without = (calm["p99"] + after["p99"]) / 2
+        self.figure(f"{name}: p99 of other publishers, with / without", loaded["p99"] / without, "ratio", "< 2", detail)
+        turns = sorted((ms for at_s, ms in self._busy() if began <= at_s <= ended), reverse=True)
+        longest = {"longest_ms": turns[:10], "over_10_ms": sum(ms > 10 for ms in turns), "seconds": ended - began}
+        self.figure(f"{name}: longest turn of the event loop", turns[0] if turns else 0.0, "ms", "< 10", longest)
         self.figure(f"{name}: most memory", self._peak / 1e6, "MB")
         return detail
+
+    def _busy(self) -> list[tuple[float, float]]:
+        """When, and for how many ms, the broker's event loop was busy without a pause."""
+        rows = [line.split() for line in self._turns.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [(float(at_s), float(ms)) for at_s, ms in rows]
 
     def figure(self, name: str, value: float, unit: str, aim: str = "", detail: dict[str, Any] | None = None) -> None:
         """Keep one number."""
