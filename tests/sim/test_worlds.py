@@ -44,6 +44,10 @@ RECORDED = {
     ("exact", 4297): "a world that changed its mode was held to exact mode's promises",
     ("exact", 520913): "a seek while no link concerned the topic, and a set begun behind it",
     ("exact", 521_553): "a failover's target that lost its disk between having the final state and being activated",
+    (
+        "snapshot",
+        1_011_073,
+    ): "a target whose watermark of a former life of the source, with a clock behind, passed for the final state's",
     ("snapshot", 2515): "a seek forward, told by the final state of a failover",
 }
 """Seeds beyond those of `test_promises_hold` that once told of something, and of what."""

@@ -56,7 +56,8 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "gap_of_nothing": (3, 8, 9, 10), "gap_not_recounted": (119, 159, 162, 163),
     "expiry_is_ack": (2, 8, 12, 24), "latest_is_ack": (19, 27, 127, 189), "cumulative_by_index": (2, 62, 63, 196),
     "full_replaces": (11, 13, 14, 19), "no_pending": (75, 118, 128, 130), "floor_is_ack": (5, 6, 27, 44),
-    "never_caught_up": (11, 14, 17, 18), "passed_over": (2, 26, 37, 56), "lives_ascend": (52, 276),
+    "activates_unasked": (521_553,), "never_caught_up": (11, 14, 17, 18),
+    "passed_over": (2, 26, 37, 56), "lives_ascend": (52, 276),
     "destination_silent": (68, 126, 229, 232), "unknown_base_is_all": (25, 30, 85, 147),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (18, 26, 31, 35), "final_untold": (62, 96, 99, 154),
     "no_restricted_check": (2, 36, 45, 62), "told_expiry": (8, 18, 25, 27),
@@ -73,7 +74,7 @@ LONG: Final = frozenset({
 
 FOCUS: dict[str, tuple[str, ...]] = {
     "destination_silent": ("wipe",), "passed_over": ("policy",), "lives_ascend": ("wipe",),
-    "activates_unasked": ("failover", "wipe"),
+    "activates_unasked": ("wipe",),
     "activates_unmerged": ("failover",), "final_untold": ("failover",), "fence_dispatches": ("failover",),
     "w_from_log_only": ("retention", "die"), "unknown_base_is_all": ("wipe", "retention", "acknowledge"),
     "told_expiry": ("expire",),

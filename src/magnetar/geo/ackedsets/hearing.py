@@ -129,6 +129,7 @@ class HearingTopic(TellingTopic):
             self.states[subscription] = state
         elif part.epoch < state.epoch:
             self._count("older")
+        self._remember(state)
         merged = self._merged(state, told, full=part.full)
         if self._relays(writer) and not self._loading:
             self._relay(state, merged, fresh=fresh)

@@ -5,7 +5,7 @@ from typing import Final
 
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.ackedsets.epochs import HybridClock
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.indexset import IndexSet, Marks
 from magnetar.geo.ackedsets.routing import Routing, Waters
 from magnetar.geo.ackedsets.state import SubscriptionState
 from magnetar.geo.ackedsets.translating import Translator
@@ -83,7 +83,32 @@ class AckedTopic:
         return self.waters.here(self.routing, self.translator.lowest())
 
     def _floor(self) -> dict[str, tuple[int, int]]:
-        return self.waters.floor(self.routing, self._here())
+        return self._of_past_lives(self.waters.floor(self.routing, self._here()))
+
+    def _of_past_lives(self, marks: Marks) -> dict[str, tuple[int, int]]:
+        """Marks, but never above the beginning of a life that is lived now.
+
+        A cluster that lost its disk while its clock was behind has a present life with a lower number than a former one, and
+        marks of that one would have everything forgotten that is acknowledged of the present one.
+        """
+        below = {}
+        for cluster, mark in marks.items():
+            life = self._life(cluster) if mark[0] else 0
+            below[cluster] = (life, 0) if 0 < life < mark[0] else mark
+        return below
+
+    def _life(self, cluster: str) -> int:
+        """The present incarnation of this topic in a cluster, as its link told, or else its newest entry here; 0: unknown."""
+        if cluster == self.host.cluster:
+            return self.host.log.incarnation
+        if cluster not in self.routing.into[self.host.cluster]:
+            return 0
+        return self.host.incarnation_of(cluster) or self.translator.newest_life(cluster)
+
+    def _remember(self, state: SubscriptionState) -> None:
+        """Nothing of a life that is lived now counts as forgotten."""
+        if state.forgot:
+            state.forgot = self._of_past_lives(state.forgot)
 
     def _tidy(self) -> None:
         """Forget what nobody can need any more, where nothing waits to be written (E9)."""
@@ -91,6 +116,7 @@ class AckedTopic:
             return
         floor = self._floor()
         for subscription, state in self.states.items():
+            self._remember(state)
             if self._may_forget(state) and state.forget(floor, self.translator.held_of):
                 self.host.dirty(subscription)
 

@@ -262,6 +262,14 @@ class Translator:
                     marks[key.cluster] = max(marks.get(key.cluster, (0, 0)), (key.incarnation, end))
         return marks
 
+    def newest_life(self, cluster: str) -> int:
+        """The incarnation of the newest message here that a cluster published; 0 when there is none."""
+        for ledger in reversed(self.log.ledger_infos()):
+            runs = [(runs[-1], key.incarnation) for key, runs in ledger.origins.items() if key.cluster == cluster]
+            if runs:
+                return max(runs)[1]
+        return 0
+
     def _lower(self, lowest: dict[OriginKey, int], ledger: Ledger) -> None:
         for origin, runs in ledger.origins.items():
             key = self._named(origin)

@@ -511,6 +511,33 @@ def test_bits_are_forgotten_when_nobody_can_need_them():
     assert len(rig.machine.states["s"].acks) == 6, "a peer that lost its log counts as 0 until it speaks"
 
 
+@pytest.mark.parametrize("heard", ["by its link", "by its messages"])
+def test_nothing_of_a_present_life_is_forgotten_by_marks_of_a_former_one(heard):
+    """b lost its disk while its clock was behind: it lives in 3, and lived in 9 (simulator: exact, failovers and lost disks,
+    seed 170).
+    """
+    rig = Rig()
+    rig.subscribe()
+    state = rig.machine.states["s"]
+    state.forgot = {"b": (9, 5), "c": (9, 5)}
+    rig.machine.waters.next["b"] = rig.machine.waters.own["b"] = (9, 5)
+    rig.machine.waters.low["c"] = LowWater("c", 3, NONE, (Mark("b", 9, 5),))
+    if heard == "by its link":
+        rig.incarnations["b"] = 3
+    else:
+        rig.arrive("b", 0, incarnation=3)
+    rig.hear(
+        marker(
+            "c",
+            told(acks=union(bits("b", 4, 5, incarnation=3), bits("b", 0, incarnation=2), bits("c", 4, incarnation=9))),
+        )
+    )
+    assert state.acks == bits("b", 4, 5, incarnation=3)
+    rig.pass_time(10_000)
+    rig.machine.trimmed()
+    assert state.acks == bits("b", 4, 5, incarnation=3)
+
+
 def test_links_tell_what_origins_retain():
     rig, other = Rig(), Rig()
     rig.publish()
