@@ -47,7 +47,7 @@ RECORDED = {
     (
         "snapshot",
         1_011_073,
-    ): "a target whose watermark of a former life of the source, with a clock behind, passed for the final state's",
+    ): "a source with a clock behind, whose former life's watermark passed for the final state's",
     ("snapshot", 2515): "a seek forward, told by the final state of a failover",
 }
 """Seeds beyond those of `test_promises_hold` that once told of something, and of what."""

@@ -297,7 +297,10 @@ EXACT: dict[str, dict[str, Any]] = {
         "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,
     },
     "activates_unasked": {"magnetar.broker.finals.FinalStates.check_merged": lambda *_: None},
-    "final_untold": {"magnetar.broker.finals.FinalStates.write": _final_untold},
+    "final_untold": {
+        "magnetar.broker.finals.FinalStates.write": _final_untold,
+        "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,  # else the target notices
+    },
     "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
 }
 
