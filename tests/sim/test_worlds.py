@@ -74,6 +74,11 @@ def test_recorded_seeds_are_fine(mode: str, seed: int) -> None:
     assert not run_world(seed, mode).why
 
 
+def test_a_recorded_seed_of_a_longer_world_is_fine() -> None:
+    """Retention took what a seek on its way to the store had just come back for."""
+    assert not run_world(1_012_937, steps=96).why
+
+
 def test_a_world_replays_exactly() -> None:
     for seed in range(5):
         first, second = run_world(seed), run_world(seed)

@@ -188,8 +188,11 @@ class Upkeep:
     # ------------------------------------------------------------------------------------------------------- retention
 
     def keep_from(self, topic: Topic) -> Position | None:
-        """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything."""
-        marks = [subscription.durable_mark_delete for subscription in topic.durable_subscriptions()]
+        """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything.
+
+        A subscription that was put back, by a seek that is not stored and answered yet, needs what is behind its new place.
+        """
+        marks = [min(one.durable_mark_delete, one.mark_delete) for one in topic.durable_subscriptions()]
         broker = self._broker
         lows = (
             broker.links.durable_low(topic),

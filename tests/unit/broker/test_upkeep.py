@@ -1,53 +1,31 @@
-"""The regular round over all topics: each is looked at once an interval, few in one event."""
+"""What retention has to leave."""
 
-from collections import Counter
-
-import pytest
-
-from magnetar.broker.topic import Topic
-from magnetar.broker.upkeep import STEP_TOPICS_MIN, Upkeep
-from tests.support.geoworld import World
-
-INTERVAL_MS = 1_000
+from tests.support.geoworld import TOPIC, World
 
 
-@pytest.mark.parametrize(
-    ("total", "at_a_time"), [(3, 3), (STEP_TOPICS_MIN, STEP_TOPICS_MIN), (700, 70)], ids=["few", "a part", "many"]
-)
-def test_every_topic_once_an_interval_and_few_in_one_event(
-    total: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World("a", limits={"retention_interval_ms": INTERVAL_MS})
+def test_a_seek_back_that_is_not_stored_yet_keeps_what_it_came_back_for() -> None:
+    """Simulator: exact, 96 steps, seed 1012937."""
+    world = World("a")
     node = world["a"]
-    monkeypatch.setattr(node.broker, "validate", lambda: None)
-    for number in range(total):
-        node.create(f"persistent://public/default/u-{number}")
-    seen: Counter[str] = Counter()
-    by_time: Counter[int] = Counter()
-
-    def look(self: Upkeep, topic: Topic, now_ms: int) -> None:
-        seen[topic.text] += 1
-        by_time[now_ms] += 1
-
-    monkeypatch.setattr(Upkeep, "_look_after", look)
-    first = node.broker.started_ms + INTERVAL_MS
-    world.advance(first - world.now_ms + INTERVAL_MS - 1)
-    assert len(seen) == total
-    assert set(seen.values()) == {1}, "once"
-    assert max(by_time.values()) == at_a_time
-    assert min(by_time) == first
-    world.advance(INTERVAL_MS)
-    assert set(seen.values()) == {2}, "the next round begins an interval after the last one did"
-
-
-def test_a_topic_deleted_during_the_round_is_left_alone() -> None:
-    world = World("a", limits={"retention_interval_ms": INTERVAL_MS})
-    node = world["a"]
-    topics = [f"persistent://public/default/u-{number}" for number in range(STEP_TOPICS_MIN * 2)]
-    for topic in topics:
-        node.create(topic)
-    node.publish(b"x", topic=topics[-1])
-    world.advance(node.broker.started_ms + INTERVAL_MS - world.now_ms)
-    assert node.control_call(lambda done: node.control.delete_topic(topics[-1], True, done)) is None
-    world.advance(2 * INTERVAL_MS)
-    assert len(node.broker.topics) == len(topics) - 1
+    node.create()
+    world.settle()
+    client = node.client()
+    number = client.subscribe("s", 1, replicated=False)
+    world.settle()
+    client.flow(number)
+    stored = node.publish(b"0", b"1", b"2")
+    node.run(lambda: node.topic.log.roll(world.now_ms))
+    stored += node.publish(b"3")  # the last ledger stays in any case
+    world.advance(500)
+    client.ack(number, *stored)
+    world.advance(5_000)
+    subscription = node.topic.subscriptions["s"]
+    assert subscription.durable_mark_delete == stored[3]
+    node.hold_stores = True
+    client.seek(number, stored[1])
+    assert subscription.mark_delete < stored[1]
+    node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
+    node.hold_stores = False
+    world.advance(5_000)
+    assert node.broker.topics[TOPIC].log.valid(stored[1])
+    assert subscription.backlog_entries() == 3
