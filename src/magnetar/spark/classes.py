@@ -66,11 +66,13 @@ def make() -> Path:
             lasting=False,  # the archive holds the paths of the JARs: those of the installation
             java=f"-XX:ArchiveClassesAtExit={made} {QUIET}",
         )  # fmt: skip
+        gateway: Any = spark.sparkContext._gateway
         try:
             rehearse(spark, folder)
-            gateway: Any = spark.sparkContext._gateway
-        finally:
-            session.stop(spark, folder / "spark.log")
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises; the user gets one line
+            gateway.proc.kill()
+            raise MagnetarError(f"Spark's classes cannot be loaded: {session.first_line(error)}") from None
+        session.stop(spark, folder / "spark.log")
         gateway.shutdown()
         gateway.proc.stdin.close()  # by which PySpark's JVM knows that it is over
         try:
