@@ -13,17 +13,29 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, Record
 
 from tests.replication.conftest import Mesh
 from tests.support.brokers import eventually
+from tests.support.pipelines import START_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 TOPIC = "persistent://public/default/orders"
 PARTS = "persistent://public/default/parts"
+TYPED = "persistent://public/default/typed"
 CONSUMED = 1000
 HEIR = "[broker]\nidentity_silence_ms = 500\n"
 """A reborn cluster is believed soon."""
+
+
+class Older(Record):
+    number = Integer()
+
+
+class Newer(Record):
+    number = Integer()
+    more = Integer(required_default=True)
 
 
 def magnetar(mesh: Mesh, *words: object, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
@@ -90,8 +102,10 @@ def test_a_wiped_cluster_gets_everything_back_once(make_mesh: Callable[..., Mesh
     publish(mesh, "a", TOPIC, [f"a{n} batched" for n in range(6000, 7000)], batching_max_publish_delay_ms=5)
     publish(mesh, "a", PARTS, [f"p{n}" for n in range(200)], batching_enabled=False)
     publish(mesh, "c", TOPIC, [f"c{n}" for n in range(300)], batching_enabled=False)
+    publish_typed(mesh)
     eventually(lambda: (held(mesh, "b", "a", TOPIC), held(mesh, "c", "a", TOPIC)) == (7000, 7001), within_s=90)
     eventually(lambda: (held(mesh, "b", "a", PARTS), held(mesh, "b", "c", TOPIC)) == (200, 300), within_s=60)
+    eventually(lambda: held(mesh, "b", "a", TYPED) == 20, within_s=60)
     consume(mesh, "b", CONSUMED)
 
     wipe(mesh, "a")
@@ -122,6 +136,7 @@ def test_a_wiped_cluster_gets_everything_back_once(make_mesh: Callable[..., Mesh
     for row in compared["clusters"]:
         wrong = [row[kind] for kind in ("missing", "duplicated", "reordered", "altered")]
         assert wrong == [1 if row["cluster"] == "a" else 0, 0, 0, 0], row
+    read_typed(mesh)
     messages = mesh.read_all("a", TOPIC, 7350)
     texts = [message.data().decode().split()[0] for message in messages]
     assert [one for one in texts if one[0] == "a"] == [f"a{n}" for n in range(7000)]
@@ -129,6 +144,34 @@ def test_a_wiped_cluster_gets_everything_back_once(make_mesh: Callable[..., Mesh
     eventually(
         lambda: backlog(mesh, "a") == 7350 - CONSUMED, within_s=60, what="what was consumed in b stays consumed in a"
     )
+
+
+def publish_typed(mesh: Mesh) -> None:
+    """Messages of two schemas, of which b has the second under the first number."""
+    mesh["b"].rest(
+        "POST",
+        f"/admin/v2/schemas/{TYPED.removeprefix('persistent://')}/schema",
+        {"type": "AVRO", "schema": json.dumps(AvroSchema(Newer)._schema), "properties": {}},
+    )
+    for kind in (Older, Newer):
+        producer = mesh.client("a").create_producer(TYPED, schema=AvroSchema(kind), batching_enabled=False)
+        for n in range(10):
+            producer.send(kind(number=n))
+        producer.close()
+
+
+def read_typed(mesh: Mesh) -> None:
+    """They came back to a, which had lost its registry, with their schemas."""
+    consumer = mesh.client("a").subscribe(
+        TYPED, "s", initial_position=pulsar.InitialPosition.Earliest, schema=AvroSchema(Newer)
+    )
+    for kind in (Older, Newer):
+        for n in range(10):
+            message = consumer.receive(60_000)
+            assert message.value().number == n
+            info = mesh.client("a")._client.get_schema_info(TYPED, message._message.int_schema_version())
+            assert json.loads(info.schema()) == AvroSchema(kind)._schema
+    consumer.close()
 
 
 def kill_in_the_middle(mesh: Mesh) -> None:
@@ -140,7 +183,7 @@ def kill_in_the_middle(mesh: Mesh) -> None:
     assert broker is not None
     try:
         eventually(
-            lambda: mesh["a"].rest("GET", "/geo/v1/status")["restored"]["messages"] > 0, within_s=90, every_s=0.001
+            lambda: mesh["a"].rest("GET", "/geo/v1/status")["restored"]["messages"] > 0, within_s=START_S, every_s=0.001
         )
         broker.send_signal(signal.SIGSTOP)
         assert job.poll() is None, "the job was done before it could be killed"
