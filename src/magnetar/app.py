@@ -26,6 +26,7 @@ from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
+from magnetar.runtime.collector import Collector
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
@@ -95,9 +96,9 @@ class BrokerApp:
         gc.disable()
         try:
             await self._start()
-            # Nor need it look at what is alive now again and again.
-            gc.collect()
-            gc.freeze()
+            collector = Collector(asyncio.get_running_loop().call_later)
+            collector.start()
+            self._stack.callback(collector.stop)
         finally:
             gc.enable()
 

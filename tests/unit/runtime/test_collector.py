@@ -1,0 +1,107 @@
+"""The collector's policy: what survived is walked through no more, and circles in it are found all the same."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.runtime.collector import CHECK_S, COMPLETE_S, GROWN_BYTES, Collector
+from magnetar.runtime.memory import resident_bytes
+
+
+class World:
+    """Time and memory in the test's hands."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.bytes = 100 << 20
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+        self.collector = Collector(self.later, lambda: self.bytes, lambda: self.now_s)
+
+    def later(self, seconds: float, then: Callable[[], None]) -> None:
+        self.waiting.append((self.now_s + seconds, then))
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; what is due is called."""
+        end = self.now_s + seconds
+        while self.waiting and self.waiting[0][0] <= end:
+            self.now_s, then = self.waiting.pop(0)
+            then()
+        self.now_s = end
+
+
+class Circle:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    made.collector.start()
+    yield made
+    made.collector.stop()
+
+
+def old_circle() -> "weakref.ref[Circle]":
+    """A circle that survived a full look while somebody needed it, and that nobody needs now."""
+    circle = Circle()
+    gc.collect()
+    return weakref.ref(circle)
+
+
+def test_what_survived_a_full_look_is_set_aside(world: World) -> None:
+    kept = [Circle() for _ in range(1_000)]
+    before = gc.get_freeze_count()
+    gc.collect()
+    assert gc.get_freeze_count() >= before + 1_000
+    assert not any(one is kept[0] for one in gc.get_objects(generation=2))
+
+
+def test_what_nobody_refers_to_goes_at_once_though_it_is_set_aside(world: World) -> None:
+    one = [Circle()]
+    gc.collect()
+    reference = weakref.ref(one[0])
+    one[0].me = None  # type: ignore[assignment]
+    one.clear()
+    assert reference() is None
+
+
+def test_new_circles_are_found_as_ever(world: World) -> None:
+    reference = weakref.ref(Circle())
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("why", ["memory", "time"])
+def test_old_circles_are_found_when_the_process_grew_or_after_an_hour(world: World, why: str) -> None:
+    reference = old_circle()
+    world.advance(10 * CHECK_S)
+    gc.collect()
+    assert reference() is not None, "else this test shows nothing"
+    if why == "memory":
+        world.bytes += GROWN_BYTES + (100 << 20) // 4 + 1
+        world.advance(CHECK_S)
+    else:
+        world.advance(COMPLETE_S)
+    assert reference() is None
+    assert gc.get_freeze_count() > 0, "and what survived is set aside again"
+
+
+def test_afterwards_all_is_as_before() -> None:
+    world = World()
+    callbacks = list(gc.callbacks)
+    world.collector.start()
+    world.collector.stop()
+    world.collector.stop()
+    assert gc.callbacks == callbacks
+    assert gc.get_freeze_count() == 0
+    world.advance(2 * CHECK_S)
+    assert world.waiting == [], "and nothing keeps watch"
+
+
+def test_the_memory_of_this_process_is_known() -> None:
+    assert resident_bytes() > 1 << 20
