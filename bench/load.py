@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -58,7 +59,8 @@ class Bench:
         self.broker = self._world["bench"]
         self._turns = folder / "turns"
         watched = str(Path(__file__).with_name("watched"))
-        self.broker.environment |= {"PYTHONPATH": watched, "MAGNETAR_BENCH_TURNS": str(self._turns)}
+        folders = os.pathsep.join([watched, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.broker.environment |= {"PYTHONPATH": folders, "MAGNETAR_BENCH_TURNS": str(self._turns)}
         self.broker.start()
 
     def close(self) -> None:
@@ -143,16 +145,22 @@ class Bench:
         detail |= {"calm_ms": calm, "loaded_ms": loaded, "after_ms": after, "peak_mb": round(self._peak / 1e6)}
         without = (calm["p99"] + after["p99"]) / 2
         self.figure(f"{name}: p99 of other publishers, with / without", loaded["p99"] / without, "ratio", "< 2", detail)
-        turns = sorted((ms for at_s, ms in self._busy() if began <= at_s <= ended), reverse=True)
-        longest = {"longest_ms": turns[:10], "over_10_ms": sum(ms > 10 for ms in turns), "seconds": ended - began}
+        rows = [(ms, who) for at_s, ms, *who in self._busy() if began <= at_s <= ended]
+        turns = sorted((ms for ms, who in rows if not who), reverse=True)
+        longest = {
+            "longest_ms": turns[:10],
+            "over_10_ms": sum(ms > 10 for ms in turns),
+            "seconds": ended - began,
+            "collector_longest_ms": max((ms for ms, who in rows if who), default=0.0),
+        }
         self.figure(f"{name}: longest turn of the event loop", turns[0] if turns else 0.0, "ms", "< 10", longest)
         self.figure(f"{name}: most memory", self._peak / 1e6, "MB")
         return detail
 
-    def _busy(self) -> list[tuple[float, float]]:
-        """When, and for how many ms, the broker's event loop was busy without a pause."""
+    def _busy(self) -> list[tuple[Any, ...]]:
+        """When, and for how many ms, the broker's event loop (or the collector in it) was busy without a pause."""
         rows = [line.split() for line in self._turns.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return [(float(at_s), float(ms)) for at_s, ms in rows]
+        return [(float(at_s), float(ms), *who) for at_s, ms, *who in rows]
 
     def figure(self, name: str, value: float, unit: str, aim: str = "", detail: dict[str, Any] | None = None) -> None:
         """Keep one number."""

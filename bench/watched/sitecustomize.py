@@ -2,9 +2,11 @@
 
 A callback every 2 ms compares the processor time of the loop's thread with what it was at the last one: the difference is what
 anybody else had to wait for, however busy the machine was with other things. Differences above 1 ms go to the file that
-`MAGNETAR_BENCH_TURNS` names, one line each: wall clock in s, ms.
+`MAGNETAR_BENCH_TURNS` names, one line each: wall clock in s, ms. So do the looks of Python's collector, marked "collector"; they
+are part of a turn.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -35,6 +37,17 @@ def watch() -> None:
             loop.call_later(EVERY_S, beat)
 
         loop.call_soon(beat)
+
+        looks = 0.0
+
+        def look(phase: str, _info: Any) -> None:
+            nonlocal looks
+            now = time.thread_time()
+            if phase == "stop" and now - looks > LEAST_S:
+                out.write(f"{time.time():.3f} {(now - looks) * 1000:.2f} collector\n")
+            looks = now
+
+        gc.callbacks.append(look)
 
     driver.__init__ = init
 
