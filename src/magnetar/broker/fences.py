@@ -342,9 +342,8 @@ class Fences:
         key = text, name
 
         def step(fence: Fence) -> Fence:
-            return fence.fence(
-                fence.next_token(self._broker.cluster, self._outbox.now_ms, above), target, self._outbox.now_ms
-            )
+            now_ms, known = self._outbox.now_ms, max(above, self._finals.heard(topic, name))
+            return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms)
 
         def begun(error: MagnetarError | None) -> None:
             fence = self.fence(*key)

@@ -15,7 +15,7 @@ from magnetar.broker.topic import Topic
 from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.translating import Translator
-from magnetar.geo.failover import Token
+from magnetar.geo.failover import NO_TOKEN, Token
 from magnetar.metadata.errors import Conflict
 from magnetar.wire.acksets import FenceToken
 
@@ -80,15 +80,21 @@ class FinalStates:
 
         replicated.when_ready(write)
 
+    def heard(self, topic: Topic, subscription: str) -> Token:
+        """Of the failover whose final state was merged here, or written; of several the latest."""
+        machine = cast("_Finishing", topic.replicated.exact) if topic.replicated is not None else None
+        found = machine.fence(subscription) if machine is not None else None
+        return NO_TOKEN if found is None else Token(found.time_ms, found.cluster)
+
     def check_merged(self, topic: Topic, subscription: str, token: Token) -> None:
-        """See to it that the final state of a failover, or of a later one, is merged here.
+        """See to it that the final state of this very failover is merged here.
+
+        A later token proves nothing: a clock may have been set back since.
 
         Raises:
             Conflict: it is not, or not any more: this cluster told that it is, and lost its disk or its topic since.
         """
-        machine = cast("_Finishing", topic.replicated.exact) if topic.replicated is not None else None
-        heard = machine.fence(subscription) if machine is not None else None
-        if heard is None or (heard.time_ms, heard.cluster) < token:
+        if self.heard(topic, subscription) != token:
             raise Conflict(
                 f"failover {token}: its final state is not in {self._broker.cluster}: what was acknowledged would come again"
             )

@@ -1,6 +1,7 @@
 """A planned failover's target goes on only while it has the source's final state."""
 
 from magnetar.core.errors import MagnetarError
+from magnetar.geo.failover import Token
 from magnetar.metadata.errors import Conflict
 from tests.support.geoworld import TOPIC, Node, World
 
@@ -55,4 +56,16 @@ def test_the_final_state_of_another_failover_is_not_enough() -> None:
     world.cut.clear()
     world.advance(1_000)
     time, _, cluster = token.partition("@")
-    assert isinstance(activate(world["b"], f"{int(time) + 1}@{cluster}"), Conflict)
+    for other in (-1, 1):  # an earlier one, too: its clock may have been set back
+        assert isinstance(activate(world["b"], f"{int(time) + other}@{cluster}"), Conflict)
+
+
+def test_a_failover_is_later_than_all_whose_final_state_was_heard() -> None:
+    """Also when the clock was set back, and with the disk the fence was lost."""
+    world, token = fenced()
+    world.cut.clear()
+    world.advance(1_000)
+    world.now_ms -= 500_000
+    began = world["b"].control_call(lambda done: world["b"].control.failover_begin(TOPIC, "s", "a", "", 0, done))
+    assert began is None
+    assert world["b"].broker.fences.fence(TOPIC, "s").token > Token.parse(token)
