@@ -157,7 +157,8 @@ class Delayed:
         _due, number, run = self._runs[0]
         item = run.pop()
         left = len(run)
-        if left * 16 > self._run_entries:
+        # About a sixteenth, but not of all runs alike: those of scattered times shrink together, and would all go in one event.
+        if left * 256 > self._run_entries * (8 + number % 16):
             heapreplace(self._runs, (run.first_due(), number, run))
             return item
         # A short rest goes back to the heap: else there could be as many runs as entries.

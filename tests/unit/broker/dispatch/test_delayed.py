@@ -106,6 +106,19 @@ def test_rests_of_runs_do_not_pile_up() -> None:
     queue.validate()
 
 
+def test_runs_of_scattered_times_do_not_all_end_in_one_event() -> None:
+    queue = Delayed(Outbox(now_ms=0), lambda: None, run_entries=256)
+    total = 100 * 256
+    for number in range(total):
+        queue.hold_back(stored(number, 1 + number * 618_033_989 % total))
+    most = 0
+    while len(queue):
+        before = len(queue._runs)
+        queue.take(total, 250)
+        most = max(most, before - len(queue._runs))
+    assert most <= 25, f"{most} of 100 runs were given up at once"
+
+
 @pytest.mark.parametrize("sub_type", [SubType.SHARED, SubType.KEY_SHARED])
 def test_what_is_not_delayed_overtakes_and_the_delayed_come_by_time(
     sub_type: SubType, monkeypatch: pytest.MonkeyPatch
