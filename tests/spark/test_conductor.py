@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import poller as module
 from magnetar.spark import messages as m
+from magnetar.spark import poller as module
 from magnetar.spark import rpc
 from magnetar.spark.conductor import Conductor
 from magnetar.spark.desk import Pipeline
