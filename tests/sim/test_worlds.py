@@ -42,13 +42,14 @@ MODAL = {
 """The same for what only some modes have: planned failovers need exact mode, and worlds of changing modes leave seeks out."""
 RECORDED = {
     ("exact", 4297): "a world that changed its mode was held to exact mode's promises",
-    ("exact", 520913): "a seek while no link concerned the topic, and a set begun behind it",
+    ("exact", 520_913): "a seek while no link concerned the topic, and a set begun behind it",
     ("exact", 521_553): "a failover's target that lost its disk between having the final state and being activated",
+    ("snapshot", 2515): "a seek forward, told by the final state of a failover",
+    ("snapshot", 1_011_073): "a source whose clock was behind: a former life's watermark passed for the final state's",
     (
         "snapshot",
-        1_011_073,
-    ): "a source with a clock behind, whose former life's watermark passed for the final state's",
-    ("snapshot", 2515): "a seek forward, told by the final state of a failover",
+        1_015_533,
+    ): "what a failover brought to an empty cluster passed for a starting point, and was taken back",
 }
 """Seeds beyond those of `test_promises_hold` that once told of something, and of what."""
 ENOUGH = 200

@@ -181,6 +181,9 @@ class Node:
     def subscriptions(self) -> list[str]:
         return sorted(self.cursors)
 
+    def acknowledged(self, subscription: str) -> tuple[()]:
+        return ()
+
     def create(self, subscription: str) -> None:
         assert subscription not in self.cursors
         self.cursors[subscription] = Cursor.at(self.log, NONE)

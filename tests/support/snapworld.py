@@ -305,6 +305,9 @@ class Site:
     def subscriptions(self) -> list[str]:
         return sorted(self.open)
 
+    def acknowledged(self, subscription: str) -> tuple[()]:
+        return ()  # the other mode's machine is not there
+
     def create(self, subscription: str) -> None:
         if subscription in self.deletions:
             raise Violation(f"{self.cluster}: {subscription} was deleted here, and another cluster brings it back")

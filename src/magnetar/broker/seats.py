@@ -1,9 +1,9 @@
 """The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.host import Machine, MarkerHost
 from magnetar.storage.positions import PositionSet
 from magnetar.wire.acksets import Mark
@@ -47,6 +47,10 @@ class ExactMachine(ModalMachine, Protocol):
         """Snapshot mode took acknowledged messages back on the cursor."""
         ...
 
+    def acknowledged_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """What it knows to be acknowledged: runs (origin, first, last)."""
+        ...
+
 
 class SnapshotMachine(ModalMachine, Protocol):
     """`geo.snapshots.Snapshots`."""
@@ -84,6 +88,10 @@ class Seat:
     @property
     def _machine(self) -> ModalMachine:
         return self._topic.exact if self._exact else self._topic.snapshot
+
+    def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """See `MarkerHost`. Exact mode's machine has no use for what snapshot mode knows: it has it on the cursor."""
+        return () if self._exact else self._topic.exact.acknowledged_runs(subscription)
 
     def create(self, subscription: str) -> None:
         """See `MarkerHost`."""

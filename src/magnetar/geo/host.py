@@ -8,10 +8,10 @@ which one writes. Every call happens inside one event of the broker; nothing is 
 machine of what that machine itself has just asked for (`apply`, `rebuild`).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
@@ -78,6 +78,10 @@ class MarkerHost(Protocol):
 
     def subscriptions(self) -> Sequence[str]:
         """The replicated ones, ascending."""
+        ...
+
+    def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """What the other mode's machine knows to be acknowledged, by whomever, as runs (origin, first, last)."""
         ...
 
     def create(self, subscription: str) -> None:

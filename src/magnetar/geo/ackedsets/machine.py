@@ -13,12 +13,12 @@ Expiry is none of these: it is a local position below which nothing is dispatche
 timer, no marker. Nothing is re-entered: the host does not tell of what is asked of it here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from magnetar.core.errors import StorageError
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.geo.ackedsets import storing
 from magnetar.geo.ackedsets.hearing import HearingTopic
 from magnetar.geo.ackedsets.indexset import IndexSet
@@ -309,6 +309,11 @@ class AckedSets(HearingTopic):
         if state.base is not None:
             state.base -= missing
         self.host.dirty(subscription)
+
+    def acknowledged_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
+        """What is known to be acknowledged, by whomever: runs (origin, first, last)."""
+        state = self.states.get(subscription)
+        return state.acks.runs() if state is not None else iter(())
 
     def trimmed(self) -> None:
         """Retention deleted ledgers: the low-water marks rose."""

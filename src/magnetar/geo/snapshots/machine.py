@@ -143,9 +143,18 @@ class Snapshots:
             return None
 
     def _adopt(self, subscription: str) -> State | None:
-        """A subscription that is here and that nobody told us of: the other mode created it."""
+        """A subscription that is here and that nobody told us of: the other mode created it.
+
+        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back.
+        """
         self.load(subscription, None)
-        return self._states.pop(subscription, None)
+        state = self._states.pop(subscription, None)
+        if state is not None:
+            acked = Held()
+            for key, first, last in self._host.acknowledged(subscription):
+                acked.add(key, first, last + 1)
+            state.base = state.base.minus(acked)
+        return state
 
     def _brought(self) -> State:
         """A subscription that another cluster brings: from the first retained message on."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.ids import EARLIEST, OriginKey, Position
 from magnetar.geo.host import Acked
 from magnetar.geo.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
@@ -35,6 +35,7 @@ class Host:
         self.rebuilt: list[str] = []
         self.refusing = self.slow = False
         self.sources: dict[str, int] = {}
+        self.known: list[tuple[OriginKey, int, int]] = []
         self.ids = 0
         self.machine = Snapshots(self, new_id=self.new_id, **settings)  # type: ignore[arg-type]
         self.entries: list[StoredEntry] = []
@@ -64,6 +65,9 @@ class Host:
 
     def subscriptions(self) -> list[str]:
         return sorted(self.replicated)
+
+    def acknowledged(self, subscription: str) -> list[tuple[OriginKey, int, int]]:
+        return self.known
 
     def create(self, subscription: str) -> None:
         self.cursors[subscription] = Cursor.at(self.log, EARLIEST)

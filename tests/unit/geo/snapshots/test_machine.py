@@ -265,6 +265,20 @@ def test_bases_merge_by_intersection(host: Host) -> None:
     assert host.rebuilt == ["s"]
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_what_the_other_mode_brought_as_acknowledged_is_no_starting_point(host: Host, known: bool) -> None:
+    """A planned move brings a subscription with its set; an update of another cluster, whose base is smaller, comes behind it."""
+    positions = [host.arrives("b", index) for index in range(3)]
+    host.create("s")
+    cursor = host.cursors["s"]
+    cursor.ack(positions[:2])
+    host.known = [(B, 0, 1)] if known else []
+    host.told("b", Update("s", {"a": NONE}, Claim({}, {}, (), created=True)))
+    assert cursor.is_acked(positions[1]) == known
+    assert host.rebuilt == ([] if known else ["s"])
+    assert not cursor.is_acked(positions[2])
+
+
 def test_a_base_comes_with_the_subscription(host: Host) -> None:
     old, new = host.arrives("b", 0), host.arrives("b", 1)
     host.told("b", Update("s", {}, Claim({}, {B: [(0, 1)]}, (), created=True)))
