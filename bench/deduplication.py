@@ -114,7 +114,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         world = World(Path(name), ["solo"], ON).start()
         try:
-            per_message(world, 20_000, 1)
+            per_message(world, 20_000, 2)  # warms up
             cost = per_message(world, 50_000, 24 // scale)
             back = recovery(world, 1_000_000)
         finally:

@@ -135,7 +135,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         world = World(Path(name), ["solo"]).start()
         try:
-            per_message(world, 20_000, 1)
+            per_message(world, 20_000, 2)  # warms up
             cost = per_message(world, 40_000, 6 if options.quick else 24)
         finally:
             world.close()

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ class Bench:
         if made.returncode:
             raise RuntimeError(problem.decode())
         return dict(json.loads(out)["latency_ms"])
+
+    async def probe_beside(self, work: Callable[[asyncio.Event], Awaitable[Any]]) -> dict[str, float]:
+        """What the probe sees while something else goes on."""
+        stop = asyncio.Event()
+        loading = asyncio.ensure_future(work(stop))
+        seen = await self.probe()
+        stop.set()
+        await loading
+        return seen
 
     async def beside(
         self,
@@ -317,31 +327,44 @@ async def slow(bench: Bench) -> None:
 
 
 async def visitors(bench: Bench) -> None:
-    """10,000 connections that open and drop."""
+    """10,000 connections that open and drop; once at another broker of the machine, to tell its part from the broker's."""
     bench.fresh("visitors")
     total = 10_000 // bench.scale
     files = descriptors(bench.pid)
 
-    async def work(stop: asyncio.Event) -> dict[str, Any]:
+    async def come_and_go(port: int, stop: asyncio.Event) -> dict[str, Any]:
         started = time.perf_counter()
         opened = 0
 
         async def visit() -> None:
             nonlocal opened
-            client = await Crowd.connect(bench.port)
+            client = await Crowd.connect(port)
             opened += 1
             client.close()
             await asyncio.sleep(max(0.0, started + opened / 1_250 - time.perf_counter()))
 
         while opened < total or not stop.is_set():
             await in_turns([visit] * min(200, total), at_once=20)
-        seconds = time.perf_counter() - started
+        return {"connections": opened, "per_s": opened / (time.perf_counter() - started)}
+
+    async def work(stop: asyncio.Event) -> dict[str, Any]:
+        found = await come_and_go(bench.port, stop)
         with contextlib.suppress(TimeoutError):
             await until(lambda: descriptors(bench.pid) <= files, within_s=10)
-        left = descriptors(bench.pid) - files
-        return {"connections": opened, "per_s": opened / seconds, "descriptors_left": left}
+        return found | {"descriptors_left": descriptors(bench.pid) - files}
 
-    detail = await bench.beside(f"{total:,} connections open and drop", work)
+    folder = bench.folder / "other"
+    folder.mkdir()
+    other = World(folder, ["other"]).start()
+    try:
+        elsewhere = await bench.probe_beside(partial(come_and_go, other["other"].pulsar_port))
+    finally:
+        other.close()
+    name = f"{total:,} connections open and drop"
+    detail = await bench.beside(name, work)
+    ratio = detail["loaded_ms"]["p99"] / elsewhere["p99"]
+    told = {"elsewhere_ms": elsewhere, "here_ms": detail["loaded_ms"]}
+    bench.figure(f"{name}: p99 of other publishers, here / at another broker", ratio, "ratio", "< 2", told)
     bench.figure("descriptors left behind", detail["descriptors_left"], "", "0")
 
 
