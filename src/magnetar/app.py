@@ -324,5 +324,4 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
         force=True,
     )
     warn_of_plain_text(config, config.cluster(cluster))
-    # One thread of three does nearly all the work: a longer slice keeps the log thread from stealing it mid-event.
     return uvloop.run(_serve(config, cluster))

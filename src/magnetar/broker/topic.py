@@ -8,12 +8,13 @@ that is not confirmed is read by a subscription or by a link.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
-from magnetar.broker.effects import Outbox, Send, Write
+from magnetar.broker.effects import Outbox, Send, Timer, Write
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.meter import Meter
 from magnetar.broker.producers import Producer, Producers
@@ -100,6 +101,10 @@ class PublishToken:
         outbox.put(Send(producer.connection, [buffer]))
 
 
+WOKEN_AT_ONCE: Final = 4
+"""Subscriptions that one event tells of new entries: each of them may send what its consumers have room for, some 0.2 ms."""
+
+
 class Topic:
     """A persistent topic (or one partition) of this broker.
 
@@ -152,6 +157,8 @@ class Topic:
         self._newest: Append | None = None
         """The newest append that is in flight."""
         self._after_drain: list[Callable[[], None]] = []
+        self._to_wake: dict[str, None] = {}
+        """Subscriptions that have to be told of new entries, longest waiting first."""
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -324,10 +331,22 @@ class Topic:
 
     def dispatch(self) -> None:
         """New entries are readable: wake the subscriptions and the links."""
-        for subscription in list(self.subscriptions.values()):
-            subscription.available()
+        going_on = bool(self._to_wake)
+        self._to_wake.update(dict.fromkeys(self.subscriptions))
+        if not going_on:
+            self._wake()
         self._on_confirmed(self)
         self._drained()
+
+    def _wake(self) -> None:
+        """Some subscriptions; the next ones in an event of their own, so that others get their turn."""
+        for name in list(islice(self._to_wake, WOKEN_AT_ONCE)):
+            del self._to_wake[name]
+            subscription = self.subscriptions.get(name)
+            if subscription is not None:
+                subscription.available()
+        if self._to_wake:
+            self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake()))
 
     def fail(self) -> None:
         """An append failed: whatever was staged never was; no position is given until the storage healed."""
