@@ -44,6 +44,9 @@ def test_no_flight_is_lost(tmp_path: Path) -> None:
         # The later flights of one airport have the new schema; every cluster has both and decoded all.
         assert (row["versions"], row["decoded"], row["with_new_field"]) == ([0, 1], {"0": 2300, "1": 700}, 700)
     assert all(row["not_decoded"] == 0 for row in result["schemas"])
+    assert result["outbox"] == {"sent": 400, "held": {"ewr": 200, "jfk": 200, "lga": 200}}
+    assert result["metadata"]["agree"]
+    assert result["metadata"]["changed_while_one_was_down"] == {"ewr": 86_400, "jfk": 86_400, "lga": 86_400}
     assert {row["cluster"]: row["messages"] for row in result["verify"]["clusters"]} == dict.fromkeys(
         ("ewr", "jfk", "lga"), 3000
     )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from magnetar.cli.demo import command, flights, report, schema, world
 from magnetar.cli.demo.flights import Departures
+from magnetar.cli.demo.outbox import BOOKINGS, TTL_S, Booked
 from magnetar.cli.demo.players import Consumer, Publisher
 from magnetar.cli.demo.reasons import KILLED, MOVED, judge
 from magnetar.cli.demo.screen import Plain, Quiet, screen
@@ -38,7 +39,27 @@ def outcome(payloads: dict[str, list[bytes]]) -> tuple[Outcome, Board]:
     counts = {origin: len(some) for origin, some in payloads.items()}
     numbers = {one: (origin, n) for origin, some in payloads.items() for n, one in enumerate(some)}
     watchers = {cluster: Tally(cluster, counts, numbers, board) for cluster in payloads}
-    return Outcome(counts, watchers, Tally("consumer", counts, numbers, board)), board
+    return Outcome(counts, watchers, Tally("consumer", counts, numbers, board), booked=booked()), board
+
+
+def booked() -> Booked:
+    """The outbox and the metadata, all as it should be."""
+    held = {cluster: [str(number) for number in range(BOOKINGS)] for cluster in ("ewr", "jfk")}
+    return Booked(2 * BOOKINGS, held, 100, dict.fromkeys(held, TTL_S), agree=True)
+
+
+def test_every_fault_of_the_outbox_and_of_the_metadata_counts() -> None:
+    assert booked().faults() == []
+    lost = booked()
+    lost.held["ewr"][3] = "4"
+    assert lost.faults() == ["ewr lacks 1 bookings and holds 1 twice"]
+    late = booked()
+    late.ttl_s["jfk"] = None
+    assert late.faults() == [f"jfk has message TTL None of public/bookings, not {TTL_S} s"]
+    apart = booked()
+    apart.agree = False
+    assert apart.faults() == ["the clusters do not agree about their metadata"]
+    assert Booked().faults()
 
 
 PAYLOADS = {"ewr": [b"e0", b"e1"], "jfk": [b"j0", b"j1", b"j2"]}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.cli.common import size
+from magnetar.cli.demo.outbox import BOOKINGS
 from magnetar.cli.demo.reasons import KILLED
 from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 
@@ -94,6 +95,15 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
             "moved": outcome.moved,
         },
         "schemas": schemas(outcome),
+        "outbox": {
+            "sent": outcome.booked.sent,
+            "held": {cluster: len(bookings) for cluster, bookings in outcome.booked.held.items()},
+        },
+        "metadata": {
+            "everywhere_ms": outcome.booked.everywhere_ms,
+            "agree": outcome.booked.agree,
+            "changed_while_one_was_down": outcome.booked.ttl_s,
+        },
         "lost": sum(tally.missing for tally in tallies),
         "verify": verified,
         "times_s": outcome.times,
@@ -141,6 +151,16 @@ def sentences(outcome: Outcome) -> list[str]:
         lines.append(
             f"the planned way back: {outcome.moved['redelivered']:,} delivered twice, {outcome.moved['skipped']:,} skipped, "
             f"{outcome.moved['pause_ms']:,} ms without messages"
+        )
+    if outcome.booked.held:
+        held = ", ".join(f"{cluster} {len(bookings)}" for cluster, bookings in outcome.booked.held.items())
+        lines.append(
+            f"the outbox: {BOOKINGS} bookings with keys, all sent again in another cluster: {outcome.booked.sent} messages; "
+            f"every cluster holds each once: {held}"
+        )
+        lines.append(
+            f"tenants, namespaces, policies: made in one cluster, everywhere after {outcome.booked.everywhere_ms:,} ms; "
+            "the same in all, also where the broker was down when they changed"
         )
     if outcome.staleness:
         lines.append(

@@ -3,7 +3,8 @@
     1  all three airports publish; every cluster gets everything                         (nothing is broken: calm)
     2  the consumer's broker is killed while the others publish; the consumer goes on in another cluster; the broker comes back
     3  the subscription is moved back (`magnetar failover`) while all publish; the consumer follows
-    4  a destination broker is down while the others publish; their other links go on; it comes back and catches up
+    4  a destination broker is down while the others publish; their other links go on; it comes back and catches up. A program
+       that had sent its outbox there sends all of it again elsewhere; a policy is changed meanwhile (demo.outbox)
     5  the Spark driver is killed while all publish; it comes back
     6  all publish once more                                                             (calm)
 
@@ -23,6 +24,7 @@ from typing import Any, Final
 from magnetar.admin.client import AdminClient
 from magnetar.cli.demo import schema
 from magnetar.cli.demo.flights import Departures
+from magnetar.cli.demo.outbox import BOOKINGS, NAMESPACE, Booked, Outbox
 from magnetar.cli.demo.players import Consumer, Player, Publisher, Watcher
 from magnetar.cli.demo.reasons import judge
 from magnetar.cli.demo.screen import Screen
@@ -73,6 +75,7 @@ class Outcome:
         followed: whether the consumer came back with its subscription.
         evolved: how many flights were published with the new schema.
         versions: by cluster, the versions that its registry has of the topic's schema.
+        booked: what came of the outbox that was sent twice.
     """
 
     published: dict[str, int]
@@ -84,6 +87,7 @@ class Outcome:
     followed: bool = True
     evolved: int = 0
     versions: dict[str, list[int]] = field(default_factory=dict)
+    booked: Booked = field(default_factory=Booked)
 
     def faults(self) -> list[str]:
         """Everything that must not be, a line each; empty when all is well."""
@@ -115,7 +119,7 @@ class Outcome:
             lines.append(f"the planned move skipped {self.moved['skipped']:,} messages")
         if not self.followed:
             lines.append(f"the consumer did not follow its subscription back to {CONSUMER_AT}")
-        return lines
+        return lines + self.booked.faults()
 
 
 class Story:
@@ -156,6 +160,7 @@ class Story:
             world.urls[ELSEWHERE],
         )
         self.staleness = Staleness(world.admin_urls, TOPIC, SUBSCRIPTION, self.board)
+        self.outbox = Outbox(world.urls, world.admin_urls, self._wait)
         self._evolves = {airport: len(one) - one.evolves_at for airport, one in departures.items() if one.evolves_at}
         self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
         self._total = sum(flights.values())
@@ -282,8 +287,20 @@ class Story:
         """An orderly stop; two links towards it wait, the others go on."""
         others = [name for name in self.publishers if name != DOWN]
         self._break()
+        self.outbox.make(DOWN)
+        self.outbox.send(DOWN)
+        self.outbox.crossed(ELSEWHERE)
+        self.screen.step(
+            f"namespace {NAMESPACE}, made in {DOWN}, is everywhere after {self.outbox.booked.everywhere_ms:,} ms; "
+            f"a program sends {BOOKINGS} bookings with keys to {DOWN}"
+        )
         self.world.brokers[DOWN].stop()
         self.screen.step(f"broker {DOWN} is down; {' and '.join(others)} publish up to {share:.0%}")
+        self.outbox.send(ELSEWHERE)
+        self.outbox.change(ELSEWHERE)
+        self.screen.step(
+            f"the program sends all its bookings again, to {ELSEWHERE}; there a policy of {NAMESPACE} is changed, too"
+        )
         self._allow(share, *others)
         self._wait(lambda: self._between(others), f"{' and '.join(others)} to go on without {DOWN}")
         self.screen.step(f"{' and '.join(others)} have everything of each other; {DOWN} starts again and catches up")
@@ -309,6 +326,7 @@ class Story:
         """Wait for the consumer, then end the pipeline in good order."""
         self._wait(lambda: not self.consumer.tally.missing, "the consumer to have every flight")
         self._mark("all delivered")
+        self.outcome.booked = self.outbox.judge()
         self.staleness.over.set()
         self.outcome.staleness = self.staleness.calm
         self.outcome.published = {name: publisher.confirmed for name, publisher in self.publishers.items()}

@@ -163,6 +163,7 @@ class World:
             self.admin_urls[name] = f"http://127.0.0.1:{http}"
             lines.append(f'[clusters.{name}]\npulsar = "127.0.0.1:{pulsar}"\nhttp = "127.0.0.1:{http}"\n')
         lines.append(f'[replication]\nmaster = "{master}"\n')
+        lines.append('[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n')
         self.config.write_text("\n".join(lines))
         at = ["-c", str(self.config)]
         self.brokers = {
