@@ -45,28 +45,19 @@ class Metered(Node):
     spent = 0.0
     profile: cProfile.Profile | None = None
 
-    def run(self, event: Callable[..., None], *arguments: Any) -> None:
-        """One event, and those that follow from it."""
-        self._events.append((event, arguments))
-        if self._running or not self.up:
-            return
-        self._running = True
-        try:
-            while self._events:
-                event, arguments = self._events.popleft()
-                self.outbox.now_ms = self.world.now_ms
-                if self.profile is not None:
-                    self.profile.enable()
-                    event(*arguments)
-                    self.profile.disable()
-                else:
-                    began = time.process_time_ns()
-                    event(*arguments)
-                    self.spent += (time.process_time_ns() - began) / 1000
-                for effect in self.outbox.drain():
-                    self._perform(effect)
-        finally:
-            self._running = False
+    def handle(self, event: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """One event, measured."""
+        if self.profile is not None:
+            self.profile.enable()
+            event(*arguments)
+            self.profile.disable()
+        else:
+            began = time.process_time_ns()
+            event(*arguments)
+            self.spent += (time.process_time_ns() - began) / 1000
+
+    def check(self) -> None:
+        """Nothing: it would be measured by whatever it leaves behind."""
 
 
 def send_frames(producer: int, first: int, count: int) -> list[Frame]:

@@ -225,12 +225,20 @@ class Node:
             while self._events:
                 event, arguments = self._events.popleft()
                 self.outbox.now_ms = self.world.now_ms
-                event(*arguments)
+                self.handle(event, arguments)
                 for effect in self.outbox.drain():
                     self._perform(effect)
-                self.broker.validate()
+                self.check()
         finally:
             self._running = False
+
+    def handle(self, event: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """One event; what it asks for is done afterwards."""
+        event(*arguments)
+
+    def check(self) -> None:
+        """What must hold after every event."""
+        self.broker.validate()
 
     def _perform(self, effect: Any) -> None:
         match effect:
@@ -253,15 +261,9 @@ class Node:
 
     def _read(self, effect: Read) -> None:
         log = self.broker.log_of(effect.topic)
-        entries = []
-        if log is not None:
-            if effect.only:
-                entries = self.log.read(log.locations_of(effect.only, effect.bytes_max))
-            else:
-                entries = log.cached(effect.start, effect.entries_max, effect.bytes_max)
-            if not entries and not effect.only:
-                spans = log.locations(effect.start, effect.entries_max, effect.bytes_max)
-                entries = self.log.read(spans) if spans else []
+        entries, spans = effect.find(log) if log is not None else ([], [])
+        if spans:
+            entries = self.log.read(spans)
         self.run(effect.then, entries, "")
 
     def work(self) -> bool:

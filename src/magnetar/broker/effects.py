@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from magnetar.core.ids import Position
 from magnetar.storage.entries import Append, StoredEntry
+from magnetar.storage.topiclog import Span, TopicLog
 
 
 class Send(NamedTuple):
@@ -71,6 +72,13 @@ class Read(NamedTuple):
     bytes_max: int
     then: Callable[[list[StoredEntry], str], None]
     only: Sequence[Position] = ()
+
+    def find(self, log: TopicLog) -> tuple[list[StoredEntry], list[Span]]:
+        """The entries, when recent ones in memory will do; else none, and where on the disk they lie."""
+        if self.only:
+            return [], log.locations_of(self.only, self.bytes_max)
+        cached = log.cached(self.start, self.entries_max, self.bytes_max)
+        return cached, [] if cached else log.locations(self.start, self.entries_max, self.bytes_max)
 
 
 class Store(NamedTuple):

@@ -208,16 +208,9 @@ class Driver:
         if log is None:
             self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
             return
-        if effect.only:
-            locations = log.locations_of(effect.only, effect.bytes_max)
-        else:
-            cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
-            if cached:
-                self._pending.append((effect.then, (cached, "")))
-                return
-            locations = log.locations(effect.start, effect.entries_max, effect.bytes_max)
+        cached, locations = effect.find(log)
         if not locations:
-            self._pending.append((effect.then, ([], "")))
+            self._pending.append((effect.then, (cached, "")))
             return
 
         def work() -> None:

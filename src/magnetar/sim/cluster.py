@@ -258,13 +258,8 @@ class Cluster:
         if log is None:
             self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
             return
-        cached: list[StoredEntry] = []
-        if effect.only:
-            spans = log.locations_of(effect.only, effect.bytes_max)
-        else:
-            cached = log.cached(effect.start, effect.entries_max, effect.bytes_max)
-            spans = [] if cached else log.locations(effect.start, effect.entries_max, effect.bytes_max)
-        if cached or not spans:
+        cached, spans = effect.find(log)
+        if not spans:
             self._pending.append((effect.then, (cached, "")))
             return
         life = self.life
