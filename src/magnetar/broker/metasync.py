@@ -22,7 +22,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import Conflict
+from magnetar.metadata.errors import InFlight
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
 from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed
@@ -51,7 +51,7 @@ BEACON_MS: Final = 30_000
 """How often a cluster says which state it is in when that did not change: others see that it lives."""
 
 BUSY_MS: Final = 20
-"""While an administrator changes the same document."""
+"""While something else is being applied."""
 
 ANSWER_MS: Final = 1_000
 """Between two snapshots for clusters that ask; ten that start together get one answer."""
@@ -332,8 +332,8 @@ class MetadataSync(SyncTelling):
         puts, deletes = machine.stored(update)
         try:
             store_change(self._broker, _change(puts, deletes), stored)
-        except Conflict:
-            self._broker.timer(now_ms + BUSY_MS, lambda _now: repeat())
+        except InFlight:
+            self._broker.resources.when_one_ended(lambda: self._outbox_later(repeat))
 
     def _make_topics(self) -> None:
         """Make and grow the partitioned topics that other clusters have."""
