@@ -12,7 +12,7 @@ an entry was redelivered is kept until it is acknowledged.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from magnetar.broker.consumer import Consumer
@@ -237,16 +237,18 @@ class MultipleConsumers(Dispatcher):
                 return []
         self._tell_once(
             "delayed_messages_max",
-            f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
-            "them is read when some of them are due",
+            lambda: (
+                f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
+                "them is read when some of them are due"
+            ),
         )
         return []
 
-    def _tell_once(self, limit: str, text: str) -> None:
-        """Warn of a limit that was reached, the first time."""
+    def _tell_once(self, limit: str, text: Callable[[], str]) -> None:
+        """Warn of a limit that was reached, the first time; whoever is at it may come here with every message."""
         if limit not in self._told:
             self._told.add(limit)
-            self.around.outbox.put(Note("warning", text))
+            self.around.outbox.put(Note("warning", text()))
 
     def _left_out(self, entry: StoredEntry) -> bool:
         if entry.flags & MARKER:
@@ -427,8 +429,10 @@ class MultipleConsumers(Dispatcher):
         else:
             self._tell_once(
                 "redeliveries_max",
-                f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
-                "(redeliveries_max); their consumers see a redelivery count of 0",
+                lambda: (
+                    f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
+                    "(redeliveries_max); their consumers see a redelivery count of 0"
+                ),
             )
 
     def lost(self, position: Position) -> None:
