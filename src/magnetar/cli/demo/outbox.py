@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from magnetar.admin.client import AdminClient
 from magnetar.cli.demo.players import client
+from magnetar.cli.demo.world import KEEP_ALL
 from magnetar.core.errors import MagnetarError
 
 NAMESPACE: Final = "public/bookings"
@@ -83,9 +84,7 @@ class Outbox:
         began = time.monotonic()
         admin = self._admin[cluster]
         admin.put(f"/admin/v2/namespaces/{NAMESPACE}", {"replication_clusters": sorted(self._urls)})
-        admin.post(
-            f"/admin/v2/namespaces/{NAMESPACE}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        )
+        admin.post(f"/admin/v2/namespaces/{NAMESPACE}/retention", KEEP_ALL)
         admin.post(f"/geo/v1/namespaces/{NAMESPACE}/idempotency", {"property": KEY})
 
         def everywhere() -> bool:
