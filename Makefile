@@ -3,7 +3,6 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PY := .venv/bin/python
-SEEDS ?= 20000
 HOURS ?= 1
 PYTEST_ARGS ?=
 # Test processes side by side, a file each: much of a test of real processes is waiting. More want 3 GB of memory each.
@@ -38,13 +37,17 @@ check: setup ## Lint, format, types, import rule, generated files
 bench: setup ## The benchmark suite; figures are kept in bench/results
 	@$(PY) -m magnetar bench $(BENCH_ARGS)
 
+# Of whole brokers as many as are promised; of single machines fewer, since `worlds` makes so many of each of its kinds.
+sim: SEEDS ?= 100000
+worlds: SEEDS ?= 20000
+
 sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode mixed
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode metadata
 
-worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS of each
+worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
 
 soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure

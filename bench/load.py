@@ -3,9 +3,11 @@
     python -m bench.load [--quick] [--only NAME ...]
 
 A probe publishes 200 messages of 1 KB per second on a topic of its own; its p99 is taken on the idle broker right before
-and right after each load, and during it: their ratio is what "the others" notice. On a machine with other work that says
-little; what does is how long the broker's event loop was busy at a time during the load, in processor time of its own
-thread (`bench/watched`). Memory is the broker's resident memory.
+and right after each load, and during it: their ratio is what "the others" notice. Before, the same load runs at another
+broker of the machine while the probe is at one that has nothing else to do: what it notices then is the machine's part, and
+the rest is the broker's. On a machine with other work both say little; what says something there is how long the broker's
+event loop was busy at a time during the load, in processor time of its own thread (`bench/watched`). Memory is the
+broker's resident memory.
 """
 
 import argparse
@@ -17,8 +19,10 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,39 +39,63 @@ KIB = 1 << 10
 PROBE_RATE = 200
 PROBE_S = 8.0
 
+STARTERS = 2
+"""Processes that are started and waited for at the same time: a probe, and a broker beside it."""
+
 
 class Bench:
-    """One broker and the figures taken from it."""
+    """One broker and the figures taken from it.
 
-    def __init__(self, folder: Path, scale: int) -> None:
+    Args:
+        folder: for the brokers' files.
+        scale: divides the numbers of every load.
+        starter: starts the processes that are measured, from a thread whose priority they inherit.
+    """
+
+    def __init__(self, folder: Path, scale: int, starter: ThreadPoolExecutor) -> None:
         self.folder = folder
         self.scale = scale
+        self.starter = starter
         self.figures: list[Figure] = []
         self.broker: BrokerProcess
+        """Has the load."""
+        self.elsewhere = False
+        """The probe goes to another broker than the load."""
+        self._probed: BrokerProcess
+        self._apart: dict[str, dict[str, float]] = {}
         self._probes = 0
-        self._world: World | None = None
+        self._worlds: list[World] = []
         self._turns = Path()
         self._peak = 0
 
     # -------------------------------------------------------------------------------------------------------- broker
 
     def fresh(self, name: str, extra: str = "") -> None:
-        """A new broker with nothing in it."""
+        """A new broker with nothing in it, and if the probe goes elsewhere, another."""
         self.close()
-        folder = self.folder / name
+        folder = self.folder / f"{name}-{self.elsewhere}"
         folder.mkdir()
-        self._world = World(folder, ["bench"], extra)
-        self.broker = self._world["bench"]
+        self._worlds.append(World(folder, ["bench"], extra))
+        self.broker = self._probed = self._worlds[0]["bench"]
+        if self.elsewhere:
+            (folder / "other").mkdir()
+            self._worlds.append(World(folder / "other", ["other"]))
+            self._probed = self._worlds[1]["other"]
+            self.starter.submit(self._probed.start).result()
         self._turns = folder / "turns"
         watched = str(Path(__file__).with_name("watched"))
         folders = os.pathsep.join([watched, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.broker.environment |= {"PYTHONPATH": folders, "MAGNETAR_BENCH_TURNS": str(self._turns)}
-        self.broker.start()
+        self.start()
+
+    def start(self) -> None:
+        """Start the broker, with the priority of an ordinary process."""
+        self.starter.submit(self.broker.start).result()
 
     def close(self) -> None:
-        """End the broker."""
-        if self._world is not None:
-            self._world.close()
+        """End the brokers."""
+        while self._worlds:
+            self._worlds.pop().close()
 
     @property
     def pid(self) -> int:
@@ -93,7 +121,7 @@ class Bench:
         """SIGKILL; the seconds until it is ready, and until a publish to `wait_for` is answered."""
         self.broker.kill()
         started = time.perf_counter()
-        self.broker.start()
+        self.start()
         ready = time.perf_counter() - started
         load(self.address, wait_for, "--messages", "1", "--size", "16")
         return ready, time.perf_counter() - started
@@ -103,23 +131,15 @@ class Bench:
     async def probe(self) -> dict[str, float]:
         """Latencies of somebody else's publishes, in ms."""
         self._probes += 1
-        command = [sys.executable, str(Path(__file__).with_name("loadgen.py")), "--url", self.address]
+        address = f"127.0.0.1:{self._probed.pulsar_port}"
+        command = [sys.executable, str(Path(__file__).with_name("loadgen.py")), "--url", address]
         command += ["--topic", f"probe-{self._probes}", "--size", "1024", "--rate", str(PROBE_RATE)]
         command += ["--messages", str(int(PROBE_RATE * PROBE_S))]
-        made = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        out, problem = await made.communicate()
-        if made.returncode:
-            raise RuntimeError(problem.decode())
-        return dict(json.loads(out)["latency_ms"])
-
-    async def probe_beside(self, work: Callable[[asyncio.Event], Awaitable[Any]]) -> dict[str, float]:
-        """What the probe sees while something else goes on."""
-        stop = asyncio.Event()
-        loading = asyncio.ensure_future(work(stop))
-        seen = await self.probe()
-        stop.set()
-        await loading
-        return seen
+        run = partial(subprocess.run, command, capture_output=True, check=False)
+        done = await asyncio.get_running_loop().run_in_executor(self.starter, run)
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+        return dict(json.loads(done.stdout)["latency_ms"])
 
     async def beside(
         self,
@@ -152,9 +172,16 @@ class Bench:
         ended = time.time()
         watching.cancel()
         after = await self.probe()
+        if self.elsewhere:
+            self._apart[name] = loaded
+            return detail
         detail |= {"calm_ms": calm, "loaded_ms": loaded, "after_ms": after, "peak_mb": round(self._peak / 1e6)}
-        without = (calm["p99"] + after["p99"]) / 2
+        without = min(calm["p99"], after["p99"])  # what else goes on for a moment on the machine must not flatter
         self.figure(f"{name}: p99 of other publishers, with / without", loaded["p99"] / without, "ratio", "< 2", detail)
+        if name in self._apart:
+            part = loaded["p99"] / self._apart[name]["p99"]
+            told = {"elsewhere_ms": self._apart[name], "here_ms": loaded}
+            self.figure(f"{name}: p99 of other publishers, here / at another broker", part, "ratio", "< 2", told)
         rows = [(ms, who) for at_s, ms, *who in self._busy() if began <= at_s <= ended]
         turns = sorted((ms for ms, who in rows if not who), reverse=True)
         longest = {
@@ -174,6 +201,8 @@ class Bench:
 
     def figure(self, name: str, value: float, unit: str, aim: str = "", detail: dict[str, Any] | None = None) -> None:
         """Keep one number."""
+        if self.elsewhere:
+            return
         self.figures.append(Figure(name, value, unit, aim, detail or {}))
         print(f"{name}: {value:,.3g} {unit}", flush=True)
 
@@ -327,18 +356,18 @@ async def slow(bench: Bench) -> None:
 
 
 async def visitors(bench: Bench) -> None:
-    """10,000 connections that open and drop; once at another broker of the machine, to tell its part from the broker's."""
+    """10,000 connections that open and drop."""
     bench.fresh("visitors")
     total = 10_000 // bench.scale
     files = descriptors(bench.pid)
 
-    async def come_and_go(port: int, stop: asyncio.Event) -> dict[str, Any]:
+    async def come_and_go(stop: asyncio.Event) -> dict[str, Any]:
         started = time.perf_counter()
         opened = 0
 
         async def visit() -> None:
             nonlocal opened
-            client = await Crowd.connect(port)
+            client = await Crowd.connect(bench.port)
             opened += 1
             client.close()
             await asyncio.sleep(max(0.0, started + opened / 1_250 - time.perf_counter()))
@@ -348,23 +377,13 @@ async def visitors(bench: Bench) -> None:
         return {"connections": opened, "per_s": opened / (time.perf_counter() - started)}
 
     async def work(stop: asyncio.Event) -> dict[str, Any]:
-        found = await come_and_go(bench.port, stop)
+        found = await come_and_go(stop)
         with contextlib.suppress(TimeoutError):
             await until(lambda: descriptors(bench.pid) <= files, within_s=10)
         return found | {"descriptors_left": descriptors(bench.pid) - files}
 
-    folder = bench.folder / "other"
-    folder.mkdir()
-    other = World(folder, ["other"]).start()
-    try:
-        elsewhere = await bench.probe_beside(partial(come_and_go, other["other"].pulsar_port))
-    finally:
-        other.close()
     name = f"{total:,} connections open and drop"
     detail = await bench.beside(name, work)
-    ratio = detail["loaded_ms"]["p99"] / elsewhere["p99"]
-    told = {"elsewhere_ms": elsewhere, "here_ms": detail["loaded_ms"]}
-    bench.figure(f"{name}: p99 of other publishers, here / at another broker", ratio, "ratio", "< 2", told)
     bench.figure("descriptors left behind", detail["descriptors_left"], "", "0")
 
 
@@ -419,7 +438,7 @@ async def hold_back(bench: Bench, what: str, place: Callable[[int, int], int]) -
     client.close()
     bench.broker.kill()
     started = time.perf_counter()
-    bench.broker.start()
+    bench.start()
     ready = time.perf_counter() - started
     client = await Crowd.connect(bench.port)
     client.on_message = lambda _consumer, _message: early.append(time.time() * 1000) if not early else None
@@ -451,7 +470,7 @@ async def hold_back(bench: Bench, what: str, place: Callable[[int, int], int]) -
 async def recovery(bench: Bench) -> None:
     """A SIGKILL with some GB in the log."""
     bench.fresh("recovery")
-    gigabytes = 4 if bench.scale == 1 else 1
+    gigabytes = 10 if bench.scale == 1 else 1
     entries = gigabytes * 8_000
     await asyncio.to_thread(
         load, bench.address, "bulk", "--messages", str(entries), "--size", str(128 * KIB), "--window", "100"
@@ -462,16 +481,59 @@ async def recovery(bench: Bench) -> None:
     bench.figure(f"memory after recovery with {gigabytes} GB", bench.memory_mb(), "MB")
 
 
+def in_the_background(work: Callable[[ThreadPoolExecutor], None]) -> None:
+    """Do something in what others leave of the processors; what its argument starts is as important as anything.
+
+    The clients of a load are on other machines in life. Here they share the processors with the broker and the probe, and
+    may have only what those leave: else the figures tell how the kernel divides two processors among three processes. On
+    Linux they are of the class "idle", which gives way at once to whoever wakes up; a process of the lowest nice value keeps
+    its processor to the end of its slice, some 3 ms. A class belongs to a thread and is inherited by what that thread starts;
+    elsewhere than on Linux nothing is changed.
+    """
+    starter = ThreadPoolExecutor(STARTERS)
+    warm = threading.Barrier(STARTERS + 1)
+    for _ in range(STARTERS):
+        starter.submit(warm.wait)  # a thread that were made later would inherit the class
+    warm.wait()
+    problems: list[BaseException] = []
+
+    def idle() -> None:
+        if sys.platform == "linux":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            work(starter)
+        except BaseException as problem:  # noqa: BLE001 - raised again by the thread that waits
+            problems.append(problem)
+
+    thread = threading.Thread(target=idle, name="load")
+    thread.start()
+    thread.join()
+    starter.shutdown()
+    if problems:
+        raise problems[0]
+
+
 LOADS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     each.__name__: each for each in (crowd, backlog, large, slow, visitors, delayed, scattered, recovery)
 }
+
+APART = ("crowd", "backlog", "large", "slow", "visitors")
+"""Loads that are also done at another broker; the others take minutes."""
 
 
 def kept(new: list[Figure]) -> list[Figure]:
     """Figures of an earlier run that this one has not taken anew."""
     path = RESULTS / "load.json"
-    old = json.loads(path.read_text())["figures"] if path.exists() else []
-    return [Figure(**each) for each in old if each["name"] not in {figure.name for figure in new}]
+    if not path.exists():
+        return []
+    old = json.loads(path.read_text())
+    new_names = {figure.name for figure in new}
+    figures = [Figure(**each) for each in old["figures"] if each["name"] not in new_names]
+    for figure in figures:
+        # The file's head tells of the last run; what was measured before it says so itself.
+        for key in ("command", "commit", "when"):
+            figure.detail.setdefault(key, old[key])
+    return figures
 
 
 def main() -> None:
@@ -487,15 +549,20 @@ def main() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8_192)), hard))
     brokers.START_S = 300  # how long it takes is measured here, not judged
-    with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), scale)
-        try:
-            for each in options.only or LOADS:
-                asyncio.run(LOADS[each](bench))
-        finally:
-            bench.close()
-    if scale == 1:
-        store("load", kept(bench.figures) + bench.figures, sys.argv)
+
+    def work(starter: ThreadPoolExecutor) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            bench = Bench(Path(name), scale, starter)
+            try:
+                for each in options.only or LOADS:
+                    for bench.elsewhere in (True, False) if each in APART else (False,):
+                        asyncio.run(LOADS[each](bench))
+            finally:
+                bench.close()
+        if scale == 1:
+            store("load", kept(bench.figures) + bench.figures, sys.argv)
+
+    in_the_background(work)
 
 
 if __name__ == "__main__":

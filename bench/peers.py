@@ -61,9 +61,13 @@ class Running:
         return self.cpu_s()
 
     def cpu_s(self) -> float:
-        """Processor seconds until now."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        """Processor seconds until now; by the scheduler's nanoseconds where there are any (ticks are 10 ms)."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        try:
+            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        except OSError:
+            times = self.process.cpu_times()
+            return float(times.user + times.system)
 
 
 def peer_program() -> Path:
@@ -117,7 +121,8 @@ def client(what: str, broker: Running, topics: list[str], messages: int, *more: 
     """A generator process."""
     command = [sys.executable, "-m", "bench.peers_client", what, "--url", broker.url, "--topics", *topics]
     command += ["--messages", str(messages), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A client that a peer's answer confuses says so in any bytes.
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -146,29 +151,33 @@ def published(size: int, batch: int, messages: int) -> Cell:
     return cell
 
 
-def topics_of(count: int, messages: int) -> Cell:
-    """The official client, 1 KB batched, to many topics in turn."""
+def topics_of(count: int, messages: int, size: int, *, batch: bool) -> Cell:
+    """The official client, to many topics in turn."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
         before = broker.begin()
-        done = result(client("produce", broker, [f"{name}-{n}" for n in range(count)], messages, "--batch"))
+        more = ["--size", str(size), *(["--batch"] if batch else [])]
+        done = result(client("produce", broker, [f"{name}-{n}" for n in range(count)], messages, *more))
         cpu = broker.cpu_s() - before
         return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["receipt_ms"]}
 
     return cell
 
 
-def end_to_end(subscriptions: int, rate: float, messages: int) -> Cell:
-    """From a producer of the official client to consumers in another process; 1 KB. Value: p99 in ms, or messages/s."""
+def end_to_end(
+    subscriptions: int, rate: float, messages: int, size: int = KIB, *, batch: bool = True, topics: int = 1
+) -> Cell:
+    """From a producer of the official client to consumers in another process. Value: p99 in ms, or messages/s."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        consuming = client("consume", broker, [name], messages, "--subscriptions", str(subscriptions))
+        names = [f"{name}-{n}" for n in range(topics)]
+        consuming = client("consume", broker, names, messages, "--subscriptions", str(subscriptions))
         assert consuming.stdout is not None
         if consuming.stdout.readline().strip() != "ready":
             result(consuming)
         before = broker.begin()
-        producing = client("produce", broker, [name], messages, "--batch", *(["--rate", str(rate)] if rate else []))
-        result(producing)
+        more = ["--size", str(size), *(["--batch"] if batch else []), *(["--rate", str(rate)] if rate else [])]
+        result(client("produce", broker, names, messages, *more))
         seen = result(consuming)
         cpu = broker.cpu_s() - before
         value = seen["age_ms"]["p99"] if rate else seen["messages_per_s"]
@@ -177,11 +186,13 @@ def end_to_end(subscriptions: int, rate: float, messages: int) -> Cell:
     return cell
 
 
-def catching_up(messages: int) -> Cell:
-    """A backlog of 1 KB messages in entries of 100, read by a subscription that comes late."""
+def catching_up(messages: int, size: int, batch: int) -> Cell:
+    """A backlog, read by a subscription that comes late."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        load(f"127.0.0.1:{broker.port}", name, "--messages", str(messages), "--size", "1024", "--batch", "100")
+        window = "64" if size > 64 * KIB else "1000"
+        more = ["--messages", str(messages), "--size", str(size), "--batch", str(batch), "--window", window]
+        load(f"127.0.0.1:{broker.port}", name, *more)
         before = broker.begin()
         seen = result(client("consume", broker, [name], messages))
         return {"value": seen["messages_per_s"], "cpu_us": (broker.cpu_s() - before) / messages * 1e6}
@@ -229,6 +240,17 @@ def syncs(broker: Running) -> Iterator[Callable[[], int | None]]:
         tracing.wait()
 
 
+SORTS: Final = (
+    ("100 B", 100, True, 100_000),
+    ("100 B", 100, False, 30_000),
+    ("1 KB", KIB, True, 100_000),
+    ("1 KB", KIB, False, 30_000),
+    ("128 KB", 128 * KIB, True, 2_000),
+    ("128 KB", 128 * KIB, False, 2_000),
+)
+"""Of messages, by the official client: size, batched or not, how many; a few seconds each."""
+
+
 def cells(scale: int) -> list[tuple[str, str, Cell]]:
     """Everything that is measured: name, unit, how."""
     made: list[tuple[str, str, Cell]] = [("one at a time, 1 KB, receipt p50", "ms", one_by_one(2000 // scale))]
@@ -238,18 +260,43 @@ def cells(scale: int) -> list[tuple[str, str, Cell]]:
         ("1 KB single", KIB, 1, 100_000),
         ("1 KB in batches of 100", KIB, 100, 300_000),
         ("128 KB single", 128 * KIB, 1, 2_000),
+        ("128 KB in batches of 8", 128 * KIB, 8, 2_000),
     ):
         made.append((f"publish, {label}, one connection", "messages/s", published(size, batch, messages // scale)))
-    made += [
-        (f"publish, official client, 1 KB batched, {count} topics", "messages/s", topics_of(count, 100_000 // scale))
-        for count in (1, 10, 100)
-    ]
-    for fan in (1, 10):
+    for count in (1, 10, 100):
         made += [
-            (f"end to end at 1,000/s, {fan} subscriptions, p99", "ms", end_to_end(fan, 1000, 5000 // scale)),
-            (f"end to end, as fast as it goes, {fan} subscriptions", "messages/s", end_to_end(fan, 0, 50_000 // scale)),
+            (
+                f"publish, official client, {label} {'batched' if batch else 'single'}, {count} topics",
+                "messages/s",
+                topics_of(count, messages // scale, size, batch=batch),
+            )
+            for label, size, batch, messages in SORTS
         ]
-    made.append(("catch-up of a backlog, 1 KB in batches of 100", "messages/s", catching_up(200_000 // scale)))
+    for fan in (1, 10):
+        made.append((f"end to end at 1,000/s, {fan} subscriptions, p99", "ms", end_to_end(fan, 1000, 5000 // scale)))
+        made += [
+            (
+                f"end to end, as fast as it goes, {label} {'batched' if batch else 'single'}, {fan} subscriptions",
+                "messages/s",
+                end_to_end(fan, 0, messages // scale // fan, size, batch=batch),
+            )
+            for label, size, batch, messages in SORTS
+        ]
+    made += [
+        (
+            f"end to end at 1,000/s, {count} topics, p99",
+            "ms",
+            end_to_end(1, 1000, 5000 // scale, topics=count),
+        )
+        for count in (10, 100)
+    ]
+    for label, size, batch, messages in (
+        ("100 B in batches of 100", 100, 100, 400_000),
+        ("1 KB in batches of 100", KIB, 100, 200_000),
+        ("1 KB single", KIB, 1, 50_000),
+        ("128 KB single", 128 * KIB, 1, 2_000),
+    ):
+        made.append((f"catch-up of a backlog, {label}", "messages/s", catching_up(messages // scale, size, batch)))
     return made
 
 
@@ -258,7 +305,11 @@ def tried(cell: Cell, broker: Running, name: str) -> dict[str, Any]:
     try:
         return cell(broker, name)
     except (RuntimeError, subprocess.SubprocessError) as failure:
-        reason = failure.stderr.decode().strip() if isinstance(failure, subprocess.CalledProcessError) else str(failure)
+        reason = (
+            failure.stderr.decode(errors="replace").strip()
+            if isinstance(failure, subprocess.CalledProcessError)
+            else str(failure)
+        )
         return {"failed": reason.splitlines()[-1][:200] if reason else type(failure).__name__}
 
 
@@ -283,9 +334,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
     parser.add_argument("--peer", type=Path, help="program of the peer; default: fetched")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of each cell at each broker; ratios are their medians"
+    )
     options = parser.parse_args()
     program = options.peer.resolve() if options.peer else peer_program()
-    scale, rounds = (10, 1) if options.quick else (1, ROUNDS)
+    scale, rounds = (10, 1) if options.quick else (1, options.rounds)
     figures: list[Figure] = []
     folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
     try:

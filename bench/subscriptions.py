@@ -54,13 +54,20 @@ def backlogs(broker: BrokerProcess, topic: str) -> dict[str, int]:
 @contextmanager
 def worlds(extra: str = "") -> Iterator[tuple[World, Pipeline]]:
     """Three brokers and the pipeline between them."""
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b", "c"], extra)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder), ["a", "b", "c"], extra)
         pipeline = Pipeline(world.config)
         try:
             world.start()
             pipeline.start()
             yield world, pipeline
+        except BaseException:
+            # Their folders go with this process: what is not told now is lost.
+            for name, cluster in world.brokers.items():
+                ended = cluster.process.poll() if cluster.process is not None else None
+                tail = cluster.log.read_text()[-2_000:] if cluster.log.exists() else ""
+                print(f"{name}: exit code {ended}\n{tail}", file=sys.stderr)
+            raise
         finally:
             pipeline.kill()
             world.close()
@@ -453,7 +460,8 @@ def main() -> None:
         )
         figures.append(Figure("snapshot mode, beside publishing: staleness p99", snapshot["p99_ms"], "ms", "< 2500"))
         backlog = staleness(world, "snapshot-backlog", 10_000 // scale)
-        figures.append(Figure("snapshot mode, a backlog: staleness p99", backlog["p99_ms"], "ms", "", backlog))
+        # Missed by what PIP-33 is, see docs/performance.md: the aim is the mode's, whatever lies in the topic.
+        figures.append(Figure("snapshot mode, a backlog: staleness p99", backlog["p99_ms"], "ms", "< 2500", backlog))
     # Others on the same processors are part of what was measured: said, not hidden.
     load = {"load_average": list(os.getloadavg())}
     store(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.results import Figure
 from tests.support.brokers import World
 from tests.support.fuzzing import clean, descriptors, fuzz, resident_bytes
+from tests.support.soaking import KEPT_S, keep
 
 
 def main() -> None:
@@ -18,6 +20,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
+    start = time.monotonic()
     print(f"fuzz: seeds from {options.seed} on", flush=True)
     with tempfile.TemporaryDirectory(prefix="magnetar-fuzz-") as folder:
         world = World(Path(folder), ["solo"]).start()
@@ -51,6 +54,18 @@ def main() -> None:
     )
     if memory > memory_before * 1.3 + (32 << 20) or files > files_before + 8:
         sys.exit("fuzz: memory or descriptors grew")
+    ran_s = time.monotonic() - start
+    if ran_s >= KEPT_S:
+        done = [
+            Figure("duration", round(ran_s), "s", detail={"seed": options.seed}),
+            Figure("connections", count, "connections"),
+            Figure("memory, first", memory_before >> 20, "MiB"),
+            Figure("memory, last", memory >> 20, "MiB", aim="as first"),
+            Figure("descriptors, first", files_before, "descriptors"),
+            Figure("descriptors, last", files, "descriptors", aim="as first"),
+        ]
+        command = ["tools/fuzz.py", "--minutes", str(options.minutes), "--seed", str(options.seed)]
+        print(f"fuzz: written to {keep('fuzz', done, command)}")
 
 
 if __name__ == "__main__":

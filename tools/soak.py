@@ -2,8 +2,9 @@
 
 Side by side, each with a broker of its own:
 
-    ledger   official clients of all subscription types while the broker is killed; every message has to add up, memory,
-             descriptors and disk space have to come back (tests/support/soaking.py)
+    ledger   official clients of all subscription types, in turns at a broker that is killed and at one that runs all the time;
+             every message has to add up, disk space has to come back, and what the second one holds may not grow
+             (tests/support/soaking.py)
     fuzz     a client that breaks the protocol (tests/support/fuzzing.py)
     tests    the tests with faults and kills, again and again with other seeds, each round with more of them; `--tests sink`
              for some of their groups
@@ -25,9 +26,9 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.brokers import World  # noqa: E402 - the path comes first
-from tests.support.fuzzing import descriptors, resident_bytes  # noqa: E402
-from tests.support.soaking import CONFIG, Soak  # noqa: E402
+from bench.results import Figure  # noqa: E402 - the path comes first
+from tests.support.brokers import World  # noqa: E402
+from tests.support.soaking import CONFIG, KEPT_S, Soak, keep  # noqa: E402
 
 GROUPS = {
     "sink": "tests/spark/test_pulsar_kills.py",
@@ -56,51 +57,89 @@ END_S = 120.0
 ROUND_S = 40.0
 """Of the ledger's clients, before everything heals and is counted."""
 
+KILLS_PER_ROUND = 4
+"""Of the one broker; half of the rounds are the other's, which is never killed, as a leak would be lost with the process."""
+
+STEADY_BURST = 30
+"""Messages at a time for the broker that runs all the time; the other gets up to 100."""
+
 KEPT_ROUNDS = 3
-"""Rounds until what a broker holds has settled; it is compared with what it holds at the end."""
+"""Rounds until what the broker holds that is never killed has settled; it is compared with what it holds ever after."""
 
 PARTS = ("ledger", "fuzz", "tests")
 
 
 def ledger(hours: float, seed: int) -> None:
-    """Rounds of clients and kills until the time is up.
+    """Rounds of clients, in turns with kills and without, until the time is up.
 
     Raises:
         AssertionError: something does not add up, or grew.
     """
-    deadline = time.monotonic() + hours * 3600
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="magnetar-soak-") as name:
         folder = Path(name)
-        world = World(folder, ["solo"], CONFIG).start()
-        broker = world["solo"]
+        worlds = {}
+        for each in ("killed", "steady"):
+            (folder / each).mkdir()
+            worlds[each] = World(folder / each, [each], CONFIG).start()
+        killed = Soak(worlds["killed"]["killed"], folder / "killed" / "data", seed)
+        steady = Soak(worlds["steady"]["steady"], folder / "steady" / "data", seed + 1, STEADY_BURST)
+        number, settled, held = 0, (0, 0), (0, 0)
         try:
-            soak = Soak(broker, folder / "data", seed)
-            number = 0
-            settled: tuple[int, int] | None = None
-            while time.monotonic() < deadline:
+            while time.monotonic() - start < hours * 3600:
                 number += 1
-                # Kept running every second round: a leak would be lost with the process.
-                kills = 0 if number % 2 else 4
-                soak.round(ROUND_S, kills=kills, tell=partial(_told, number))
-                assert broker.process is not None
-                pid = broker.process.pid
-                held = resident_bytes(pid), descriptors(pid)
-                if number >= KEPT_ROUNDS and number % 2:
-                    settled = settled or held
-                    memory, files = settled
-                    assert held[0] <= memory * 1.3 + (32 << 20), (
-                        f"memory grew from {memory >> 20} to {held[0] >> 20} MiB"
-                    )
-                    assert held[1] <= files + 8, f"descriptors grew from {files} to {held[1]}"
-            print(f"ledger: {number} rounds: {dict(soak.totals)}", flush=True)
+                if number % 2:
+                    killed.round(ROUND_S, kills=KILLS_PER_ROUND, tell=partial(_told, f"{number}, with kills"))
+                    continue
+                steady.round(ROUND_S, kills=0, tell=partial(_told, f"{number}, without"))
+                held = steady.held()
+                if number // 2 <= KEPT_ROUNDS:
+                    settled = held
+                assert_steady(settled, held)
         except AssertionError as error:
-            (ROOT / f"soak-{seed}.log").write_text(broker.log.read_text())
-            raise AssertionError(f"{error} (seed {seed}; the broker's log: soak-{seed}.log)") from error
+            for each, world in worlds.items():
+                (ROOT / f"soak-{seed}-{each}.log").write_text(world[each].log.read_text())
+            raise AssertionError(f"{error} (seed {seed}; the brokers' logs: soak-{seed}-*.log)") from error
         finally:
-            world.close()
+            for world in worlds.values():
+                world.close()
+    totals = killed.totals + steady.totals
+    print(f"ledger: {number} rounds: {dict(totals)}", flush=True)
+    print(
+        f"ledger: the broker without kills: {shown(settled)} at first, {shown(held)} at the end",
+        flush=True,
+    )
+    ran_s = time.monotonic() - start
+    if ran_s >= KEPT_S:
+        figures = [
+            Figure("duration", round(ran_s), "s", detail={"seed": seed}),
+            Figure("rounds", number, "rounds", detail={"kills in every second": KILLS_PER_ROUND}),
+            *(Figure(what, count, "messages") for what, count in sorted(totals.items())),
+            Figure("memory of the broker without kills, first", settled[0] >> 20, "MiB"),
+            Figure("memory of the broker without kills, last", held[0] >> 20, "MiB", aim="as first"),
+            Figure("its descriptors, first", settled[1], "descriptors"),
+            Figure("its descriptors, last", held[1], "descriptors", aim="as first"),
+        ]
+        command = ["tools/soak.py", "--hours", str(hours), "--only", "ledger", "--seed", str(seed)]
+        print(f"ledger: written to {keep('soak', figures, command)}", flush=True)
 
 
-def _told(number: int, line: str) -> None:
+def assert_steady(settled: tuple[int, int], held: tuple[int, int]) -> None:
+    """Memory and descriptors are what they were.
+
+    Raises:
+        AssertionError: they grew.
+    """
+    assert held[0] <= settled[0] * 1.3 + (32 << 20), f"memory grew from {settled[0] >> 20} to {held[0] >> 20} MiB"
+    assert held[1] <= settled[1] + 8, f"descriptors grew from {settled[1]} to {held[1]}"
+
+
+def shown(held: tuple[int, int]) -> str:
+    """Memory and descriptors as text."""
+    return f"{held[0] >> 20} MiB and {held[1]} descriptors"
+
+
+def _told(number: str, line: str) -> None:
     print(f"ledger: round {number}: {line}", flush=True)
 
 
@@ -137,6 +176,9 @@ def one_group(group: str, number: int, seed: int, limit_s: float) -> None:
     }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", f"--hypothesis-seed={seed}", GROUPS[group]]
     began = time.monotonic()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts what it puts in the background; those who inherit it could not be interrupted.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A session of its own: who ends these tests ends them gently, so that they end what they started.
     running = subprocess.Popen(command, cwd=ROOT, env=os.environ | changes, start_new_session=True)
     how = "passed"

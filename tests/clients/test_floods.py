@@ -120,7 +120,7 @@ def test_requests_with_endless_answers_wait_for_the_reader_or_end_the_connection
         for _ in range(2_000):
             assert client.answer() is not None
         assert resident_bytes(pid(own_broker)) - memory < 100 * MIB, "what is not yet read is not yet answered"
-        open_topics(200, 450)
+        open_topics(200, 900)
         client.socket.sendall(asked * 2_000)
         while client.answer() is not None:
             pass

@@ -217,12 +217,12 @@ def test_what_came_in_front_of_a_fault_is_handled_first(broker: BrokerProcess, t
     )
 
 
-def test_a_fault_behind_a_refused_request_is_told_once(broker: BrokerProcess, topic: str) -> None:
-    before = broker.log.read_text().count("closed the connection")
-    with raw(broker) as client:
+def test_a_fault_behind_a_refused_request_is_told_once(own_broker: BrokerProcess, topic: str) -> None:
+    # A broker of its own: one that was attacked a moment ago tells no more than 50 such lines in 10 s.
+    with raw(own_broker) as client:
         # Whoever has not said CONNECT is closed for that; the fault behind it must neither help nor be told again.
         early = encode(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=1)))
         client.socket.sendall(early + b"\x00\x00\x00\x00")
         answers = list(iter(client.answer, None))
     assert [answer.type for answer in answers if answer is not None] in ([], [14])
-    assert broker.log.read_text().count("closed the connection") == before + 1
+    assert own_broker.log.read_text().count("closed the connection") == 1

@@ -364,3 +364,46 @@ def test_a_topics_own_clusters_begin_and_end_its_links(tmp_path: Path) -> None:
     finally:
         client.close()
         world.close()
+
+
+REPLICATE = "replicateSubscriptionState"
+"""The official client subscribes without its flag in the tests of this one."""
+
+
+def replicated(space: Space, topic: str) -> dict[str, bool]:
+    """By subscription, as statistics tell."""
+    return {name: one["isReplicated"] for name, one in space.stats(topic)["subscriptions"].items()}
+
+
+def test_a_topics_policy_replicates_what_its_clients_did_not_ask_for(client: pulsar.Client, space: Space) -> None:
+    client.subscribe(space.topic(), "present")
+    client.subscribe(space.topic("other"), "present")
+    assert replicated(space, "t") == {"present": False}
+    space.set(REPLICATE, True, topic="t")
+    client.subscribe(space.topic(), "later")
+    assert replicated(space, "t") == {"present": True, "later": True}
+    assert replicated(space, "other") == {"present": False}
+    client.create_reader(space.topic(), pulsar.MessageId.earliest, subscription_role_prefix="r")
+    found = replicated(space, "t")
+    assert len(found) == 3 and sum(found.values()) == 2, "a reader is never replicated"
+
+
+def test_a_topics_false_overrides_its_namespace(client: pulsar.Client, space: Space) -> None:
+    client.subscribe(space.topic(), "present")
+    space.set(REPLICATE, False, topic="t")
+    space.set(REPLICATE, True)
+    assert space.get(f"{REPLICATE}?applied=true", topic="t") is False
+    client.subscribe(space.topic(), "later")
+    client.subscribe(space.topic("other"), "later")
+    assert replicated(space, "t") == {"present": False, "later": False}
+    assert replicated(space, "other") == {"later": True}
+    space.unset(REPLICATE, topic="t")
+    assert replicated(space, "t") == {"present": True, "later": True}
+
+
+def test_partitions_follow_their_topic(client: pulsar.Client, space: Space) -> None:
+    space.broker.rest("PUT", f"/admin/v2/persistent/{space.name}/t/partitions", 2)
+    space.set(REPLICATE, True, topic="t")
+    client.subscribe(space.topic(), "s")
+    for number in range(2):
+        assert replicated(space, f"t-partition-{number}") == {"s": True}

@@ -1,9 +1,13 @@
 """Rates in statistics and metrics: what came and went over the last interval, and nothing when nothing does."""
 
+import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pulsar
+import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
@@ -26,6 +30,111 @@ def metric(text: str, name: str, *labels: str) -> float:
 def scrape(broker: BrokerProcess) -> str:
     with urllib.request.urlopen(f"{broker.web}/metrics", timeout=20) as answer:
         return str(answer.read().decode())
+
+
+@dataclass
+class Tick:
+    """An update of the rates, as seen from outside: it came after `after` and not later than `by` (seconds)."""
+
+    after: float
+    by: float
+    stats: dict[str, Any]
+
+
+def ticked(broker: BrokerProcess, path: str, old: float) -> Tick:
+    """Wait until a topic tells another rate than this one."""
+    before = time.monotonic()
+
+    def changed() -> Tick | None:
+        nonlocal before
+        asked = time.monotonic()
+        stats = broker.rest("GET", path)
+        if stats["msgRateIn"] != old:
+            return Tick(before, time.monotonic(), stats)
+        before = asked
+        return None
+
+    tick: Tick = eventually(changed, every_s=0.01)
+    return tick
+
+
+@pytest.mark.parametrize("topic", [TOPIC, FLEETING])
+def test_rates_are_what_was_published_over_the_time_that_passed(tmp_path: Path, topic: str) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 1500\n").start()
+    broker = world["solo"]
+    path = f"/admin/v2/{topic.replace('://', '/')}/stats"
+    count, size = 300, 1_000
+    client = connect(broker)
+    try:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False)
+
+        def burst(messages: int) -> None:
+            for _ in range(messages):
+                producer.send_async(bytes(size), lambda _result, _id: None)
+            producer.flush()
+            for _ in range(messages):
+                consumer.acknowledge(consumer.receive(10_000))
+
+        def measured() -> tuple[float, float, dict[str, Any], str] | None:
+            """A burst within one interval: the shortest and the longest that this can have been, and what was told."""
+            idle = broker.rest("GET", path)["msgRateIn"]
+            burst(5)
+            # A few messages make another rate at the end of their interval: this is how the beginning of one is seen.
+            begin = ticked(broker, path, idle)
+            burst(count)
+            if broker.rest("GET", path)["msgRateIn"] != begin.stats["msgRateIn"]:
+                return None  # too slow: the burst is in two intervals
+            end = ticked(broker, path, begin.stats["msgRateIn"])
+            text = scrape(broker)
+            if broker.rest("GET", path)["msgRateIn"] != end.stats["msgRateIn"]:
+                return None  # the metrics may be those of the next interval
+            shortest, longest = end.after - begin.by, end.by - begin.after
+            # Only a sharp measurement decides anything; one on a machine that stood still is done again.
+            return (shortest, longest, end.stats, text) if longest < 1.2 * shortest else None
+
+        def told() -> bool:
+            burst(1)
+            return bool(broker.rest("GET", path)["msgRateIn"])
+
+        # A topic's first look at its counters is where its first interval begins: what came before is in no rate.
+        eventually(told)
+        shortest, longest, stats, text = eventually(measured, within_s=80)
+        subscription, (publisher,) = stats["subscriptions"]["s"], stats["publishers"]
+        (reading,) = subscription["consumers"]
+        low, high = 0.9 * count / longest, 1.1 * count / shortest
+        for each, key in (
+            (stats, "msgRateIn"),
+            (publisher, "msgRateIn"),
+            (stats, "msgRateOut"),
+            (subscription, "msgRateOut"),
+            (reading, "msgRateOut"),
+        ):
+            assert low < each[key] < high, key
+        # An entry is its payload and some tens of bytes.
+        low, high = low * size, high * 1.1 * size
+        for each, key in (
+            (stats, "msgThroughputIn"),
+            (publisher, "msgThroughputIn"),
+            (stats, "msgThroughputOut"),
+            (subscription, "msgThroughputOut"),
+            (reading, "msgThroughputOut"),
+        ):
+            assert low < each[key] < high, key
+        assert size < stats["averageMsgSize"] < 1.1 * size
+        if topic is TOPIC:
+            for name, key in (
+                ("pulsar_rate_in", "msgRateIn"),
+                ("pulsar_rate_out", "msgRateOut"),
+                ("pulsar_throughput_in", "msgThroughputIn"),
+                ("pulsar_throughput_out", "msgThroughputOut"),
+            ):
+                assert metric(text, name, topic) == pytest.approx(stats[key]), name
+            rate_out = metric(text, "pulsar_subscription_msg_rate_out", topic, "s")
+            assert rate_out == pytest.approx(subscription["msgRateOut"])
+    finally:
+        client.close()
+        world.close()
 
 
 def test_rates_of_topics_producers_and_subscriptions(tmp_path: Path) -> None:

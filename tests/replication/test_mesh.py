@@ -107,14 +107,18 @@ def _partitions(mesh: Mesh, cluster: str, path: str) -> int:
 
 
 def test_partition_counts_that_conflict_block_this_topic_only(mesh: Mesh, topic: str) -> None:
-    path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
-    # Both at once, before the link can carry either: more at the destination than at the source.
-    mesh["b"].rest("PUT", f"/admin/v2/{topic.replace('://', '/')}")
-    mesh["a"].rest("PUT", path, 2)
-    eventually(lambda: _blocked(mesh, "a", "b", topic + "-partition-0") == "partitions")
-    other = topic + "-other"
-    mesh.client("a").create_producer(other).send(b"goes on")
-    assert mesh.read_all("b", other, 1)[0].data() == b"goes on"
+    # A link carries a new topic as soon as it is made, so both are made before the namespace is replicated.
+    namespace = f"public/conflict{time.time_ns()}"
+    conflict = f"persistent://{namespace}/t"
+    for cluster in "ab":
+        mesh[cluster].rest("PUT", f"/admin/v2/namespaces/{namespace}", {"replication_clusters": [cluster]})
+    mesh["b"].rest("PUT", f"/admin/v2/persistent/{namespace}/t")
+    mesh["a"].rest("PUT", f"/admin/v2/persistent/{namespace}/t/partitions", 2)
+    for cluster in "ab":
+        mesh[cluster].rest("POST", f"/admin/v2/namespaces/{namespace}/replication", ["a", "b"])
+    eventually(lambda: _blocked(mesh, "a", "b", conflict + "-partition-0") == "partitions")
+    mesh.client("a").create_producer(topic).send(b"goes on")
+    assert mesh.read_all("b", topic, 1)[0].data() == b"goes on"
 
 
 def _blocked(mesh: Mesh, source: str, target: str, topic: str) -> str:

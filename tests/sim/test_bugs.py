@@ -30,5 +30,6 @@ def test_every_bug_can_be_planted(bug: str) -> None:
         pass
 
 
-def test_every_bug_is_accounted_for() -> None:
-    assert KNOWN.keys() <= BUGS.keys()
+def test_every_bug_has_seeds() -> None:
+    assert BUGS.keys() == KNOWN.keys()
+    assert all(KNOWN.values())

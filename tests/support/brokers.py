@@ -4,7 +4,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +13,21 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
+from magnetar.cli.demo.world import free_ports
+
 START_S = 20
 """A deadline, not a wait: a broker is ready in well under a second."""
 
 
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on now, and that this process was not given before."""
+    while (port := free_ports(1)[0]) in _GIVEN:
+        pass
+    _GIVEN.add(port)
+    return port
 
 
 def eventually(

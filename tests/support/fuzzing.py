@@ -31,6 +31,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.varint import varint
 from tests.support.brokers import BrokerProcess
 
 TOPICS: Final = [f"persistent://public/default/fuzz-{number}" for number in range(6)] + [
@@ -95,6 +96,12 @@ COMMAND_FIELDS: Final = {
     field.number: field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None
 }
 """Command type -> the field of BaseCommand that carries it (the numbers are the same)."""
+
+TRANSACTIONS: Final = [50, 52, 54, 56, 58, 60, 62]
+"""Refused, one by one: the connection goes on."""
+
+UNKNOWN: Final = [1, 3, 48, 64, 65, 66, 67, 69, 79, 200, 999, 5_000, (1 << 29) - 1]
+"""Types for which our BaseCommand has no field: those of topic watchers, later ones of Pulsar, and what is nobody's."""
 
 
 class Fuzzer:
@@ -244,7 +251,11 @@ class Fuzzer:
             self._asked[body.request_id] = body.producer_id
         elif kind == 6:
             body.sequence_id = self._pick([0, 1, 2, 3, 1 << 62])
+            self._transaction(body, 0.03)
+        elif kind in TRANSACTIONS and kind not in {50, 62}:
+            self._transaction(body, 0.9)
         elif kind == 10:
+            self._transaction(body, 0.05)
             body.ack_type = self._pick([0, 0, 1])
             for _ in range(int(self._pick([0, 1, 1, 2, 50]))):
                 self._message_id(body.message_id.add())
@@ -258,6 +269,25 @@ class Fuzzer:
                 self._message_id(body.message_id)
             else:
                 body.message_publish_time = self._pick(_NUMBERS_64)
+
+    def _transaction(self, body: Any, rate: float) -> None:
+        if self.chance.random() < rate:
+            body.txnid_least_bits, body.txnid_most_bits = self._pick(_NUMBERS_64), self._pick(_NUMBERS_64)
+
+    def _unknown(self, kind: int) -> bytes:
+        """A body for a type that has no field here: what a request of Pulsar's looks like, or noise, or none."""
+        chance = self.chance.random()
+        if chance < 0.1:
+            return b""
+        if chance < 0.5:
+            name = self._pick(TOPICS).encode()
+            body = b"\x08" + varint(self._request()) + b"\x10" + varint(self._pick(_NUMBERS_64))
+            body += b"\x1a" + varint(len(name)) + name
+        else:
+            body = self.chance.randbytes(int(self._pick([0, 1, 8, 100, 70_000])))
+        # Mostly its own field, as a length and bytes; else any field in any wire type, whose bytes then lie about it.
+        tag = kind << 3 | 2 if self.chance.random() < 0.8 else self.chance.getrandbits(14)
+        return varint(tag) + varint(len(body)) + body
 
     def _payload(self) -> bytes:
         meta = pb.MessageMetadata(producer_name="f", sequence_id=0, publish_time=int(self._pick([0, 1, 1 << 40])))
@@ -283,14 +313,16 @@ class Fuzzer:
         """The bytes of one more command, right or wrong."""
         usual = [4, 4, 5, 5, 6, 6, 6, 6, 10, 10, 11, 11, 12, 15, 16, 18, 20, 21, 23, 25, 28, 29, 32, 34, 39]
         chance = self.chance.random()
-        if chance < 0.985:
+        if chance < 0.97:
             kind = int(self._pick(usual))
             if kind == 6 and not self._producers:
                 kind = int(self._pick([5, 5, 5, 4]))  # a SEND for a producer that is not open ends the connection
-        elif chance < 0.998:
+        elif chance < 0.985:
+            kind = int(self._pick(TRANSACTIONS))
+        elif chance < 0.992:
             kind = int(self._pick(sorted(COMMAND_FIELDS)))
         else:
-            kind = int(self._pick([1, 2, 3, 48, 69, 200, 999, 5_000]))
+            kind = int(self._pick(UNKNOWN))
         made: Any = pb.BaseCommand()
         with contextlib.suppress(ValueError):  # a type that the enumeration does not have is put in as bytes below
             made = self.command(kind)
@@ -306,6 +338,8 @@ class Fuzzer:
         head = made.SerializePartialToString()
         if not made.HasField("type"):
             head = b"\x08" + bytes([kind & 0x7F | 0x80, kind >> 7]) + head
+        if kind not in COMMAND_FIELDS:
+            head += self._unknown(kind)
         if self.chance.random() < 0.03:  # fields that nobody knows
             head += b"\xfa\xff\x03" + bytes([5]) + self.chance.randbytes(5)
         with_payload = kind == 6 if self.chance.random() < 0.98 else kind != 6

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.support.brokers import eventually, free_port
 
@@ -113,6 +115,8 @@ class ZooKeeper:
                 stderr=log,
             )
         eventually(self._answers, within_s=30, what="ZooKeeper does not answer")
+        # It says that it is well before it serves: who connects in between may be left without an answer.
+        eventually(self._serves, within_s=60, what="ZooKeeper does not serve")
 
     def _answers(self) -> bool:
         try:
@@ -124,6 +128,17 @@ class ZooKeeper:
                 self._folder / "zookeeper.log"
             ).read_text()
             return False
+
+    def _serves(self) -> bool:
+        client = KazooClient(hosts=self.hosts, timeout=5)
+        try:
+            client.start(timeout=5)
+        except KazooTimeoutError:
+            return False
+        finally:
+            client.stop()
+            client.close()
+        return True
 
     def freeze(self, frozen: bool) -> None:
         """Let it hang (SIGSTOP), or go on."""

@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.control import BrokerControl, Done, DonePeek, DonePosition, LinkState, SkipPreview
+from magnetar.broker.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.errors import Conflict, PreconditionFailed
 from magnetar.metadata.policytable import BY_NAME
 from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.web.fake_failovers import FakeFailovers
+from tests.web.fake_messages import FakeMessages
 from tests.web.fake_metadata import FakeMetadata
 from tests.web.fake_schemas import FakeSchemas
 
@@ -51,7 +52,7 @@ def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
     return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
 
 
-class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata):
+class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
     """`BrokerControl` in memory.
 
     Args:
@@ -325,12 +326,6 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata):
         self.calls.append(("expire", topic, subscription, older_than_s))
         self._soon(done)
 
-    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        self._subscription(topic, subscription)
-        if number > 1:
-            raise NotFound("fewer messages than that")
-        asyncio.get_running_loop().call_soon(done, self.peeked, None)
-
     def link_pause(self, target: str, topic: str | None, done: Done) -> None:
         self.calls.append(("link_pause", target, topic))
         self._soon(done)
@@ -387,6 +382,8 @@ def link_state(source: str, target: str, **changed: Any) -> LinkState:
         bytes_sent=1000,
         skipped_messages=0,
         gap_messages=0,
+        skipped_messages_total=0,
+        gap_messages_total=0,
         lag_messages=2,
         lag_bytes=200,
         lag_ms=1500,

@@ -213,6 +213,9 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
                 subscriptions={"s": {"consumers": 2}}, messages=[b"12345"]
             )
         world.control.link_states = [link_state("us-west", "us-east", topics=[_blocked(f"{FULL}/x")])]
+        counters = {"markers_written": 4, "exact_subscriptions": 3, "exact_waiting": 1}
+        told = {"mode": "exact", "counters": counters}
+        monkeypatch.setattr(world.control, "replication_metrics", lambda: told)
         answer = await world.ask("GET", "/metrics")
         assert answer.headers["Content-Type"].startswith("text/plain")
         from prometheus_client.parser import text_string_to_metric_families
@@ -226,6 +229,13 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
         assert families["magnetar_metrics_topics_left_out"].samples[0].value == 7
         assert families["magnetar_link_lag_seconds"].samples[0].value == 1.5
         assert families["magnetar_link_blocked_topics"].samples[0].labels["reason"] == "size"
+        (events,) = families["magnetar_replicated_subscriptions_events"].samples
+        assert families["magnetar_replicated_subscriptions_events"].type == "counter"
+        assert events.name == "magnetar_replicated_subscriptions_events_total"
+        assert (events.labels["event"], events.value) == ("markers_written", 4)
+        for name, value in (("", 3), ("_waiting", 1)):
+            family = families[f"magnetar_replicated_subscriptions{name}"]
+            assert (family.type, [sample.value for sample in family.samples]) == ("gauge", [value])
         states = {s.labels["state"]: s.value for s in families["magnetar_link_state"].samples}
         assert states == {"up": 1, "down": 0, "paused": 0, "blocked": 0, "idle": 0}
 

@@ -62,6 +62,8 @@ PUT {P}/unload
 GET {P}/stats
 GET {P}/partitioned-stats
 GET {P}/internalStats
+GET {P}/partitioned-internalStats
+POST {P}/createMissedPartitions
 GET {P}/lastMessageId
 GET {P}/subscriptions
 PUT,DELETE {S}
@@ -70,6 +72,16 @@ POST {S}/resetcursor/{{number}}
 POST {S}/skip/{{number}}
 POST {S}/skip_all
 POST {S}/expireMessages/{{number}}
+POST {S}/expireMessages
+POST {S}/analyzeBacklog
+GET,PUT {S}/properties
+GET,PUT,DELETE {P}/properties
+GET {P}/internal-info
+GET {P}/examinemessage
+GET {P}/messageid/{{number}}
+GET {P}/ledger/{{number}}/entry/{{number}}
+PUT {P}/backlogSize
+POST {P}/trim
 GET {S}/position/{{number}}
 GET,POST {S}/replicatedSubscriptionStatus
 GET,POST,DELETE {P}/replication
@@ -77,6 +89,7 @@ GET,POST,DELETE {P}/deduplicationEnabled
 GET,POST,DELETE {P}/deduplicationSnapshotInterval
 DELETE {P}/policies
 POST {P}/terminate
+POST {P}/terminate/partitions
 DELETE {P}/truncate
 GET,PUT {P}/compaction
 GET,POST,DELETE {C}/schema
@@ -98,15 +111,6 @@ GET {A}/clusters/{{c}}/failureDomains | one broker
 GET {A}/clusters/{{c}}/namespaceIsolationPolicies | one broker
 GET,POST,DELETE {N}/persistence | bookies
 GET,POST,DELETE {P}/persistence | bookies
-GET {P}/internal-info | internalStats
-GET {P}/examinemessage | position
-GET {P}/messageid/{{number}} | position
-GET {P}/ledger/{{number}}/entry/{{number}} | position
-POST {P}/trim | retention
-GET {P}/properties | properties
-PUT {P}/properties | properties
-GET {S}/properties | properties
-GET {S}/analyzeBacklog | stats
 GET {N}/bundles | bundles
 PUT {N}/0x00000000_0xffffffff/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles

@@ -9,6 +9,7 @@ from magnetar.admin.routing import Route
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
+from tests.web.fake_messages import message_cases
 from tests.web.fake_metadata import CASES as METADATA_CASES
 from tests.web.fake_schemas import CASES as SCHEMA_CASES
 from tests.web.permission_cases import CASES as PERMISSION_CASES
@@ -283,6 +284,18 @@ def _topic_cases(base: str, missing: str, persistent: bool) -> list[Case]:
         ("GET", f"{base}/new/internalStats", None, 404),
         ("GET", f"{base}/many/internalStats", None, 405),
         ("GET", f"{base}/a%2Fb/internalStats", None, 412),
+        ("GET", f"{base}/many/partitioned-internalStats", None, looked),
+        ("GET", f"{base}/t/partitioned-internalStats", None, 404 if persistent else 405),
+        ("GET", f"{missing}/t/partitioned-internalStats", None, 404),
+        ("GET", f"{base}/%00/partitioned-internalStats", None, 412),
+        ("POST", f"{base}/many/createMissedPartitions", None, stored),
+        ("POST", f"{base}/t/createMissedPartitions", None, 404 if persistent else 405),
+        ("POST", f"{missing}/t/createMissedPartitions", None, 404),
+        ("POST", f"{base}/%00/createMissedPartitions", None, 412),
+        ("POST", f"{base}/many/terminate/partitions", None, looked),
+        ("POST", f"{base}/t/terminate/partitions", None, 404 if persistent else 405),
+        ("POST", f"{missing}/t/terminate/partitions", None, 404),
+        ("POST", f"{base}/%00/terminate/partitions", None, 412),
         ("GET", f"{base}/t/lastMessageId", None, looked),
         ("GET", f"{base}/new/lastMessageId", None, 404 if persistent else 405),
         ("GET", f"{base}/many/lastMessageId", None, 405),
@@ -449,6 +462,8 @@ CASES += [
     ("GET", "/openapi.json", None, 200),
 ]
 
+CASES += message_cases(P, f"{A}/persistent/{NS404}", True)
+CASES += message_cases(NP, f"{A}/non-persistent/{NS404}", False)
 CASES += FAILOVER_CASES
 CASES += SCHEMA_CASES
 CASES += METADATA_CASES

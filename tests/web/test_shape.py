@@ -26,6 +26,8 @@ NAMES = {
     "count": "1",
     "seconds": "1",
     "number": "1",
+    "ledger": "1",
+    "entry": "1",
     "version": "1",
     "role": "app",
 }
@@ -140,7 +142,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
         ("namespaces/public/default/replicatorDispatchRate", "links throttle"),
         ("namespaces/public/default/autoTopicCreation", "auto_create_topics"),
         ("persistent/public/default/t/offload", "tiered"),
-        ("persistent/public/default/t/examinemessage", "position"),
+        ("namespaces/public/default/properties", "topics and subscriptions"),
         ("clusters/us-west/migrate", "failover"),
         ("resource-quotas", "one broker"),
         ("something/of/a/later/version", "/openapi.json"),

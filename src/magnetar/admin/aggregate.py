@@ -6,12 +6,23 @@ from typing import Any
 NOT_SUMMED = frozenset({"averageMsgSize", "incarnation", "originIndexNext", "ownerBroker"})
 """What means nothing in sum."""
 
+LONGEST = frozenset({"lastCompactionDurationTimeInMills"})
+"""Of which the longest counts: partitions are compacted side by side."""
+
+FIRST_COUNTS = frozenset(
+    {"earliestMsgPublishTimeInBacklog", "earliestMsgPublishTimeInBacklogs", "topicCreationTimeStamp"}
+)
+"""Times of which the oldest counts; 0 stands for none."""
+
+NEWEST = ("Timestamp", "TimeStamp", "Since")
+
 
 def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One topic's statistics out of its partitions'.
 
-    Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts; a flag is true
-    when it is for any part; lists are joined, objects merged by key; of texts the first that is not empty counts.
+    Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts, of those in
+    `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest; a flag is true when it is for any part; lists are joined,
+    objects merged by key; of texts the first that is not empty counts.
     """
     total = _merge(list(parts))
     if total.get("msgInCounter"):
@@ -35,7 +46,9 @@ def _combine(key: str, values: list[Any]) -> Any:
     if isinstance(first, bool):
         return any(values)
     if isinstance(first, int | float):
-        return max(values) if key.endswith(("Timestamp", "Since")) else sum(values)
+        if key in FIRST_COUNTS:
+            return min(filter(None, values), default=0)
+        return max(values) if key.endswith(NEWEST) or key in LONGEST else sum(values)
     if isinstance(first, dict):
         return _merge(values)
     if isinstance(first, list):

@@ -150,6 +150,15 @@ class Call:
             raise BadRequest(f"parameter {key} is true or false, not {text[:40]!a}")
         return text.lower() == "true"
 
+    def number(self, key: str, default: int, least: int = 0) -> int:
+        """A query parameter that is a number.
+
+        Raises:
+            BadRequest: no number, or below `least`.
+        """
+        text = self.parameter(key)
+        return default if text is None else _number(key, text, least)
+
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
         """A query parameter that is one of a few words.
 
@@ -162,7 +171,7 @@ class Call:
         return text
 
     async def body(self) -> Any:
-        """The request's JSON body, of the type that the route names; None when it is left out and need not be there.
+        """The request's JSON body, of the type that the route names; None when it is left out, or null, and need not be there.
 
         Null fields of objects are as if left out, for Pulsar's tools of some languages send them.
 
@@ -179,7 +188,8 @@ class Call:
                 raise BadRequest("the request needs a JSON body")
             return None
         try:
-            return msgspec.convert(_without_nulls(msgspec.json.decode(data)), self.route.body)
+            value = _without_nulls(msgspec.json.decode(data))
+            return None if value is None and not self.route.body_needed else msgspec.convert(value, self.route.body)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body is not right: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

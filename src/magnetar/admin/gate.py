@@ -46,8 +46,10 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("*", rf"{_NAMESPACE}/.*", Operation.ADMIN),
     ("GET", rf"/admin/v2/{_D}/{{tenant}}/{{namespace}}(?:/partitioned)?", Operation.LOOK),
     # Topics: reading them is their producers' and consumers' matter, subscriptions are their consumers'
-    ("GET", rf"{_TOPIC}/(?:partitions|stats|partitioned-stats|internalStats)", Operation.LOOK),
-    ("GET", rf"{_TOPIC}/(?:lastMessageId|subscriptions)", Operation.CONSUME),
+    ("GET", rf"{_TOPIC}/(?:partitions|stats|internalStats|partitioned-(?:stats|internalStats))", Operation.LOOK),
+    ("GET", rf"{_TOPIC}/(?:internal-info|properties)", Operation.LOOK),
+    ("GET", rf"{_TOPIC}/(?:lastMessageId|subscriptions|examinemessage|messageid/.*|ledger/.*)", Operation.CONSUME),
+    ("PUT", rf"{_TOPIC}/backlogSize", Operation.CONSUME),
     ("*", rf"{_TOPIC}/subscription/.*", Operation.CONSUME),
     ("*", rf"{_TOPIC}{_ANY}", Operation.ADMIN),
     ("GET", rf"{_SCHEMAS}/(?:schema|schemas|metadata|schema/.*)", Operation.LOOK),

@@ -174,6 +174,7 @@ async def delete_cursor(call: Call) -> None:
 async def status(call: Call) -> Any:
     """What `magnetar status` shows of one cluster."""
     links = call.control.links()
+    replicated = await collect(call, call.control.replicated_topics(), STATUS_SUBSCRIPTIONS_MAX + 1)
     blocked = [{"target": link["target"], **topic} for link in links for topic in link["topics"] if topic["blocked"]]
     return {
         "cluster": call.info.cluster,
@@ -184,10 +185,19 @@ async def status(call: Call) -> Any:
         "broker": call.control.broker_stats(),
         "links": links,
         "blocked": blocked,
-        "replicated": await collect(call, call.control.replicated_topics(), STATUS_SUBSCRIPTIONS_MAX),
+        "replicated": replicated[:STATUS_SUBSCRIPTIONS_MAX],
+        "replicated_more": _left_out(call, len(replicated)),
         "metadata": call.control.metadata(),
         **call.control.geo_status(),
     }
+
+
+def _left_out(call: Call, found: int) -> int:
+    """How many replicated subscriptions a status does not show; counted by the machines, for describing all takes long."""
+    if found <= STATUS_SUBSCRIPTIONS_MAX:
+        return 0
+    total: int = call.control.replication_metrics()["counters"].get("exact_subscriptions", 0)
+    return max(found, total) - STATUS_SUBSCRIPTIONS_MAX
 
 
 @geo.add(

@@ -34,6 +34,12 @@ OTHER: Final = "(other)"
 
 STATES: Final = ("up", "down", "paused", "blocked", "idle")
 
+REPLICATED_LEVELS: Final = {
+    "exact_subscriptions": ("magnetar_replicated_subscriptions", "Replicated subscriptions with an acknowledged set."),
+    "exact_waiting": ("magnetar_replicated_subscriptions_waiting", "Of these, with something that is to be told."),
+}
+"""What the machines of exact mode have now; everything else that they tell was counted since the start."""
+
 site = Routes("Observation", own=True)
 
 
@@ -234,6 +240,15 @@ class Figures(Collector):
             (self._gauge, "pulsar_subscription_msg_throughput_out", "msgThroughputOut", "Bytes delivered per second."),
             (self._gauge, "pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver", "Delivered again, per second."),
             (self._gauge, "pulsar_subscription_msg_ack_rate", "messageAckRate", "Messages acknowledged per second."),
+            # A total, and a gauge all the same, as in Pulsar: the name of a counter would have another `_total` behind it.
+            (self._gauge, "pulsar_subscription_total_msg_expired", "totalMsgExpired", "Entries that expired."),
+            (self._gauge, "pulsar_subscription_msg_rate_expired", "msgRateExpired", "Expired, per second."),
+            (
+                self._gauge,
+                "pulsar_subscription_last_expire_timestamp",
+                "lastExpireTimestamp",
+                "When it was last looked for what had expired, ms since 1970; 0: never since the start.",
+            ),
             (
                 self._gauge,
                 "pulsar_subscription_blocked_on_unacked_messages",
@@ -247,7 +262,8 @@ class Figures(Collector):
                 ([_namespace(topic), topic, subscription], stats.get(key, 0)) for topic, subscription, stats in shown
             ]
             if rest:
-                rows.append(([OTHER, OTHER, OTHER], sum(stats.get(key, 0) for _, _, stats in rest)))
+                together = max if key.endswith("Timestamp") else sum
+                rows.append(([OTHER, OTHER, OTHER], together(stats.get(key, 0) for _, _, stats in rest)))
             yield family(name, text, ["namespace", "topic", "subscription"], rows)
 
     def _links(self) -> Iterable[Metric]:
@@ -259,8 +275,18 @@ class Figures(Collector):
             (self._gauge, "magnetar_link_throttled", "throttled", "1 while the target asks for less."),
             (self._counter, "magnetar_link_sent_messages_total", "messages_sent", "Messages sent and confirmed."),
             (self._counter, "magnetar_link_sent_bytes_total", "bytes_sent", "Bytes sent and confirmed."),
-            (self._counter, "magnetar_link_skipped_messages_total", "skipped_messages", "Given up by an operator."),
-            (self._counter, "magnetar_link_gap_messages_total", "gap_messages", "Deleted before they could be sent."),
+            (
+                self._counter,
+                "magnetar_link_skipped_messages_total",
+                "skipped_messages_total",
+                "Given up by an operator.",
+            ),
+            (
+                self._counter,
+                "magnetar_link_gap_messages_total",
+                "gap_messages_total",
+                "Deleted before they could be sent.",
+            ),
         ):
             yield family(name, text, ["remote_cluster"], [(labels, link[key]) for labels, link in links])
         lag = [(labels, link["lag_ms"] / 1000) for labels, link in links]
@@ -340,15 +366,18 @@ class Figures(Collector):
             )
         for name, key, text, unit in (
             ("lag_messages", "lagMessages", "Acknowledged here and not yet carried there.", 1),
-            ("lag_seconds", "lagMs", "Age of the oldest marker not carried there.", 1000),
+            ("lag_seconds", "lagMs", "Age of the oldest acknowledgement not carried there.", 1000),
         ):
             rows = [
                 ([*label, target], told[key] / unit) for label, one in seen for target, told in one["towards"].items()
             ]
             yield self._gauge(f"magnetar_replicated_subscription_{name}", text, [*labels, "remote_cluster"], rows)
-        counters = [([name], value) for name, value in sorted(self._seen.counters.items())]
-        yield self._gauge(
-            "magnetar_replicated_subscriptions_events", "Counters of all topics since the start.", ["event"], counters
+        # Among what machines count are two that go up and down: a counter of these would look restarted all the time.
+        for key, (name, text) in REPLICATED_LEVELS.items():
+            yield self._gauge(name, text, [], [([], self._seen.counters.get(key, 0))])
+        events = [([key], value) for key, value in sorted(self._seen.counters.items()) if key not in REPLICATED_LEVELS]
+        yield self._counter(
+            "magnetar_replicated_subscriptions_events", "Of all topics since the start.", ["event"], events
         )
 
     def _gauge(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:

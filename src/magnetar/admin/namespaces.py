@@ -1,10 +1,13 @@
 """Namespaces and their policies."""
 
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, Final, get_args
 
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
+from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import NotAllowed
+from magnetar.metadata.permissions import Action, shown
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, Policies
 
 SYSTEM_PREFIX = "__"
@@ -13,6 +16,8 @@ SYSTEM_PREFIX = "__"
 namespaces = Routes("Namespaces", "/admin/v2/namespaces")
 
 QUOTA_KINDS = get_args(BacklogQuotaType)
+
+PULSAR_ACTIONS: Final = frozenset({Action.PRODUCE, Action.CONSUME})
 
 
 @namespaces.add(
@@ -25,8 +30,25 @@ async def list_namespaces(call: Call) -> Any:
 
 @namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies", returns=Policies)
 async def get_policies(call: Call) -> Any:
-    """As stored."""
-    return call.resources.policies(call.namespace()).public()
+    """As stored, with what was granted."""
+    namespace = call.namespace()
+    return call.resources.policies(namespace).public() | {"auth_policies": _auth_policies(call, namespace)}
+
+
+def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
+    """Permissions with Pulsar's keys. Actions that Pulsar has not are left out, for its tools refuse words that they do not
+    know; `permissions` has them.
+    """
+    table = call.resources.permissions
+    return {
+        "namespace_auth": shown(_known(table.of(namespace))),
+        "destination_auth": {name: shown(_known(roles)) for name, roles in sorted(table.topics_of(namespace).items())},
+        "subscription_auth_roles": table.subscriptions_of(namespace),
+    }
+
+
+def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action]]:
+    return {role: actions & PULSAR_ACTIONS for role, actions in roles.items()}
 
 
 @namespaces.add(

@@ -36,12 +36,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
-    (r"/(properties|property/[^/]+)$", "properties are given when a topic or a subscription is created, and do not change"),
-    (r"/trim$", "what nobody needs any more is dropped by `retention`, which is looked at all the time"),
-    (r"/analyzeBacklog$", "`stats` counts a subscription's backlog exactly"),
-    (r"/internal-info$", "`internalStats` shows the ledgers"),
-    (r"/(examinemessage|messageid/[^/]+|ledger/[^/]+/entry/[^/]+)$",
-     "it is not built; `position/{number}` of a subscription shows messages, `internalStats` the ledgers"),
+    (r"/(properties|property/[^/]+)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
 
 _PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASONS]

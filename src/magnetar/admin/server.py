@@ -18,6 +18,7 @@ from magnetar.admin.gate import Gate
 from magnetar.admin.geo import geo
 from magnetar.admin.guard import clean_names, errors_in_one_shape, no_strangers, quiet_headers
 from magnetar.admin.idempotency import idempotency
+from magnetar.admin.messages import messages
 from magnetar.admin.metadata import metadata
 from magnetar.admin.metrics import site
 from magnetar.admin.namespaces import namespaces
@@ -26,6 +27,7 @@ from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.permissions import permissions
 from magnetar.admin.policies import own_policies, own_topic_policies, policies, topic_policies
+from magnetar.admin.properties import properties
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
@@ -60,6 +62,8 @@ GROUPS: Final = (
     schema_policies,
     topics,
     subscriptions,
+    messages,
+    properties,
     topic_policies,
     own_topic_policies,
     compaction,

@@ -163,6 +163,23 @@ async def expire(call: Call) -> None:
 
 @subscriptions.add(
     "POST",
+    ONE + "/expireMessages",
+    "Give up everything up to the message of an id, itself included, or not with isExcluded.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"authoritative": "accepted."},
+    body=MessageIdBody,
+)
+async def expire_to_position(call: Call) -> None:
+    """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
+    topic, name = _one_having(call, "expireMessages to an id")
+    body: MessageIdBody = await call.body()
+    position, excluded = position_of(body), body.is_excluded
+    await call.done(lambda done: call.control.expire_to(topic, name, position, excluded, done))
+
+
+@subscriptions.add(
+    "POST",
     BASE + "/all_subscription/expireMessages/{seconds}",
     "The same for all subscriptions of the topic.",
     ok=204,
@@ -185,13 +202,30 @@ async def expire_all(call: Call) -> None:
     ONE + "/position/{number}",
     "Look at the n-th unacknowledged message (from 1) without acknowledging it.",
     errors=(400, 404, 405, 412),
-    reply="the stored payload; X-Pulsar-* headers describe it",
+    reply="the payload; X-Pulsar-* headers describe it",
 )
 async def peek(call: Call) -> web.Response:
-    """One partition. A client-made batch comes as a whole; a compressed payload as it is stored."""
+    """One partition. A client-made batch comes as a whole; an encrypted payload as it is stored."""
     topic, name = _one_having(call, "peek")
     number = call.path_number("number", 1)
     entry: StoredEntry | None = await call.value(lambda done: call.control.peek(topic, name, number, done))
     if entry is None:
         raise NotFound(f"subscription {name} of {topic} has fewer than {number} unacknowledged messages")
-    return peek_reply(entry)
+    return await peek_reply(entry)
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/analyzeBacklog",
+    "Count what a subscription has not acknowledged, all of it or from the message of an id on.",
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+    body=MessageIdBody,
+    body_needed=False,
+    reply="AnalyzeSubscriptionBacklogResult",
+)
+async def analyze_backlog(call: Call) -> Any:
+    """One partition. It is known without reading: nothing is slow or cut short."""
+    topic, name = _one_having(call, "analyzeBacklog")
+    body: MessageIdBody | None = await call.body()
+    return call.control.analyzed_backlog(topic, name, position_of(body) if body is not None else None)

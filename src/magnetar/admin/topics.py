@@ -1,6 +1,6 @@
 """Topics: creating, listing, looking at, deleting."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -210,6 +210,22 @@ async def update_partitions(call: Call) -> None:
     await call.done(lambda done: call.control.update_partitions(str(topic), number, done))
 
 
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/createMissedPartitions",
+    "Create the partitions of a partitioned topic that are not there.",
+    ok=204,
+    errors=(404, 405, 412),
+)
+async def create_missed_partitions(call: Call) -> None:
+    """There are such only after a partition was lost; those of non-persistent topics begin when they are opened."""
+    topic = stored(call.topic(), "createMissedPartitions")
+    if not call.control.partitions(str(topic)):
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    missing = [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is None]
+    await call.each(missing, lambda part, done: call.control.create_topic(part, None, {}, done))
+
+
 DELETE_QUERY = {"force": "true closes producers and consumers and deletes subscriptions, too."}
 
 
@@ -317,6 +333,49 @@ async def get_internal_stats(call: Call) -> Any:
 
 @topics.add(
     "GET",
+    "/{tenant}/{namespace}/{topic}/partitioned-internalStats",
+    "Ledgers and cursors of each partition of a partitioned topic.",
+    errors=(404, 405, 412),
+    reply='{"metadata": {"partitions": 4, "deleted": false}, "partitions": {"persistent://...": PersistentTopicInternalStats}}',
+)
+async def get_partitioned_internal_stats(call: Call) -> Any:
+    """Links' cursors too. A partition that is missing is left out."""
+    topic = stored(call.topic(), "internalStats")
+    count = call.control.partitions(str(topic))
+    if not count:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    each = await _by_partition(call, topic, call.control.internal_stats)
+    return {"metadata": {"partitions": count, "deleted": False}, "partitions": each}
+
+
+async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]) -> dict[str, Any]:
+    """What is told of each partition that is there; others have their turn in between."""
+    each = {}
+    for name in partitions_of(call, topic):
+        if call.control.partitions(str(name)) is not None:
+            each[str(name)] = tell(str(name))
+            await call.others()
+    return each
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/internal-info",
+    "What is stored of ledgers and cursors; of a partitioned topic by partition.",
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+    reply="ManagedLedgerInfo",
+)
+async def get_internal_info(call: Call) -> Any:
+    """Cursors as they are on disk. A partition that is missing is left out."""
+    topic = stored(call.topic(), "internal-info")
+    if not call.control.partitions(str(topic)):
+        return call.control.ledger_info(str(one(call, topic, "internal-info")))
+    return {"partitions": await _by_partition(call, topic, call.control.ledger_info)}
+
+
+@topics.add(
+    "GET",
     "/{tenant}/{namespace}/{topic}/lastMessageId",
     "Id of the last message; -1:-1 when there never was one.",
     errors=(404, 405, 412),
@@ -356,6 +415,20 @@ async def truncate(call: Call) -> None:
 
 @topics.add(
     "POST",
+    "/{tenant}/{namespace}/{topic}/trim",
+    "Let retention delete now what it may, instead of within `retention_interval_ms`.",
+    ok=204,
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+)
+async def trim(call: Call) -> None:
+    """All partitions. The ledger that is written stays, and what a subscription or a link needs."""
+    topic = stored(call.topic(), "trim")
+    await call.each(partitions_of(call, topic), call.control.trim)
+
+
+@topics.add(
+    "POST",
     "/{tenant}/{namespace}/{topic}/terminate",
     "No more publishing; answers with the id of the last message.",
     errors=(404, 405, 412),
@@ -366,3 +439,22 @@ async def terminate(call: Call) -> Any:
     topic = one(call, stored(call.topic(), "terminate"), "terminate")
     position: Position | None = await call.value(lambda done: call.control.terminate(str(topic), done))
     return message_id(topic, position if position is not None else Position(-1, -1))
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/terminate/partitions",
+    "No more publishing to any partition; answers with the id of the last message of each.",
+    errors=(404, 405, 412),
+    reply='{"0": {"ledgerId": 12, "entryId": 3, "partitionIndex": 0}, ...}',
+)
+async def terminate_partitions(call: Call) -> Any:
+    """One after the other: when one cannot be terminated those before it stay so, and asking again goes on."""
+    topic = stored(call.topic(), "terminate")
+    if not call.control.partitions(str(topic)):
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    last: dict[str, dict[str, int]] = {}
+    for part in partitions_of(call, topic):
+        position: Position | None = await call.value(lambda done, text=str(part): call.control.terminate(text, done))  # type: ignore[misc]
+        last[str(part.partition)] = message_id(part, position if position is not None else Position(-1, -1))
+    return last

@@ -5,7 +5,7 @@ become durable first is continued by a later event.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from magnetar.broker.access import NO_SECURITY, Access
@@ -362,8 +362,8 @@ class Broker:
             topic = self.topics.get(append.topic)
             if topic is None:
                 continue
-            topic.fail()
-            self._fenced.add(topic.text)
+            if topic.fail():
+                self._fenced.add(topic.text)
             topics[topic.text] = topic
         for append in batch:
             if append.topic in topics:
@@ -372,8 +372,9 @@ class Broker:
         if topics:
             self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
         for topic in topics.values():
-            for producer in list(topic.producers.live.values()):
-                self.close_producer(producer)
+            if topic.fenced:
+                for producer in list(topic.producers.live.values()):
+                    self.close_producer(producer)
             topic.failed_all()
 
     def healed(self) -> None:
@@ -460,15 +461,18 @@ class Broker:
         if session is not None:
             session.evict_producer(producer)
 
-    def producer_succeeds(self, producer: Producer) -> None:
-        """A producer that waited for exclusive access has it."""
-        session = self.sessions.get(producer.connection)
-        if session is not None:
-            session.successor_ready(producer)
+    def follow_up(self, waited: Iterable[Producer]) -> None:
+        """Producers that waited for one that is gone now: one may have its access, those in front of it have become too old."""
+        for producer in waited:
+            session = self.sessions.get(producer.connection)
+            if not producer.ready:
+                self.close_producer(producer)
+            elif session is not None:
+                session.successor_ready(producer)
 
     def close_clients(self, topic: Topic) -> None:
         """Close all producers and consumers of a topic from this side."""
-        for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+        for producer in topic.producers.everybody():
             self.close_producer(producer)
         for subscription in list(topic.subscriptions.values()):
             subscription.disconnect_all()

@@ -7,7 +7,7 @@ link, whether or not a pipeline runs.
 Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from magnetar.broker.consumer import Consumer, SubType
@@ -25,7 +25,8 @@ from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.errors import Conflict
+from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.metadata.policies import check_properties
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
 from magnetar.wire import pulsar_pb2 as pb
@@ -236,6 +237,21 @@ class Catalog:
         deletes = tuple(DELETED_PREFIX + str(name) for name in missing)
         self._outbox.put(Store(puts, deletes, stored))
 
+    def store_epoch(self, topic: Topic, done: Done) -> None:
+        """Make the epoch of a topic's exclusive producers durable, as it is now."""
+        epoch = topic.producers.topic_epoch
+        if epoch <= topic.epoch_stored:
+            done(None)
+            return
+        topic.record.topic_epoch = epoch
+
+        def stored(error: str) -> None:
+            if not error:
+                topic.epoch_stored = max(topic.epoch_stored, epoch)
+            done(_problem(error))
+
+        self._outbox.put(Store({TOPIC_PREFIX + topic.text: topic.record.encode()}, (), stored))
+
     # ------------------------------------------------------------------------------------------------------ deleting
 
     def delete(self, topic: Topic, *, force: bool, done: Done) -> None:
@@ -308,8 +324,12 @@ class Catalog:
         done: Done,
         *,
         replicated: bool = False,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a durable subscription without a consumer, at `position` (EARLIEST, LATEST, or the first to deliver)."""
+        """Create a durable subscription without a consumer, at `position` (EARLIEST, LATEST, or the first to deliver).
+
+        `properties` are kept with it, within the limits that `check_properties` knows; one that exists keeps its own.
+        """
         if name in topic.subscriptions:
             done(None)
             return
@@ -323,6 +343,7 @@ class Catalog:
             )
             return
         subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
+        subscription.cursor.labels.update(properties or {})
         puts: dict[str, bytes] = {}
         topic.subscriptions[name] = subscription
         if replicated or self._broker.replication.wanted(topic, name, durable=True, asked=False):
@@ -412,6 +433,11 @@ class Catalog:
         position = EARLIEST if command.initialPosition == 1 else LATEST
         if command.start_message_rollback_duration_sec:
             position = topic.log.seek_time(self._rolled_back(command))
+        try:
+            properties = check_properties({pair.key: pair.value for pair in command.subscription_properties})
+        except BadRequest as error:
+            done(BrokerError(ErrorCode.NOT_ALLOWED, str(error)))
+            return
 
         def created(error: BrokerError | None) -> None:
             subscription = topic.subscriptions.get(name)
@@ -433,6 +459,7 @@ class Catalog:
             position,
             created,
             replicated=replicated,
+            properties=properties,
         )
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:

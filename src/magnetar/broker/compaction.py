@@ -114,9 +114,11 @@ class Run:
         log: of the topic.
         compacted: gets what is superfluous, as it is found.
         withdrawn: messages that nobody is given do not count as anything.
-        done: called once, with "" or why it could not go on; `compacted.horizon` has moved then, or not.
+        done: called once with the run, and "" or why it could not go on; `compacted.horizon` has moved then, or not.
 
     Attributes:
+        began_ms: when it was made, wall clock.
+        removed: messages found superfluous that were not before.
         unread: batches that were kept whole because they could not be opened.
     """
 
@@ -126,8 +128,10 @@ class Run:
         log: TopicLog,
         compacted: Compacted,
         withdrawn: Withdrawals,
-        done: Callable[[str], None],
+        done: Callable[["Run", str], None],
     ) -> None:
+        self.began_ms = outbox.now_ms
+        self.removed = 0
         self.unread = 0
         self._outbox, self._log, self._compacted, self._done = outbox, log, compacted, done
         self._withdrawn = withdrawn
@@ -161,7 +165,7 @@ class Run:
             if self._log.first != NONE and self._log.first > first:
                 self._step()  # retention was faster
                 return
-            self._done(f"the entry at {first} cannot be read: {error or 'nothing is there'}")
+            self._done(self, f"the entry at {first} cannot be read: {error or 'nothing is there'}")
             return
         superfluous: list[Loser] = []
         for entry in read:
@@ -170,10 +174,10 @@ class Run:
                 if older is not None:
                     superfluous.append(older)
                 (self._deletions if empty else self._newest)[key] = place
-        self._compacted.gone.add(superfluous)
+        self.removed += len(self._compacted.gone.add(superfluous))
         self._after = read[-1].position
         if len(self._newest) + len(self._deletions) > KEYS_MAX:
-            self._done(f"the topic has more than {KEYS_MAX} different keys, the most that are compacted")
+            self._done(self, f"the topic has more than {KEYS_MAX} different keys, the most that are compacted")
             return
         self._step()
 
@@ -198,6 +202,6 @@ class Run:
             self.unread += 1
 
     def _finish(self) -> None:
-        self._compacted.gone.add(self._deletions.values())
+        self.removed += len(self._compacted.gone.add(self._deletions.values()))
         self._compacted.horizon = max(self._end, self._compacted.horizon)
-        self._done("")
+        self._done(self, "")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction import PREFIX, Run
 from magnetar.broker.consumer import SubType
@@ -33,10 +33,39 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Status:
-    """The last compaction of a topic since the broker's start."""
+    """The last compaction of a topic since the broker's start.
+
+    Attributes:
+        state, error: of the one that is asked for, runs, or has ended.
+        removed: messages that the last one that ended found superfluous.
+        succeeded_ms, failed_ms: when one last ended well, and when one last did not; wall clock, 0 for never.
+        took_ms: of the last one that ended, from its first read to its last word on disk.
+    """
 
     state: State = State.NOT_RUN
     error: str = ""
+    removed: int = 0
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    took_ms: int = 0
+
+    def ended(self, run: Run, error: str, now_ms: int) -> None:
+        """One is over; `error` says why it failed, "" that it did not."""
+        self.state, self.error = (State.ERROR, error) if error else (State.SUCCESS, "")
+        if error:
+            self.failed_ms = now_ms
+        else:
+            self.succeeded_ms = now_ms
+        self.removed, self.took_ms = run.removed, now_ms - run.began_ms
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (CompactionStats)."""
+        return {
+            "lastCompactionRemovedEventCount": self.removed,
+            "lastCompactionSucceedTimestamp": self.succeeded_ms,
+            "lastCompactionFailedTimestamp": self.failed_ms,
+            "lastCompactionDurationTimeInMills": self.took_ms,
+        }
 
 
 class Compactions:
@@ -53,8 +82,6 @@ class Compactions:
         self._status: dict[str, Status] = {}
         self._running: set[str] = set()
         self._waiting: list[Topic] = []
-        self.runs = 0
-        self.superfluous = 0
 
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
@@ -101,7 +128,7 @@ class Compactions:
 
     def status(self, topic: Topic) -> Status:
         """How the last compaction went."""
-        return self._status.get(topic.text, Status())
+        return self._status.get(topic.text) or Status()
 
     def trigger(self, topic: Topic) -> None:
         """Compact a topic, up to what it holds now.
@@ -111,7 +138,8 @@ class Compactions:
         """
         if topic.text in self._running or topic in self._waiting:
             raise Conflict(f"compaction of {topic.text} is running already")
-        self._status[topic.text] = Status(State.RUNNING)
+        status = self._status.setdefault(topic.text, Status())
+        status.state, status.error = State.RUNNING, ""
         self._waiting.append(topic)
         self._next()
 
@@ -119,22 +147,20 @@ class Compactions:
         while self._waiting and len(self._running) < RUNS_MAX:
             topic = self._waiting.pop(0)
             self._running.add(topic.text)
-            done = partial(self._ran, topic, topic.compacted.gone.messages)
-            run = Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, done)
-            run.start()
+            done = partial(self._ran, topic)
+            Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, done).start()
 
-    def _ran(self, topic: Topic, before: int, error: str) -> None:
+    def _ran(self, topic: Topic, run: Run, error: str) -> None:
         if error or self._broker.topics.get(topic.text) is not topic or topic.deleting:
-            self._over(topic, error)
+            self._over(topic, run, error)
             return
-        self.runs += 1
-        self.superfluous += topic.compacted.gone.messages - before
-        self._store(topic, lambda error: self._over(topic, error))
+        self._store(topic, lambda error: self._over(topic, run, error))
 
-    def _over(self, topic: Topic, error: str) -> None:
+    def _over(self, topic: Topic, run: Run, error: str) -> None:
         self._running.discard(topic.text)
-        if self._broker.topics.get(topic.text) is topic:
-            self._status[topic.text] = Status(State.ERROR, error) if error else Status(State.SUCCESS)
+        status = self._status.get(topic.text)
+        if status is not None and self._broker.topics.get(topic.text) is topic:
+            status.ended(run, error, self._broker.outbox.now_ms)
         if error:
             self._broker.outbox.put(Note("warning", f"{topic.text} was not compacted: {error}"))
         self._next()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from magnetar.broker.meter import Meter
 from magnetar.core.ids import Position
+from magnetar.core.times import iso_time
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription import Subscription
@@ -113,8 +114,11 @@ class Consumer:
     cumulative: bool = False
     remembers: bool = False
     auto_schema: bool = False
-    meter: Meter = field(default_factory=lambda: Meter(len(Counters._fields)))
+    meter: Meter = field(init=False)
     owner: "Subscription | None" = None
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(len(Counters._fields), self.connected_ms)
 
     @property
     def subscription(self) -> "Subscription":
@@ -142,7 +146,7 @@ class Consumer:
             "blockedConsumerOnUnackedMsgs": self.blocked,
             "avgMessagesPerEntry": round(self.messages_out / self.entries_out) if self.entries_out else 0,
             "address": self.address,
-            "connectedSince": self.connected_ms,
+            "connectedSince": iso_time(self.connected_ms),
             "lastAckedTimestamp": self.last_acked_ms,
             "lastConsumedTimestamp": self.last_consumed_ms,
             "metadata": self.properties,

@@ -16,21 +16,18 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from magnetar.broker.failovers import FailoverControl
+from magnetar.broker.messagecontrol import MessageControl
 from magnetar.broker.metacontrol import MetadataControl
 from magnetar.broker.schemacontrol import SchemaControl
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.metadata.change import Change
-from magnetar.storage.entries import StoredEntry
 
 Done = Callable[[MagnetarError | None], None]
 """Called once: None when durable, else why it did not happen."""
 
 DonePosition = Callable[[Position | None, MagnetarError | None], None]
 """Called once with a position, or with why there is none."""
-
-DonePeek = Callable[[StoredEntry | None, MagnetarError | None], None]
-"""Called once with the entry, or with why there is none."""
 
 
 class BrokerInfo(NamedTuple):
@@ -108,7 +105,11 @@ class LinkState(TypedDict):
     """Total since the broker's start, as `bytes_sent`."""
     bytes_sent: int
     skipped_messages: int
+    """Of its topics, as `gap_messages`; survives a restart."""
     gap_messages: int
+    skipped_messages_total: int
+    """Since the broker's start, also of topics that are gone, as `gap_messages_total`."""
+    gap_messages_total: int
     lag_messages: int
     lag_bytes: int
     lag_ms: int
@@ -126,7 +127,7 @@ class SkipPreview(TypedDict):
     bytes: int
 
 
-class BrokerControl(FailoverControl, SchemaControl, MetadataControl, Protocol):
+class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageControl, Protocol):
     """The broker, as administration sees it."""
 
     # ------------------------------------------------------------------------------------------------------- reads
@@ -330,14 +331,6 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, Protocol):
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
         """Acknowledge what was published more than so many seconds ago."""
-        ...
-
-    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        """The `number`-th unacknowledged entry (from 1), without any effect on the subscription.
-
-        Raises or answers:
-            NotFound: no such topic or subscription, or it has fewer entries.
-        """
         ...
 
     # -------------------------------------------------------------------------------------------------------- links

@@ -6,14 +6,15 @@ clock and carries out the effects. What is refused at once is raised through it.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.changes import change_here
-from magnetar.broker.control import Done, DonePeek, DonePosition, LinkState, SkipPreview
+from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
-from magnetar.broker.effects import Read, Store
+from magnetar.broker.effects import Store
 from magnetar.broker.failovers import FailoverController
+from magnetar.broker.messagecontrol import MessageController
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
@@ -32,10 +33,6 @@ from magnetar.metadata.errors import (
 )
 from magnetar.metadata.keys import NAMESPACE_PREFIX
 from magnetar.metadata.policytable import BY_NAME
-from magnetar.storage.entries import StoredEntry
-
-PEEK_MAX: Final = 10_000
-"""A ceiling on how deep `peek` looks: it walks."""
 
 
 class Run(Protocol):
@@ -45,7 +42,7 @@ class Run(Protocol):
         """Handle one event and carry out its effects."""
 
 
-class Controller(FailoverController, SchemaController, MetadataController):
+class Controller(FailoverController, SchemaController, MetadataController, MessageController):
     """What admin may ask of a broker.
 
     Args:
@@ -377,7 +374,9 @@ class Controller(FailoverController, SchemaController, MetadataController):
             raise Conflict(f"subscription {subscription} of {topic} exists already")
         start = LATEST if position is None else position
         self._enter(
-            lambda: self._broker.catalog.create_subscription(found, subscription, start, done, replicated=replicated)
+            lambda: self._broker.catalog.create_subscription(
+                found, subscription, start, done, replicated=replicated, properties=properties
+            )
         )
 
     def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
@@ -457,28 +456,8 @@ class Controller(FailoverController, SchemaController, MetadataController):
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
         """Acknowledge what is old."""
-        before_ms = self._broker.outbox.now_ms - older_than_s * 1000
-        self._change(topic, subscription, lambda found: found.expire(before_ms), done)
-
-    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        """The `number`-th unacknowledged entry."""
-        found_topic, found = self._subscription(topic, subscription)
-        if not 1 <= number <= PEEK_MAX:
-            raise PreconditionFailed(f"peek looks at message 1 to {PEEK_MAX}, not {number}")
-        position = found.nth_unacknowledged(number)
-        if position is None:
-            raise NotFound(f"subscription {subscription} of {topic} has fewer than {number} unacknowledged messages")
-
-        def read(entries: list[StoredEntry], error: str) -> None:
-            if entries:
-                done(entries[0], None)
-            else:
-                done(
-                    None,
-                    BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"),
-                )
-
-        self._enter(lambda: self._broker.outbox.put(Read(found_topic.text, position, 1, 1, read)))
+        outbox = self._broker.outbox
+        self._change(topic, subscription, lambda found: found.expire(outbox.now_ms - older_than_s * 1000), done)
 
     # -------------------------------------------------------------------------------------------------------- links
 

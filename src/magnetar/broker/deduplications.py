@@ -70,7 +70,7 @@ class Deduplications:
             snapshot_s=every,
         )
         # Whoever publishes without numbers comes back when they are known.
-        for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+        for producer in topic.producers.everybody():
             broker.close_producer(producer)
         try:
             deduplication.start(stored)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from magnetar.broker.control import LinkState, LinkTopicState
 from magnetar.core.ids import NONE, Position
+from magnetar.geo.failover import Phase
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.policy import MAY_GO, local_messages
 from magnetar.storage.topiclog import TopicLog
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+    from magnetar.broker.topic import Topic
 
 LISTED_MAX: Final = 100
 """A ceiling on what is named of each kind: an answer of a page; the counts are complete."""
@@ -167,7 +169,8 @@ def unwritten(broker: "Broker") -> list[dict[str, str]]:
         if topic.replicated is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
             continue
         for name in topic.replicated.subscriptions():
-            reason = _to_tell(topic.replicated.describe(name))
+            state = topic.replicated.describe(name)
+            reason = _to_tell(state) or (_snapshot_to_pass(broker, topic, name) if state.get("toTell") else "")
             if reason:
                 found.append({"topic": topic.text, "subscription": name, "reason": reason})
     return found
@@ -183,7 +186,19 @@ def _to_tell(state: Mapping[str, Any]) -> str:
         return "its whole state is about to be written"
     if state.get("unsent"):
         return f"{state['unsent']:,} acknowledgements are not written yet"
-    return "acknowledgements wait for the next snapshot" if state.get("toTell") else ""
+    return ""
+
+
+def _snapshot_to_pass(broker: "Broker", topic: "Topic", name: str) -> str:
+    """Why snapshot mode has not told all of a subscription; "" for one that a failover moved, with the whole of its state."""
+    if broker.fences.fence(topic.text, name).phase is Phase.MOVED:
+        return ""
+    if topic.subscriptions[name].backlog_entries():
+        return (
+            "snapshot mode tells what is acknowledged when everything before it is: consume that, or take the subscription "
+            "along as it is with magnetar failover"
+        )
+    return "acknowledgements wait for the next snapshot"
 
 
 def _only_here(broker: "Broker") -> tuple[int, int]:

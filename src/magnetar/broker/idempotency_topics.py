@@ -92,7 +92,7 @@ class Idempotencies:
             secret=self._secret(topic),
         )
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
-        for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+        for producer in topic.producers.everybody():
             broker.close_producer(producer)
         idempotency.start(self._claim(topic, idempotency))
 

@@ -46,7 +46,7 @@ class LinkReports:
             state, detail = "idle", LEASE_SILENT
         elif source.trouble:
             state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
-        sent = self._sent[source.to]
+        sent, lost = self._sent[source.to], source.lost
         return LinkState(
             source=self._broker.cluster,
             target=source.to,
@@ -60,6 +60,8 @@ class LinkReports:
             bytes_sent=sent[1],
             skipped_messages=sum(one.skipped for one in source.topics.values()),
             gap_messages=sum(one.gap for one in source.topics.values()),
+            skipped_messages_total=lost[1],
+            gap_messages_total=lost[0],
             lag_messages=sum(topic["lag_messages"] for topic in wanted),
             lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
             lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),

@@ -18,7 +18,7 @@ class Machines:
     """Makes the machines of all topics of one broker; they share what must be shared."""
 
     def __init__(self) -> None:
-        self.pacer = MarkerPacer()
+        self._pacer: MarkerPacer | None = None
         self._number = 0
 
     def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
@@ -30,8 +30,15 @@ class Machines:
             self._number += 1
             return str(uuid.uuid5(_NAMESPACE, f"{broker.uuid} {broker.boot} {self._number}"))
 
+        if self._pacer is None:
+            # Here, because this is made before the settings are known.
+            self._pacer = MarkerPacer(settings.markers_per_s_max)
         exact = AckedSets(
-            Seat(host, exact=True), interval_ms=host.interval_ms, pacer=self.pacer, writes=host.mode == "exact"
+            Seat(host, exact=True),
+            interval_ms=host.interval_ms,
+            pacer=self._pacer,
+            writes=host.mode == "exact",
+            set_bytes_max=settings.set_bytes_max,
         )
         snapshot = Snapshots(
             Seat(host, exact=False),

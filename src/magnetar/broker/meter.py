@@ -1,15 +1,20 @@
 """Counters as rates, for statistics."""
 
 from collections.abc import Sequence
+from typing import Final
+
+INTERVAL_S_MIN: Final = 0.1
+"""A shorter interval goes on until the next look; no configuration looks so often."""
 
 
 class Meter:
     """What some counters grew by per second, over the last interval between two looks.
 
-    Like Pulsar's rates, zero until the first interval is over.
+    Like Pulsar's rates, zero until the first look, which ends an interval that began when what is counted did.
 
     Args:
         counters: how many there are.
+        began_ms: when they were zero; 0 if nobody knows: then the first look only begins an interval.
 
     Attributes:
         per_s: in the order of the counters.
@@ -17,14 +22,16 @@ class Meter:
 
     __slots__ = ("_at_ms", "_before", "per_s")
 
-    def __init__(self, counters: int) -> None:
+    def __init__(self, counters: int, began_ms: int = 0) -> None:
         self.per_s = (0.0,) * counters
         self._before: Sequence[int] = (0,) * counters
-        self._at_ms = 0
+        self._at_ms = began_ms
 
     def update(self, now_ms: int, counters: Sequence[int]) -> None:
         """The counters as they are now; an interval ends, another begins."""
         elapsed_s = (now_ms - self._at_ms) / 1000
+        if self._at_ms and 0 <= elapsed_s < INTERVAL_S_MIN:
+            return  # of what has just begun: a message in a moment is no rate; it counts in the next interval
         if self._at_ms and elapsed_s > 0:
             self.per_s = tuple((new - old) / elapsed_s for new, old in zip(counters, self._before, strict=True))
         self._at_ms, self._before = now_ms, counters

@@ -1,11 +1,13 @@
 """The producers of one topic: names, access modes, fencing (pulsar-facts A.8).
 
-    mode                    nobody else there        a shared producer there      an exclusive one there
-    Shared                  accepted                 accepted                     refused (busy)
-    Exclusive               accepted                 refused (fenced)             refused (fenced)
-    WaitForExclusive        accepted                 queued                       queued
-    ExclusiveWithFencing    accepted                 the others are closed        the others are closed
+    mode                  nobody else there   shared ones there   an exclusive one there   and somebody waits
+    Shared                accepted            accepted            refused (busy)           refused (busy)
+    Exclusive             accepted            refused (fenced)    refused (fenced)         refused (fenced)
+    WaitForExclusive      accepted            queued              queued                   queued behind
+    ExclusiveWithFencing  accepted            they are closed     it is closed             all are closed
 
+Each time that a producer gets exclusive access, the topic's epoch goes up by one and the producer is told. It brings that
+epoch when it comes back: it keeps it if nobody else had exclusive access meanwhile, and is refused (fenced) otherwise.
 A name is used by one live producer at a time. The same connection may replace its own producer with a higher epoch (it
 reconnected faster than it noticed); anybody else is told that the name is busy.
 """
@@ -17,12 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.deduplication import Numbers
 from magnetar.broker.meter import Meter
 from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.times import iso_time
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import PublishToken
 
 PRODUCERS_WAITING_MAX: Final = 1000
 """A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
+
+TOPIC_EPOCH_MAX: Final = 1 << 62
+"""The highest epoch above the topic's own that a producer may bring: nobody comes to it by counting, and whoever brought the
+highest that the protocol has would leave no room for the next one."""
 
 
 class AccessMode(IntEnum):
@@ -51,6 +58,9 @@ class Producer:
     Attributes:
         connection, producer_id: whose it is.
         request_id: of the PRODUCER command; answered when it is ready.
+        topic_epoch: of the topic: what it brought, if anything; from its exclusive access on, its own.
+        answered: its PRODUCER command was: it is open, as its client sees it.
+        fenced: it lost its place, or its turn, to another with exclusive access.
         pending: entries appended and not yet confirmed.
         entries, messages, bytes: counters since it connected.
         numbers: of its name, where deduplication is on.
@@ -69,7 +79,10 @@ class Producer:
     connected_ms: int = 0
     link: bool = False
     properties: dict[str, str] = field(default_factory=dict)
+    topic_epoch: int | None = None
     ready: bool = False
+    answered: bool = False
+    fenced: bool = False
     closed: bool = False
     pending: int = 0
     entries: int = 0
@@ -78,7 +91,10 @@ class Producer:
     bytes: int = 0
     numbers: Numbers | None = None
     last_publish: "PublishToken | None" = None
-    meter: Meter = field(default_factory=lambda: Meter(2))
+    meter: Meter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(2, self.connected_ms)
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (PublisherStats); the counters are ours."""
@@ -89,7 +105,7 @@ class Producer:
             "accessMode": self.mode.name.title().replace("_", ""),
             "msgInCounter": self.messages,
             "bytesInCounter": self.bytes,
-            "connectedSince": self.connected_ms,
+            "connectedSince": iso_time(self.connected_ms),
             "metadata": self.properties,
         }
 
@@ -98,19 +114,30 @@ class Producer:
         """Whether it wants to be alone."""
         return self.mode is not AccessMode.SHARED
 
+    def gone(self) -> BrokerError:
+        """What its PRODUCER command is answered when the broker closes it before it was open."""
+        if self.fenced:
+            return BrokerError(ErrorCode.PRODUCER_FENCED, "another producer took exclusive access to the topic")
+        return BrokerError(ErrorCode.SERVICE_NOT_READY, "the topic closes its producers for the moment; try again")
+
 
 class Producers:
     """Who may publish to one topic now.
 
     Args:
         maximum: a ceiling on live producers of the topic; a lower one closes nobody.
+        topic_epoch: the last one that was given out, 0 before the first.
     """
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, topic_epoch: int = 0) -> None:
         self.maximum = maximum
         self.live: dict[str, Producer] = {}
         self.waiting: list[Producer] = []
-        self.topic_epoch = 0
+        self.topic_epoch = topic_epoch
+
+    def everybody(self) -> list[Producer]:
+        """To close them all: those who wait come first, so that none of them takes over meanwhile."""
+        return [*self.waiting, *self.live.values()]
 
     def rival(self, name: str) -> Producer | None:
         """The live producer of that name, if any."""
@@ -125,68 +152,102 @@ class Producers:
         Raises:
             BrokerError: the name is busy, exclusive access is taken, or there are too many.
         """
-        evicted: list[Producer] = []
+        self._check_epoch(producer)
+        # What the same connection had by this id and name: its client reconnected faster than it noticed.
+        own = [other for other in self.everybody() if _same_place(other, producer)]
         rival = self.live.get(producer.name)
-        if rival is not None and producer.mode is not AccessMode.EXCLUSIVE_WITH_FENCING:
-            same = rival.connection == producer.connection and rival.producer_id == producer.producer_id
-            if not (same and producer.epoch > rival.epoch):
-                raise BrokerError(
-                    ErrorCode.PRODUCER_BUSY,
-                    f"producer name {producer.name!r} is in use by {rival.address or 'another'}",
-                )
-            evicted.append(rival)
-        others = [other for other in self.live.values() if other not in evicted]
-        if producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            evicted = list(self.live.values()) + self.waiting
-            self.waiting = []
-        elif producer.mode is AccessMode.EXCLUSIVE and others:
+        fencing = producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING
+        if rival is not None and not fencing and (rival not in own or producer.epoch <= rival.epoch):
             raise BrokerError(
-                ErrorCode.PRODUCER_FENCED,
-                "exclusive access refused: the topic has other producers",
+                ErrorCode.PRODUCER_BUSY,
+                f"producer name {producer.name!r} is in use by {rival.address or 'another'}",
             )
-        elif producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and others:
+        evicted = self.everybody() if fencing else own
+        others = [other for other in self.live.values() if other not in evicted]
+        # Who has a place already is no newcomer: it passes nobody who waits.
+        placed = any(other.ready for other in own)
+        waiting = [] if placed else [other for other in self.waiting if other not in evicted]
+        queued = producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and bool(others)
+        if queued:
             if len(self.waiting) >= PRODUCERS_WAITING_MAX:
                 raise BrokerError(
                     ErrorCode.PRODUCER_BUSY,
                     f"{PRODUCERS_WAITING_MAX} producers already wait for exclusive access",
                 )
-            self.waiting.append(producer)
-            return []
+        elif producer.mode is AccessMode.EXCLUSIVE and (others or waiting):
+            raise BrokerError(
+                ErrorCode.PRODUCER_FENCED,
+                "exclusive access refused: the topic has other producers",
+            )
         elif any(other.exclusive for other in others):
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
                 "another producer has exclusive access to the topic",
             )
-        if len(others) >= self.maximum:
+        elif waiting:
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                "another producer waits for exclusive access to the topic",
+            )
+        elif len(others) >= self.maximum:
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
                 f"the topic has {len(others)} producers, the most allowed (policy max-producers, producers_per_topic_max)",
             )
         for loser in evicted:
-            self.live.pop(loser.name, None)
-            loser.closed = True
-        self._admit(producer)
+            self._forget(loser)
+            loser.fenced = fencing and loser not in own
+        if queued:
+            self.waiting.append(producer)
+        else:
+            self._admit(producer)
         return evicted
+
+    def _check_epoch(self, producer: Producer) -> None:
+        brought = producer.topic_epoch
+        if not producer.exclusive or brought is None:
+            return
+        if brought < self.topic_epoch:
+            raise BrokerError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another producer had exclusive access meanwhile: the topic's epoch is {self.topic_epoch}, not {brought}",
+            )
+        if brought > max(self.topic_epoch, TOPIC_EPOCH_MAX):
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"the topic's epoch cannot be {brought}; it is {self.topic_epoch}")
 
     def _admit(self, producer: Producer) -> None:
         self.live[producer.name] = producer
         producer.ready = True
         if producer.exclusive:
-            self.topic_epoch += 1
+            # A higher one than ours is of a life of the topic that is forgotten here: nobody is to get it again.
+            self.topic_epoch = self.topic_epoch + 1 if producer.topic_epoch is None else producer.topic_epoch
+            producer.topic_epoch = self.topic_epoch
 
-    def remove(self, producer: Producer) -> Producer | None:
-        """Let a producer go; returns one that was waiting and is ready now."""
+    def _forget(self, producer: Producer) -> None:
         producer.closed = True
         if producer in self.waiting:
             self.waiting.remove(producer)
-            return None
-        if self.live.get(producer.name) is producer:
+        elif self.live.get(producer.name) is producer:
             del self.live[producer.name]
-        if self.waiting and not self.live:
+
+    def remove(self, producer: Producer) -> list[Producer]:
+        """Let a producer go.
+
+        Returns:
+            Who waits no longer: at most one is `ready` now; the others are to be closed, their epochs are over.
+        """
+        self._forget(producer)
+        decided = []
+        while self.waiting and not self.live:
             successor = self.waiting.pop(0)
-            self._admit(successor)
-            return successor
-        return None
+            decided.append(successor)
+            try:
+                self._check_epoch(successor)
+            except BrokerError:
+                successor.closed = successor.fenced = True
+            else:
+                self._admit(successor)
+        return decided
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -195,3 +256,7 @@ class Producers:
         assert all(producer.ready and not producer.closed for producer in self.live.values())
         assert not any(producer.ready for producer in self.waiting)
         assert not self.waiting or self.live, "somebody waits for an empty topic"
+
+
+def _same_place(one: Producer, other: Producer) -> bool:
+    return one.connection == other.connection and one.producer_id == other.producer_id

@@ -11,7 +11,7 @@ pipelined behind the refused message would else be stored first, and the message
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
@@ -29,6 +29,23 @@ from magnetar.wire.metadata import Inspected
 
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
+
+NO_TRANSACTIONS: Final = "this broker serves no transactions"
+
+
+def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
+    """Whether it names a transaction. By presence: the first transaction of Pulsar's first coordinator is (0, 0)."""
+    return command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits")
+
+
+def check_transaction(send: pb.CommandSend) -> None:
+    """Refuse a message of a transaction: stored now it would be read before, or without, its commit.
+
+    Raises:
+        MessageNotAllowed: NOT_ALLOWED.
+    """
+    if in_transaction(send):
+        raise MessageNotAllowed(ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS)
 
 
 class Publishing:
@@ -92,6 +109,7 @@ class Publishing:
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                check_transaction(send)
                 self._topic.check_entry(seen, len(frame.payload))
                 if deduplication is not None and numbers is not None:
                     verdict = deduplication.judge(name, numbers, seen.flags, seen.metadata)
@@ -127,6 +145,7 @@ class Publishing:
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                check_transaction(send)
                 self._topic.check_entry(seen, len(frame.payload))
                 if key is None or seen.flags & SPECIAL:
                     keyed = idempotency.judge(seen)
@@ -188,6 +207,7 @@ class Publishing:
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker, link=link)
+                check_transaction(send)
                 topic.check_entry(seen, len(frame.payload))
             except (BrokerError, ProtocolError):
                 return

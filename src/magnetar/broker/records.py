@@ -28,6 +28,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         terminated: no more publishing.
         restored: (incarnation, first, end) of messages of an earlier life of this cluster that came back from a peer and
             whose ledgers were deleted since: they must not come back once more.
+        topic_epoch: the last one that a producer with exclusive access was given.
     """
 
     incarnation: int
@@ -38,6 +39,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     properties: dict[str, str] = {}
     terminated: bool = False
     restored: list[tuple[int, int, int]] = []
+    topic_epoch: int = 0
 
     def encode(self) -> bytes:
         """As stored."""

@@ -11,14 +11,15 @@ Whatever a machine asks for takes effect at once on the cursor; nothing is sent 
 that a message which another cluster's consumer acknowledged is never sent in between.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.cover import StoredStates
 from magnetar.broker.effects import Note, Timer
-from magnetar.broker.progress import Progress
+from magnetar.broker.progress import Lag, Progress, told_by
 from magnetar.broker.replay import Replay
-from magnetar.broker.seats import ExactMachine, ModalMachine, SnapshotMachine
+from magnetar.broker.seats import ExactMachine, ModalMachine, SnapshotMachine, figures
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
@@ -73,6 +74,7 @@ class ReplicatedTopic(StoredStates):
         self._refused: set[str] = set()
         self._replay: Replay | None = None
         self._made: tuple[ExactMachine, SnapshotMachine] | None = None
+        self._counted: Counter[str] = Counter()
         self._marks: dict[str, Mark] = {}
         self.mode = around.mode_of(topic)
 
@@ -214,7 +216,9 @@ class ReplicatedTopic(StoredStates):
             # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
             entries = [entry for entry in entries if not entry.flags & _MARKER]
         if not self.known and self.ready and not any(entry.flags & _MARKER for entry in entries):
-            self._made = None
+            if self._made is not None:
+                self._counted.update(figures(*self._made, levels=False))  # what was counted stays counted
+                self._made = None
             return
         if entries:
             self._both()
@@ -231,7 +235,10 @@ class ReplicatedTopic(StoredStates):
                 self._tell(name, acked)
 
     def _tell(self, name: str, acked: Acked) -> None:
-        self.progress.acknowledged(name, acked)
+        if self.mode == "exact":
+            if self.progress.collects(name) and self._made is not None and not self._made[0].owes(name):
+                self.progress.drop(name)  # another cluster's seek took it back
+            self.progress.acknowledged(name, acked, self.now_ms)
         for machine in self._made or ():
             machine.acknowledged(name, acked)
         if self._later or self._touched:
@@ -313,6 +320,11 @@ class ReplicatedTopic(StoredStates):
 
     def follow(self, mode: str) -> None:
         """The namespace's mode says which machine writes."""
+        if mode == "exact":
+            # What no update has told goes into exact mode's first marker.
+            for name in self.subscriptions():
+                if (untold := self.untold(name)).since_ms:
+                    self.progress.collect(name, untold)
         self.mode = mode
         if self._made is not None:
             self.exact.set_writes(mode == "exact")
@@ -321,6 +333,7 @@ class ReplicatedTopic(StoredStates):
 
     def healed(self) -> None:
         """The storage takes writes again."""
+        self.progress.healed()
         self._event(lambda machine: machine.healed())
 
     # -------------------------------------------------------------------------------------------- what machines ask for
@@ -351,25 +364,35 @@ class ReplicatedTopic(StoredStates):
         """Write a marker into the topic."""
         flags = _MARKER | (_RESTRICTED if replicate_to else 0)
         goes = not replicate_to or set(replicate_to) != {self.cluster}
+        carrier = self.progress.begin(told_by(data), self.now_ms) if goes else None
 
         def outcome(append: Append, error: str) -> None:
             if error:
                 self.markers_failed += 1
                 position = NONE
+                if carrier is not None:
+                    self.progress.failed(carrier)
             else:
                 self.markers_written += 1
                 position = append.entries[0].position
+                if carrier is not None:
+                    self.progress.written(carrier, position, self.now_ms)
                 if goes:
-                    self.progress.written(position, self.now_ms)
                     self.progress.carried(self._around.carried(self._topic.text))
             if then is not None and not self.closed:
                 self.catch_up()
+                before = {} if carrier is None or error else {name: self.untold(name) for name in carrier.counts}
                 then(position, error)
+                for name, untold in before.items():
+                    if carrier is not None and (told := untold.messages - self.untold(name).messages) > 0:
+                        carrier.add(name, Lag(told, untold.since_ms))
                 self._settle()
 
         try:
             self._topic.append([NewEntry(data, flags, 0, self.now_ms)], outcome, durable=True, marker=True)
         except BrokerError:
+            if carrier is not None:
+                self.progress.failed(carrier)
             return False
         return True
 
@@ -472,12 +495,22 @@ class ReplicatedTopic(StoredStates):
             told |= machine.describe(subscription)
         return told
 
+    def untold(self, subscription: str) -> Lag:
+        """Acknowledged here and in no update of snapshot mode yet; in exact mode `progress` knows what is in no marker."""
+        if self._made is None or self.mode != "snapshot":
+            return Lag()
+        told: dict[str, Any] = self.snapshot.describe(subscription)
+        return Lag(told.get("untold", 0), told.get("untoldSinceMs", 0))
+
     def metrics(self) -> dict[str, int]:
-        """Both machines' counters, and the host's."""
-        if self._made is None:
-            return {"markers_written": self.markers_written, "markers_failed": self.markers_failed}
-        told = {f"exact_{name}": value for name, value in self.exact.metrics().items()}
-        told |= {f"snapshot_{name}": value for name, value in self.snapshot.metrics().items()}
+        """What was counted since the start, and what is there now (`LEVELS`)."""
+        return self.counted() | (figures(*self._made, levels=True) if self._made is not None else {})
+
+    def counted(self) -> dict[str, int]:
+        """What was counted since the start by both machines, also by those that were let go, and by the host."""
+        told = Counter(self._counted)
+        if self._made is not None:
+            told.update(figures(*self._made, levels=False))
         return told | {"markers_written": self.markers_written, "markers_failed": self.markers_failed}
 
     def validate(self) -> None:

@@ -8,7 +8,9 @@ its topic or namespace says so of all (PIP-422). Such a policy wins over the fla
 anything send "no". Only an administrator takes it back.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.broker.effects import Note, Store
@@ -28,6 +30,7 @@ from magnetar.broker.topic import Topic
 from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
+from magnetar.geo.failover import Phase
 from magnetar.geo.snapshots.routes import refuses
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
@@ -89,6 +92,7 @@ class Replication:
         self._make = machines
         self._heard: dict[str, set[str]] = {}
         self._ignored: set[str] = set()
+        self._gone: Counter[str] = Counter()
         self._stored: dict[str, dict[str, bytes]] = {}
         for key, data in stored.items():
             if key.startswith(REPLICATED_PREFIX):
@@ -133,6 +137,7 @@ class Replication:
         found = self.topics.pop(topic.text, None)
         self._heard.pop(topic.text, None)
         if found is not None:
+            self._gone.update(found.counted())
             topic.replicated = None
             found.close()
 
@@ -177,10 +182,7 @@ class Replication:
         topic = self.broker.topics.get(text)
         if topic is None:
             return
-        heard = self._heard.setdefault(text, set())
-        if source not in heard:
-            heard.add(source)
-            self.routes_changed(topic)
+        self._hear(topic, source)
         if anew:
             self.rebased(text, source)
 
@@ -238,6 +240,7 @@ class Replication:
 
     def policies_changed(self, topics: Iterable[Topic]) -> None:
         """A change of policies of these topics is in force."""
+        modes: set[tuple[str, str]] = set()
         for topic in topics:
             # A source that the policy no longer names counts again when its link is heard again.
             others = set(self.broker.resources.topic_replication_clusters(topic.name))
@@ -246,7 +249,13 @@ class Replication:
                 heard.discard(source)
                 self.broker.links.destination.forget_heard(topic.text, source)
             self.routes_changed(topic)
+            before = topic.replicated.mode if topic.replicated is not None else ""
             self._follow_policy(topic)
+            if topic.replicated is not None and before not in ("", topic.replicated.mode):
+                modes.add((str(topic.name.namespace_name), topic.replicated.mode))
+        for namespace, mode in sorted(modes):
+            text = f"replicated subscriptions of {namespace} are in {mode} mode from now on"
+            self.broker.outbox.put(Note("info", text))
 
     def _follow_policy(self, topic: Topic) -> None:
         found = topic.replicated
@@ -266,7 +275,23 @@ class Replication:
             if not entries[0].origin:
                 return
             found = self.attach(topic)
+        self.heard_in(topic, entries)
         found.stored(entries)
+
+    def heard_in(self, topic: Topic, entries: list[StoredEntry]) -> None:
+        """Count a link as heard whose entries were on their way to the log when a policy ceased to name their source.
+
+        Their markers must be read: what they say may come by no other way, if no link leads back to ask.
+        """
+        for entry in entries:
+            if entry.origin:
+                self._hear(topic, entry.origin)
+
+    def _hear(self, topic: Topic, source: str) -> None:
+        heard = self._heard.setdefault(topic.text, set())
+        if source not in heard:
+            heard.add(source)
+            self.routes_changed(topic)
 
     def trimmed(self, topic: Topic) -> None:
         """Retention deleted ledgers of a topic."""
@@ -429,6 +454,8 @@ class Replication:
         found = []
         for name in host.subscriptions():
             subscription = topic.subscriptions[name]
+            described = host.describe(name)
+            owed = not host.ready or any(described.get(key) for key in ("unsent", "fullStateDue", "toTell"))
             found.append(
                 {
                     "topic": topic.text,
@@ -437,26 +464,28 @@ class Replication:
                     "backlog": subscription.backlog_entries(),
                     "backlogMessages": subscription.cursor.backlog_messages(),
                     "consumers": len(subscription.consumers),
-                    **host.describe(name),
-                    "stalled": self._stalled(topic, host),
-                    "towards": self._towards(topic, host, name),
+                    **described,
+                    "stalled": self._stalled(topic, host, described),
+                    "towards": self._towards(topic, host, name, owed=owed),
                 }
             )
         return found
 
-    def _stalled(self, topic: Topic, host: ReplicatedTopic) -> str:
+    def _stalled(self, topic: Topic, host: ReplicatedTopic, described: Mapping[str, Any]) -> str:
         """Why nothing is written here; "" when nothing is in the way."""
         if not host.ready:
             return "its markers are being read again after a start"
         if topic.fenced:
             return "the log cannot be written"
         if self.mode_of(topic) == "snapshot":
-            return refuses(host.routes)
+            return refuses(host.routes) or _unanswered(described)
         return ""
 
-    def _towards(self, topic: Topic, host: ReplicatedTopic, name: str) -> dict[str, dict[str, Any]]:
+    def _towards(self, topic: Topic, host: ReplicatedTopic, name: str, *, owed: bool) -> dict[str, dict[str, Any]]:
         """By cluster linked from here: what it lacks, and why."""
         now_ms = self.broker.outbox.now_ms
+        # A failover takes the whole state along, also what no update of snapshot mode can tell.
+        moved = self.broker.fences.fence(topic.text, name).phase is Phase.MOVED
         told: dict[str, dict[str, Any]] = {}
         for target in sorted(target for source, target in host.routes if source == self.broker.cluster):
             source = self.broker.links.sources.get(target)
@@ -464,7 +493,9 @@ class Replication:
             if source is None or state is None:
                 told[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
                 continue
-            lag = host.progress.lag(name, state.cursor.c)
+            lag = host.progress.lag(name, state.cursor.c, owed=owed)
+            if not moved:
+                lag = lag.plus(host.untold(name))
             told[target] = {
                 "lagMessages": lag.messages,
                 "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
@@ -473,12 +504,11 @@ class Replication:
         return told
 
     def metrics(self) -> dict[str, int]:
-        """Counters of all topics together."""
-        total: dict[str, int] = {}
+        """Counters of all topics together, also of those that are gone: a counter never falls. And what is there now."""
+        total = Counter(self._gone)
         for found in self.topics.values():
-            for name, value in found.metrics().items():
-                total[name] = total.get(name, 0) + value
-        return total
+            total.update(found.metrics())
+        return dict(total)
 
     def refuses_mode(self, namespace: NamespaceName, mode: str) -> str:
         """Why a namespace cannot have a mode; "" when it can."""
@@ -501,6 +531,20 @@ class Replication:
             assert topic is not None, f"machines of {text}, which is gone"
             assert topic.replicated is found, f"machines of {text} are not its own"
             found.validate()
+
+
+def _unanswered(described: Mapping[str, Any]) -> str:
+    """Who keeps snapshots from being taken; "" when the last one was, or nobody is missing any more."""
+    missing: dict[str, int] = described.get("missing", {})
+    if not described.get("droppedAt") or not missing:
+        return ""
+    who = [f"{cluster} has not answered a snapshot since {_moment(since_ms)}" for cluster, since_ms in missing.items()]
+    dropped = described["dropped"]
+    return f"{', '.join(who)}; {dropped} {'was' if dropped == 1 else 'were'} dropped"
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Part(NamedTuple):

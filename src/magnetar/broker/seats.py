@@ -1,7 +1,7 @@
 """The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.host import Machine, MarkerHost
@@ -31,6 +31,10 @@ class ExactMachine(ModalMachine, Protocol):
         """Whether it is early enough to tell of acknowledgements when its timer, which is pending, is due."""
         ...
 
+    def owes(self, subscription: str) -> bool:
+        """Whether there is something to tell of it."""
+        ...
+
     def own_marks(self) -> tuple[Mark, ...]:
         """What origins retain of their own, for the links that lead from here."""
         ...
@@ -58,6 +62,17 @@ class SnapshotMachine(ModalMachine, Protocol):
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
         """The cursor was moved over after < p <= up_to by expiry."""
         ...
+
+
+LEVELS: Final = frozenset({"exact_waiting", "exact_subscriptions"})
+"""Figures of machines that say what is there now. All others count since the start, and never fall."""
+
+
+def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> dict[str, int]:
+    """What the machines of a topic tell by number: levels, or counters."""
+    told = {f"exact_{name}": value for name, value in exact.metrics().items()}
+    told |= {f"snapshot_{name}": value for name, value in snapshot.metrics().items()}
+    return {name: value for name, value in told.items() if (name in LEVELS) == levels}
 
 
 class Seat:

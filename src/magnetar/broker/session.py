@@ -8,6 +8,8 @@ What a connection may do in which state is `wire.connection`'s matter; what each
     session_consumers  SUBSCRIBE, ACK, FLOW, SEEK and the like
     geo_session        what links say
 
+Transactions are not served. Whatever is about them is answered here, by a refusal of the kind that its client waits for.
+
 Every command with a request id gets exactly one answer, however long that takes (a topic may have to be created first):
 the answer travels as an effect from whichever event completes it.
 """
@@ -18,26 +20,32 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.access import NOBODY
 from magnetar.broker.authorizing import Operation, Where
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.effects import Close, FrameLimit, Hold, Send
+from magnetar.broker.effects import Close, FrameLimit, Hold, Note, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.nonpersistent.session import SessionNonPersistent
 from magnetar.broker.producers import Producer
+from magnetar.broker.publishing import NO_TRANSACTIONS, in_transaction
 from magnetar.broker.session_consumers import SessionConsumers
 from magnetar.broker.session_login import SessionLogin
 from magnetar.broker.session_lookups import SessionLookups
 from magnetar.broker.session_producers import SessionProducers
-from magnetar.core.errors import BrokerError, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import NO_REQUEST, ServerHandshake, request_id_of
-from magnetar.wire.frames import Frame
+from magnetar.wire.frames import Frame, encode
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
 _SEND: Final = 6
+_ACK: Final = 10
+_NEW_TXN: Final = 50
+_TC_CLIENT_CONNECT: Final = 62
+_TRANSACTIONS: Final = (_NEW_TXN, 52, 54, 56, 58, 60, _TC_CLIENT_CONNECT)
+_FIELDS: Final = pb.BaseCommand.DESCRIPTOR.fields_by_number
 
-ANSWERS_BYTES_MAX: Final = 32 * 1024 * 1024
+ANSWERS_BYTES_MAX: Final = 16 * 1024 * 1024
 """A ceiling on the answers to what one turn of a connection brings (`runtime.server.TURN_FRAMES_MAX` frames): hundreds of
 requests for a list of topics may wait in a socket. Who asks once and waits gets any list."""
 
@@ -84,6 +92,7 @@ class Session:
             **SessionLookups(self).handlers(),
             **self.producers.handlers(),
             **self.consumers.handlers(),
+            **dict.fromkeys(_TRANSACTIONS, self._refuse_transaction),
         }
         self._handlers = self.nonpersistent.before(handlers)
 
@@ -123,7 +132,7 @@ class Session:
                 ):
                     run += 1
                 if producer_id in self.nonpersistent.producers:
-                    self.nonpersistent.publish(producer_id, frames[at:run])
+                    self.nonpersistent.publish(producer_id, self._without_transactions(frames[at:run]))
                 else:
                     self.producers.publish(producer_id, frames[at:run])
                 at = run
@@ -143,6 +152,9 @@ class Session:
                 continue
             if self.geo is not None and kind in GEO_COMMANDS:
                 self.geo.handle(frame)
+                continue
+            if kind == _ACK and in_transaction(frame.command.ack):
+                self._refuse_ack(frame.command.ack)
                 continue
             handler = self._handlers.get(kind)
             if handler is None:
@@ -239,6 +251,37 @@ class Session:
     def refuse(self, request_id: int, error: BrokerError) -> None:
         """Answer a request with an error."""
         self.send(commands.error(request_id, error.code, error.message))
+
+    def _refuse_transaction(self, command: pb.BaseCommand) -> None:
+        """Refuse a request about transactions; the type of its answer is the next one."""
+        answer = pb.BaseCommand(type=command.type + 1)
+        asked: Any = getattr(command, _FIELDS[command.type].name)
+        told: Any = getattr(answer, _FIELDS[answer.type].name)
+        told.request_id, told.error, told.message = asked.request_id, ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS
+        # Java's client finds who waits by the coordinator's number, which is the upper half of a transaction's id, and
+        # closes the connection when it finds nobody.
+        if command.type == _NEW_TXN:
+            told.txnid_most_bits = asked.tc_id
+        elif command.type != _TC_CLIENT_CONNECT:
+            told.txnid_most_bits, told.txnid_least_bits = asked.txnid_most_bits, asked.txnid_least_bits
+        self.send(encode(answer))
+
+    def _refuse_ack(self, ack: pb.CommandAck) -> None:
+        """Acknowledge nothing: the client counts on it that an abort takes it back."""
+        if ack.HasField("request_id"):
+            self.send(commands.ack_response(ack.consumer_id, ack.request_id, ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS))
+
+    def _without_transactions(self, frames: list[Frame]) -> list[Frame]:
+        """SENDs to a non-persistent topic that are in no transaction; the others are refused."""
+        kept = []
+        for frame in frames:
+            send = frame.command.send
+            if not in_transaction(send):
+                kept.append(frame)
+                continue
+            self.outbox.put(Note("warning", f"refused a message of {self.address}: {NO_TRANSACTIONS}"))
+            self.send(commands.send_error(send.producer_id, send.sequence_id, ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS))
+        return kept
 
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""

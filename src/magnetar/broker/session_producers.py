@@ -64,10 +64,13 @@ class SessionProducers:
     def _producer(self, command: pb.CommandProducer) -> None:
         producer_id, request_id = command.producer_id, command.request_id
         existing = self.open.get(producer_id)
+        opening = producer_id in self._opening
         if existing is not None and command.epoch <= existing.epoch:
-            self._producer_ready(existing)
-            return
-        if producer_id in self._opening:
+            if existing.answered or not existing.ready:
+                self._producer_ready(existing)
+                return
+            opening = True  # it is there, and something has to be durable before its client may know
+        if opening:
             self._session.refuse(
                 request_id,
                 BrokerError(
@@ -148,6 +151,7 @@ class SessionProducers:
             connected_ms=self._broker.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
             schema_version=version,
+            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         deduplication = topic.deduplication
         if deduplication is not None and deduplication.status is Status.RECOVERING:
@@ -189,10 +193,31 @@ class SessionProducers:
                 topic,
                 initial,
                 Position(*NONE),
-                lambda _error: self._producer_ready(producer),
+                lambda _error: self._admitted(producer, topic),
             )
             return
-        self._producer_ready(producer)
+        self._admitted(producer, topic)
+
+    def _admitted(self, producer: Producer, topic: Topic) -> None:
+        """Answer a producer that has a place: with exclusive access, when the topic's epoch is durable, so that after a restart
+        nobody else gets the same one.
+        """
+        if producer.closed:
+            return
+        if not (producer.exclusive and producer.ready):
+            self._producer_ready(producer)
+            return
+
+        def stored(error: BrokerError | None) -> None:
+            if producer.closed or producer.answered:
+                return
+            if error is None:
+                self._producer_ready(producer)
+            else:
+                self.drop(producer.producer_id)
+                self._session.refuse(producer.request_id, error)
+
+        self._broker.catalog.store_epoch(topic, stored)
 
     def _attach_recovered(
         self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
@@ -222,6 +247,7 @@ class SessionProducers:
         topic = self.topics.get(producer.producer_id)
         if producer.closed or self._session.closed or topic is None:
             return
+        producer.answered = producer.ready
         self._session.send(
             commands.producer_success(
                 producer.request_id,
@@ -229,20 +255,21 @@ class SessionProducers:
                 last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
                 schema_version=producer.schema_version,
                 ready=producer.ready,
-                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
+                topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
 
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""
-        self._producer_ready(producer)
+        if self.open.get(producer.producer_id) is producer:
+            self._admitted(producer, self.topics[producer.producer_id])
 
     def permissions_changed(self) -> None:
         """Close producers whose client may no longer produce; it looks the topic up again, and is refused there."""
         access, identity = self._broker.access, self._session.identity
-        for producer_id, topic in list(self.topics.items()):
+        for producer, topic in [(self.open[number], topic) for number, topic in self.topics.items()]:
             if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
-                self.evict(self.open[producer_id])
+                self.evict(producer)
 
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer.
@@ -291,19 +318,20 @@ class SessionProducers:
         del self._recently_closed[:-RECENTLY_CLOSED_MAX]
         if topic.deduplication is not None and producer.numbers is not None:
             topic.deduplication.numbers.detach(producer.name, self._broker.outbox.now_ms)
-        successor = topic.producers.remove(producer)
-        if successor is not None:
-            self._broker.producer_succeeds(successor)
+        self._broker.follow_up(topic.producers.remove(producer))
 
     def _close_producer(self, command: pb.CommandCloseProducer) -> None:
         self.drop(command.producer_id)
         self._session.send(commands.success(command.request_id))
 
     def evict(self, producer: Producer) -> None:
-        """The broker closes a producer: the client looks the topic up again."""
+        """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
         if self.open.get(producer.producer_id) is producer:
             self.drop(producer.producer_id)
-            self._session.send(commands.close_producer(producer.producer_id))
+            if producer.answered:
+                self._session.send(commands.close_producer(producer.producer_id))
+            else:
+                self._session.refuse(producer.request_id, producer.gone())
 
 
 def _as_broker_error(error: BrokerError | NameNotValid) -> BrokerError:

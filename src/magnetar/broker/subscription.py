@@ -9,7 +9,7 @@ The type may change whenever there are no consumers. Everything here is one mach
 and asks for things only through its outbox and the two callbacks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -89,6 +89,8 @@ class Subscription(AckedSubscription):
     Attributes:
         consumers: in the order of their coming.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
+        expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
+            quota on bytes took is not among them, as in Pulsar.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class Subscription(AckedSubscription):
         self._on_detached = on_detached
         self._ranges_max = config.cursor_ranges_max
         self._told_left_out = False
-        self.meter = Meter(len(Counters._fields))
+        self.meter = Meter(len(Counters._fields), outbox.now_ms)
+        self.expired_entries = 0
+        self.expired_meter = Meter(1, outbox.now_ms)
         self._gone = Counters()
         limits = Limits(
             unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
@@ -326,9 +330,15 @@ class Subscription(AckedSubscription):
 
     def expire(self, before_publish_time_ms: int) -> None:
         """Give up everything in front of the first entry published at that time or later, in this cluster."""
-        self.moments.expired_ms = self._outbox.now_ms
         first_kept = Cursor.at(self._log, self._log.seek_time(before_publish_time_ms))
-        self._give_up(first_kept.mark_delete)
+        self.expire_to(first_kept.mark_delete)
+
+    def expire_to(self, position: Position) -> None:
+        """Give up everything at or below `position` in this cluster because it is old, or an administrator says that it is,
+        unless that is a step back or behind the newest entry.
+        """
+        self.moments.expired_ms = self._outbox.now_ms
+        self.expired_entries += self._give_up(position)
 
     def advance_to(self, position: Position) -> None:
         """Give up everything at or below `position` in this cluster (a backlog quota), unless that is a step back or behind
@@ -336,16 +346,18 @@ class Subscription(AckedSubscription):
         """
         self._give_up(position)
 
-    def _give_up(self, position: Position) -> None:
-        """As acknowledging, but other clusters are not told: it is nobody's acknowledgement."""
+    def _give_up(self, position: Position) -> int:
+        """As acknowledging, but other clusters are not told: it is nobody's acknowledgement. How many entries it was."""
         before = self.cursor.mark_delete
         if position <= before or position > self._log.last:
-            return
+            return 0
+        backlog = self.backlog_entries()
         if self.replicated:
             self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
         self._ack_up_to(position, tell=False)
         if self.on_expired is not None:
             self.on_expired(self.name, before, position)
+        return backlog - self.backlog_entries()
 
     def nth_unacknowledged(self, number: int) -> Position | None:
         """The `number`-th (from 1) entry that is not acknowledged, or None."""
@@ -418,6 +430,12 @@ class Subscription(AckedSubscription):
         self.cursor.dirty = True
         self._on_dirty(self)
 
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the texts that are kept with it, in this cluster."""
+        self.cursor.labels = dict(properties)
+        self.cursor.dirty = True
+        self._on_dirty(self)
+
     # ---------------------------------------------------------------------------------------------------- statistics
 
     def backlog_entries(self) -> int:
@@ -443,6 +461,7 @@ class Subscription(AckedSubscription):
         for consumer in self.consumers:
             consumer.meter.update(now_ms, Counters.of(consumer))
         self.meter.update(now_ms, self.counters())
+        self.expired_meter.update(now_ms, (self.expired_entries,))
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (SubscriptionStats)."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.consumer import Consumer, SubType, rates_out
+from magnetar.core.times import iso_time
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.base import Dispatcher
@@ -19,7 +20,7 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
     consumers = dispatcher.consumers
     counters = subscription.counters()
     active = dispatcher.active
-    return (
+    shown: dict[str, Any] = (
         rates_out(subscription.meter)
         | {
             "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
@@ -44,10 +45,15 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "lastAckedTimestamp": moments.acked_ms,
             "lastMarkDeleteAdvancedTimestamp": moments.mark_delete_moved_ms,
             "lastExpireTimestamp": moments.expired_ms,
+            # Entries, as Pulsar counts them, not the messages of their batches.
+            "msgRateExpired": subscription.expired_meter.per_s[0],
+            "totalMsgExpired": subscription.expired_entries,
             "subscriptionProperties": dict(cursor.labels),
         }
         | dispatcher.stats()
     )
+    shown["msgBacklogNoDelayed"] = max(0, shown["msgBacklog"] - shown["msgDelayed"])
+    return shown
 
 
 def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> dict[str, Any]:
@@ -81,19 +87,20 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
 
 def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str, Any]:
     """The fields of CommandConsumerStatsResponse, without the request's."""
-    return consumer_fields(consumer, backlog=subscription.cursor.backlog_entries())
+    backlog, expired_per_s = subscription.cursor.backlog_entries(), subscription.expired_meter.per_s[0]
+    return consumer_fields(consumer, backlog=backlog, expired_per_s=expired_per_s)
 
 
-def consumer_fields(consumer: Consumer, *, backlog: int) -> dict[str, Any]:
-    """The same of a consumer whose subscription has so many entries before it."""
+def consumer_fields(consumer: Consumer, *, backlog: int, expired_per_s: float = 0.0) -> dict[str, Any]:
+    """The same of a consumer whose subscription has so many entries before it, of which so many expire in a second."""
     return rates_out(consumer.meter) | {
         "consumerName": consumer.name,
         "availablePermits": max(0, consumer.permits),
         "unackedMessages": consumer.unacked,
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "address": consumer.address,
-        "connectedSince": str(consumer.connected_ms),
+        "connectedSince": iso_time(consumer.connected_ms),
         "type": SubType(consumer.sub_type).shown,
-        "msgRateExpired": 0.0,
+        "msgRateExpired": expired_per_s,
         "msgBacklog": backlog,
     }

@@ -137,7 +137,9 @@ class Topic:
         self.dispatch_rate: Rate | None = None
         self.used_ms = outbox.now_ms
         """When something was last stored, or somebody was seen to be connected."""
-        self.producers = Producers(limits.producers)
+        self.producers = Producers(limits.producers, record.topic_epoch)
+        self.epoch_stored = record.topic_epoch
+        """The last epoch of its producers that is durable."""
         self.subscriptions: dict[str, Subscription] = {}
         self.durable = True
         self.fenced = False
@@ -151,7 +153,7 @@ class Topic:
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
-        self.meter = Meter(2)
+        self.meter = Meter(2, outbox.now_ms)
         self.entries_in = 0
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
@@ -348,17 +350,23 @@ class Topic:
         if self._to_wake:
             self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake()))
 
-    def fail(self) -> None:
-        """An append failed: whatever was staged never was; no position is given until the storage healed."""
+    def fail(self) -> bool:
+        """An append failed: whatever was staged never was; no position is given until the storage healed.
+
+        Returns:
+            Whether that is news, see `TopicLog.fail`.
+        """
         self.in_flight -= 1
+        if not self.log.fail():
+            return False
         self.fenced = True
-        self.log.fail()
         if self.deduplication is not None:
             self.deduplication.fail()
         if self.idempotency is not None:
             self.idempotency.fail()
         if self._newest is not None and self._newest.epoch != self.log.epoch:
             self._newest = None
+        return True
 
     def failed_all(self) -> None:
         """Every append of the failure is reported."""

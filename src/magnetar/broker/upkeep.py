@@ -8,6 +8,8 @@ inactive    topics that nobody uses are deleted where a policy asks for it
 retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.effects import Drop, Note, Store
@@ -28,6 +30,9 @@ _CODES = {
 }
 
 
+RETRY_MS: Final = 500
+"""Between two attempts to store that ledgers are to be deleted."""
+
 STEP_MS: Final = 100
 """Between two parts of a round."""
 
@@ -42,6 +47,10 @@ def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
         producer.meter.update(now_ms, (producer.messages, producer.bytes))
     for subscription in topic.subscriptions.values():
         subscription.update_rates(now_ms)
+
+
+def _nobody(_error: str) -> None:
+    """Nobody waits for the answer."""
 
 
 class Upkeep:
@@ -214,19 +223,23 @@ class Upkeep:
             _longer(policy.size_bytes, config.retention_unsubscribed_bytes),
         )
 
-    def trim(self, topic: Topic, *, everything: bool = False) -> None:
+    def trim(self, topic: Topic, *, everything: bool = False, then: Callable[[str], None] = _nobody) -> None:
         """Delete what retention lets go.
 
         Args:
             topic: of which.
             everything: an administrator asks to keep nothing that nobody needs.
+            then: called once with "" when nobody is given it any more, at once if there is nothing or it is under way
+                already; or with why the store refused: then it is tried again until it does not.
         """
         if topic.text in self._trimming or topic.deleting:
+            then("")
             return
         broker = self._broker
         retention = Retention(0, 0) if everything else self._retention(topic)
         trim = topic.log.trim(self.keep_from(topic), broker.outbox.now_ms, retention)
         if trim is None:
+            then("")
             return
         self._trimming.add(topic.text)
         record = topic.record
@@ -236,9 +249,24 @@ class Upkeep:
             record.watermarks[source] = (position.ledger, position.entry)
         broker.links.restores.trimming(topic, trim)
 
-        def stored(error: str) -> None:
+        def store(answer: Callable[[str], None]) -> None:
+            broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
+
+        def again(_now_ms: int) -> None:
+            if broker.topics.get(topic.text) is topic:
+                store(_nobody)
+            else:
+                self._trimming.discard(topic.text)
+
+        def stored(answer: Callable[[str], None], error: str) -> None:
+            if error and broker.topics.get(topic.text) is topic:
+                # Whatever stores the record next says that these are deleted, and who subscribes until then is given them.
+                answer(error)
+                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+                return
             self._trimming.discard(topic.text)
             if error or broker.topics.get(topic.text) is not topic:
+                answer(error)
                 return
             if topic.replicated is not None:
                 topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
@@ -246,8 +274,9 @@ class Upkeep:
             broker.links.trimmed(topic)
             broker.replication.trimmed(topic)
             broker.outbox.put(Drop(tuple(trim.ledgers)))
+            answer("")
 
-        broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), stored))
+        store(then)
 
 
 def _longer(policy: int, default: int) -> int:

@@ -19,6 +19,9 @@ EXAMPLE = "magnetar status --watch"
 TIMEOUT_S: Final = 3.0
 """A status page that waits longer for one dead cluster is no status page."""
 
+SILENT_MS: Final = 60_000
+"""What a cluster needs is told with its acknowledgements, so all are a bit behind with that: less is not worth a word."""
+
 SUBSCRIPTION_COLUMNS = (
     "subscription",
     "topic",
@@ -150,10 +153,40 @@ def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
                     "consumers": state["consumers"],
                     "to_come": state.get("pending"),
                     "not_told": ", ".join(behind),
-                    "detail": "; ".join([state["stalled"]] * bool(state["stalled"]) + why),
+                    "detail": "; ".join([state["stalled"]] * bool(state["stalled"]) + why + waits(state, one)),
                 }
             )
     return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
+
+
+def waits(state: dict[str, Any], one: dict[str, Any]) -> list[str]:
+    """For whom a subscription waits: who answers no snapshot, and who may still need acknowledgements that could be forgotten.
+
+    Args:
+        state: of the subscription in a cluster.
+        one: all that this cluster says of itself.
+    """
+    lines = []
+    missing, dropped_ms = state.get("missing", {}), state.get("droppedAt")
+    if not (missing and dropped_ms and state["stalled"]):  # else the broker has said so
+        lines += [f"{peer} has not answered a snapshot{_ago(since_ms, one)}" for peer, since_ms in missing.items()]
+        if dropped_ms:
+            lines.append(f"the last snapshot was dropped {_span(dropped_ms, one)} ago")
+    if state.get("waitingFor"):
+        since = _ago(state.get("pendingSince"), one)
+        lines.append(f"a snapshot waits for {', '.join(state['waitingFor'])}{since}")
+    if held := [told for peer in state.get("heldBy", ()) if (told := _holds(peer, state, one))]:
+        lines.append(f"old acknowledgements are kept for {', '.join(held)}")
+    return lines
+
+
+def _holds(peer: str, state: dict[str, Any], one: dict[str, Any]) -> str:
+    """A cluster for which acknowledgements are kept; "" when it wrote only just now: then it is no more than a bit behind."""
+    received_ms = state.get("lastReceivedMs", {}).get(peer)
+    if not received_ms:
+        return f"{peer} (nothing heard of it since the start)"
+    silent_ms = _elapsed_ms(received_ms, one)
+    return f"{peer} (last heard of {duration(silent_ms)} ago)" if silent_ms >= SILENT_MS else ""
 
 
 def differing_modes(seen: dict[str, dict[str, Any]]) -> list[str]:
@@ -199,6 +232,11 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                 f"{name}: namespace {namespace} names {', '.join(missing)}, but no link leads there: nothing is sent or kept; "
                 f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
             )
+        if one.get("replicated_more"):
+            lines.append(
+                f"{name}: {one['replicated_more']:,} more replicated subscriptions are not shown; "
+                "GET /geo/v1/subscriptions has all"
+            )
     lines += differing_modes(seen)
     states = {name: one["metadata"] for name, one in seen.items() if "metadata" in one}
     lines += remarks(states) + unequal(states)
@@ -223,7 +261,13 @@ def fenced(cluster: str, fence: dict[str, Any]) -> str:
 
 
 def _ago(since_ms: int | None, one: dict[str, Any]) -> str:
-    if not since_ms:
-        return ""
+    return f" for {_span(since_ms, one)}" if since_ms else ""
+
+
+def _span(since_ms: int, one: dict[str, Any]) -> str:
+    return duration(_elapsed_ms(since_ms, one))
+
+
+def _elapsed_ms(since_ms: int, one: dict[str, Any]) -> int:
     now_ms = one.get("now_ms") or int(time.time() * 1000)
-    return f" for {duration(max(0, now_ms - since_ms))}"
+    return max(0, int(now_ms) - since_ms)

@@ -186,7 +186,7 @@ def expire(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Acknowledge unread what is older than some seconds."""
+    """Give up what is older than some seconds, locally: it is no acknowledgement."""
     path = path_of(topic, subscription, "expireMessages", seconds)
     confirm(f"Give up what {subscription} has not read in {seconds:,} s?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"{subscription} is up to date")

@@ -224,6 +224,12 @@ class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A ceiling per subscription: a snapshot is a few positions, older ones only make an update coarser."""
     ack_sync_interval_ms: Milliseconds = 100
     """How long acknowledgements are collected before they are written: ten markers a second for a topic in use."""
+    markers_per_s_max: CountOrZero = 500
+    """Back-pressure: markers of acknowledged sets that a broker writes a second, all topics together; above it topics collect for
+    longer. Ten busy topics never meet it, a thousand write every 2 s each. 0 for none."""
+    set_bytes_max: Bytes = 16 * MIB
+    """A subscription whose stored set is larger is warned of, nothing is cut: 16 MiB are millions of single runs, many times what
+    a cursor stores."""
 
 
 class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,6 +33,19 @@ class Acked(NamedTuple):
     entries: Sequence[Position] = ()
     partial: Mapping[Position, int] = {}
 
+    def messages(self, log: TopicLog) -> int:
+        """How many messages it covers; at most, as some may have been acknowledged before."""
+        messages = sum(bits.bit_count() for bits in self.partial.values())
+        if self.up_to != NONE:
+            messages += log.messages_between(self.after, self.up_to)
+        first = last = NONE
+        for position in self.entries:
+            if position[1] != last[1] + 1 or position[0] != last[0]:
+                messages += log.messages_between(Position(first[0], first[1] - 1), last)
+                first = position
+            last = position
+        return messages + log.messages_between(Position(first[0], first[1] - 1), last)
+
 
 class MarkerHost(Protocol):
     """A topic here, as both machines see it. Read-only but for the requests."""

@@ -34,6 +34,7 @@ class KeptLink:
 
     Attributes:
         topics: those that have a cursor for this link, orphans included.
+        lost_before: gap and skipped messages since the start of topics that are gone.
         record: what an operator set on the whole link.
         changes, lease, polls: what the pipeline is told, see `geo.polling`.
         on_rebased: told of a topic in which the link began anew or passed over entries: its destination lacks some.
@@ -43,6 +44,7 @@ class KeptLink:
         self.outbox = outbox
         self.to = to
         self.topics: dict[str, LinkTopic] = {}
+        self.lost_before = (0, 0)
         self.record = LinkRecord()
         self.changes = Changes(boot)
         self.lease = Lease(outbox)
@@ -64,6 +66,12 @@ class KeptLink:
         if key in stored:
             self.record = LinkRecord.decode(key, stored[key])
         self._stored = dict(link_cursors(stored, self.to))
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """Gap and skipped messages since the broker's start; neither ever falls."""
+        every = [self.lost_before, *(state.lost for state in self.topics.values())]
+        return sum(gap for gap, _ in every), sum(skipped for _, skipped in every)
 
     def _touch_record(self, state: LinkTopic) -> None:
         if state.name in self._deleting:

@@ -62,6 +62,8 @@ class LinkTopic:
         rewinding: what is being stored; None when no rewind is under way.
         start: where the link began.
         index: origin index of the first message behind `cursor.c`.
+        gap, skipped: messages that were deleted before they could be sent, and that an operator gave up.
+        loaded: both as they were when it was loaded, or last counted as gone.
         wanted: whether policy and links name the target; else the cursor is an orphan.
         floor: a foreign watermark (A8) that the log has not passed; NONE: none.
         counted: how far entries at or below `floor` were counted as gap.
@@ -80,6 +82,7 @@ class LinkTopic:
     marks: list[tuple[int, int, int]] = field(default_factory=list)
     gap: int = 0
     skipped: int = 0
+    loaded: tuple[int, int] = (0, 0)
     paused: bool = False
     wanted: bool = True
     orphan_since_ms: int = 0
@@ -108,8 +111,8 @@ class LinkTopic:
         """A link goes on after a restart."""
         return cls(
             name, log, record.cursor, durable=record.cursor, start=Position(*record.start), index=record.index,
-            marks=list(record.marks), gap=record.gap, skipped=record.skipped, paused=record.paused,
-            orphan_since_ms=record.orphan_since_ms,
+            marks=list(record.marks), gap=record.gap, skipped=record.skipped, loaded=(record.gap, record.skipped),
+            paused=record.paused, orphan_since_ms=record.orphan_since_ms,
             floor=record.cursor.c if record.cursor.c > log.last else NONE, counted=log.last,
         )  # fmt: skip
 
@@ -121,6 +124,11 @@ class LinkTopic:
             index=self._index_at(c) if c < self.cursor.c else self.index, marks=list(self.marks), gap=self.gap,
             skipped=self.skipped, paused=self.paused, orphan_since_ms=self.orphan_since_ms,
         )  # fmt: skip
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """How much `gap` and `skipped` grew since the broker's start."""
+        return self.gap - self.loaded[0], self.skipped - self.loaded[1]
 
     # ---------------------------------------------------------------------------------------------------- how far it is
 

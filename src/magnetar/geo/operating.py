@@ -178,7 +178,10 @@ class OperatedLink(KeptLink):
 
     def removed(self, topic: str) -> None:
         """The topic is gone (durably), or its cursor is."""
-        if self.topics.pop(topic, None) is not None:
+        gone = self.topics.pop(topic, None)
+        if gone is not None:
+            self.lost_before = (self.lost_before[0] + gone.lost[0], self.lost_before[1] + gone.lost[1])
+            gone.loaded = (gone.gap, gone.skipped)  # it may come back, and what it lost is counted
             self._dirty.discard(topic)
             self.changes.touch(topic)
             self.polls.news()

@@ -9,7 +9,7 @@ from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotAcceptable, NotFound, PreconditionFailed, Unprocessable
 from magnetar.metadata.keys import PARTITIONED_PREFIX, partitioned_key
-from magnetar.metadata.policies import PartitionedTopic, check_properties
+from magnetar.metadata.policies import PartitionedTopic, changed_properties, check_properties
 
 
 def check_partitions(number: int) -> int:
@@ -92,6 +92,16 @@ class Partitions:
         if partitions <= old.partitions:
             raise Unprocessable(f"{topic} has {old.partitions} partitions; their number can only grow")
         return _change(topic, msgspec.structs.replace(old, partitions=partitions))
+
+    def describe(self, topic: TopicName, puts: Mapping[str, str], delete: str | None) -> Change:
+        """Other properties: some set, one forgotten.
+
+        Raises:
+            NotFound. BadRequest: too many, or too long.
+        """
+        old = self._get(topic)
+        properties = changed_properties(old.properties, puts, delete)
+        return _change(topic, msgspec.structs.replace(old, properties=properties))
 
     def remove(self, topic: TopicName) -> Change:
         """It is deleted. Raises NotFound."""

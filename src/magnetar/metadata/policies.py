@@ -6,6 +6,7 @@ work.
 Fields of ours are marked. All structs are frozen: a changed policy is a new one.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -224,6 +225,15 @@ class MessageIdBody(Struct, rename="camel"):
     is_excluded: bool = False
     batch_index: Int32 | UnsetType = UNSET
     properties: dict[str, str] | None = None
+
+
+def changed_properties(before: Mapping[str, str], puts: Mapping[str, str], delete: str | None) -> dict[str, str]:
+    """Properties with some of them set, and one forgotten.
+
+    Raises:
+        BadRequest: too many, or one is too long.
+    """
+    return check_properties({key: value for key, value in before.items() if key != delete} | dict(puts))
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:

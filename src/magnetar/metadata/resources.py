@@ -101,6 +101,10 @@ class Resources(Namespaces, Questions):
         """More partitions. Raises NotFound, Unprocessable (not more), NotAcceptable (too many)."""
         return self._partitions.grow(topic, partitions)
 
+    def describe_partitioned(self, topic: TopicName, puts: Mapping[str, str], delete: str | None) -> Change:
+        """Set some properties of a partitioned topic, and forget one. Raises NotFound, BadRequest."""
+        return self._partitions.describe(topic, puts, delete)
+
     def delete_partitioned(self, topic: TopicName) -> Change:
         """The topic is no longer partitioned metadata; merge it with what deletes its partitions. Raises NotFound."""
         return self._partitions.remove(topic)

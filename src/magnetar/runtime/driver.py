@@ -3,14 +3,24 @@
 One driver belongs to one broker and one event loop; everything here runs on that loop's thread except the callbacks of
 the log and the store, which hop to it. The broker's machines are only ever entered through `Driver.run`, one event at a
 time: that is what makes them single-threaded without a lock.
+
+Whose turn it is:
+
+    the log's reports       between any two events: publishers wait for them
+    what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each (`runtime.server`)
+    timers and answers      of readers, the store, computations: in the order of their coming, TURN_S at a time, then the sockets
+                            are looked at again
+
+so that a publish does not wait for all that a backlog, redeliveries or upkeep have to do, only for what is begun.
 """
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.effects import (
@@ -30,14 +40,20 @@ from magnetar.broker.effects import (
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import Store as MetadataStore
 from magnetar.runtime.clock import Clock
+from magnetar.runtime.giveway import GiveWay
 from magnetar.runtime.logthread import LogThread
 from magnetar.runtime.quiet import Quiet
 from magnetar.storage.entries import Append, Location, StoredEntry
 
 logger = logging.getLogger("magnetar.broker")
 
+_Event = tuple[Callable[..., None], tuple[Any, ...]]
+
 READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
+
+TURN_S: Final = 0.001
+"""For timers and answers between two looks at the sockets. One that is begun is finished, most take less than this."""
 
 
 class Peer(Protocol):
@@ -86,8 +102,13 @@ class Driver:
         self._peers: dict[int, Peer] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._urgent: deque[_Event] = deque()
+        self._pending: deque[_Event] = deque()
+        self._background: deque[_Event] = deque()
+        self._turn_due = False
         self._running = False
+        self._closed = False
+        self._give_way = GiveWay(log)
         self._failure: BaseException | None = None
         self.stopped = asyncio.Event()
         self.quiet = Quiet(loop.call_later, lambda line: logger.warning("%s", line))
@@ -103,20 +124,28 @@ class Driver:
         self._peers.pop(connection, None)
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
-        """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it."""
-        self._pending.append((event, arguments))
-        if self._running:
+        """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it.
+
+        None after `shut_down`: what sockets that are being closed still bring would ask for threads that are gone.
+        """
+        if self._closed:
             return
+        self._pending.append((event, arguments))
+        if not self._running:
+            self._drain()
+
+    def _drain(self) -> None:
         self._running = True
         try:
-            while self._pending:
-                event, arguments = self._pending.popleft()
+            while self._urgent or self._pending:
+                event, arguments = (self._urgent or self._pending).popleft()
                 self._outbox.now_ms = self._clock.now_ms()
                 event(*arguments)
                 effects = self._outbox.effects
                 if effects:
                     self._outbox.effects = []
                     self._perform(effects)
+                self._give_way.look()
         except Exception as error:  # a bug in a machine: its state can no longer be trusted
             logger.critical(
                 "the broker stops: unexpected %s: %s",
@@ -132,23 +161,52 @@ class Driver:
 
     def appended(self, batch: list[tuple[Append, Location]]) -> None:
         """The log holds these; called on the log's thread."""
-        self._call(self._broker.appended, batch)
+        self._urgent.append((self._broker.appended, (batch,)))
+        self._hop(self._report)
 
     def append_failed(self, batch: list[Append], error: str) -> None:
         """The log does not hold these and never will; called on the log's thread."""
-        self._call(self._broker.append_failed, batch, error)
+        self._urgent.append((self._broker.append_failed, (batch, error)))
+        self._hop(self._report)
 
     def healed(self) -> None:
         """The log takes appends again; called on the log's thread."""
-        self._call(self._broker.healed)
+        self._urgent.append((self._broker.healed, ()))
+        self._hop(self._report)
+
+    def _report(self) -> None:
+        """The log reported something; if the thread was busy, it has been handled between two events meanwhile."""
+        if self._urgent and not self._running and not self._closed:
+            self._drain()
 
     def _call(self, event: Callable[..., None], *arguments: Any) -> None:
-        """Hop from another thread to the loop."""
+        """An answer from another thread."""
+        self._background.append((event, arguments))
+        self._hop(self._wake)
+
+    def _hop(self, callback: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self.run, event, *arguments)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             # The loop is closed: the broker is gone, and what was durable stays durable.
             return
+
+    def _wake(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Handle timers and answers for a while; the rest when the loop has looked at the sockets."""
+        self._turn_due = False
+        end_s = time.perf_counter() + TURN_S
+        while self._background:
+            event, arguments = self._background.popleft()
+            self.run(event, *arguments)
+            if self._background and time.perf_counter() >= end_s:
+                self._turn_due = True
+                self._loop.call_soon(self._turn)
+                return
 
     # ----------------------------------------------------------------------------------------------------- effects
 
@@ -201,7 +259,11 @@ class Driver:
         if self._clock.now_ms() < effect.at_ms:
             self._timer(effect)
             return
-        self.run(lambda: effect.then(self._outbox.now_ms))
+        self._background.append((self._due, (effect,)))
+        self._wake()
+
+    def _due(self, effect: Timer) -> None:
+        effect.then(self._outbox.now_ms)
 
     def _read(self, effect: Read) -> None:
         log = self._broker.log_of(effect.topic)
@@ -220,6 +282,9 @@ class Driver:
                 entries = self._log.read(locations)
             except (MagnetarError, OSError) as failure:
                 error = str(failure) or type(failure).__name__
+            except Exception as failure:  # a bug of ours: whoever asked must not wait for ever
+                logger.critical("a read failed: unexpected %s: %s", type(failure).__name__, failure, exc_info=failure)
+                error = f"unexpected {type(failure).__name__}: {failure}"
             self._call(effect.then, entries, error)
 
         self._readers.submit(work)
@@ -249,6 +314,7 @@ class Driver:
     }
 
     def shut_down(self) -> None:
-        """Let go of the threads; the log and the store are closed by whoever opened them."""
+        """Take no more events and let go of the threads; the log and the store are closed by whoever opened them."""
+        self._closed = True
         self._readers.shutdown(wait=True, cancel_futures=True)
         self._computer.shutdown(wait=True, cancel_futures=True)

@@ -27,6 +27,7 @@ from typing import Final
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
+from magnetar.runtime.giveway import pause
 from magnetar.runtime.housekeeping import Housekeeping
 from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
@@ -47,6 +48,9 @@ HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 BACKGROUND_SHARE: Final = 10
 """Under load one part in so many of the thread's time goes to sidecars and rewriting."""
 
+ROOM_S: Final = 0.05
+"""How often the thread looks how full the disk is, apart from what it writes itself: as quickly as others may fill it."""
+
 
 class LogThread:
     """The log of one broker.
@@ -60,6 +64,7 @@ class LogThread:
             accepted again.
         heal_pauses_s: between attempts to heal.
         salt: random bytes, see `storage.records`.
+        step_aside: see `runtime.readers`.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class LogThread:
         on_healed: Callable[[], None],
         heal_pauses_s: Sequence[float] = HEAL_S,
         salt: Callable[[], bytes] = lambda: os.urandom(SALT_BYTES),
+        step_aside: Callable[[], None] = pause,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -89,7 +95,7 @@ class LogThread:
             disk_free_bytes_min=config.disk_free_bytes_min,
             salt=salt,
         )
-        self._readers = SegmentReaders(files, folder)
+        self._readers = SegmentReaders(files, folder, self, step_aside)
         self._background = Housekeeping(files, folder, self._log, self._readers)
         self._wake = threading.Condition()
         self._queue: list[Append] = []
@@ -100,8 +106,10 @@ class LogThread:
         self._failed_epochs: dict[str, int] = {}
         self._next_sync_s = 0.0
         self._next_background_s = 0.0
+        self._room_s = 0.0
         self.cycles = 0
-        self.synced_bytes = 0
+        self.steps = 0
+        """Changes when the thread has had the interpreter, see `runtime.giveway`."""
 
     # ------------------------------------------------------------------------------------------------- start and stop
 
@@ -160,6 +168,11 @@ class LogThread:
         """
         return self._readers.read(spans)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be stored."""
+        return bool(self._queue or self._flying)
+
     # ------------------------------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
@@ -187,6 +200,7 @@ class LogThread:
             if self._stopping and not batch and not dropped:
                 return False
         self._flying = batch
+        self.steps += 1
         if dropped:
             self._background.release(dropped)
         batch = self._flying = self._current(batch)
@@ -234,16 +248,23 @@ class LogThread:
         """Write, sync, report."""
         at_once, later = self._split(batch)
         syncing = False
+        now_s = time.monotonic()
+        if now_s > self._room_s:
+            self._log.forget_room()
+            self._room_s = now_s + ROOM_S
         try:
             if at_once:
                 located = self._log.write(at_once)
                 self._log.answer()
                 self._flying = later
                 self._on_appended(located)
-            located = self._log.write(later)
-            if later or self._sync_due():
+            through = syncing = bool(later) and self._log.synced == self._log.offset
+            located = self._log.write(later, through=through)
+            if not through and (later or self._sync_due()):
                 syncing = True
-                self._sync()
+                self._log.sync()
+            if syncing:
+                self._synced()
                 self._log.answer()
                 self._flying = []
                 if located:
@@ -259,11 +280,8 @@ class LogThread:
         at_once = [append for append in batch if append.topic not in durable]
         return at_once, [append for append in batch if append.topic in durable]
 
-    def _sync(self) -> None:
-        before = self._log.synced
-        self._log.sync()
+    def _synced(self) -> None:
         self.cycles += 1
-        self.synced_bytes += self._log.synced - before
         if self._interval_s is not None:
             self._next_sync_s = time.monotonic() + self._interval_s
 

@@ -38,9 +38,9 @@ STUCK_INTERVALS = 2
 """Keep-alive intervals that a peer may take none of what waits for it. It does not count as silent, because it is not read
 meanwhile."""
 
-TURN_FRAMES_MAX = 200
-"""Frames of one connection before it is the others' turn: some 2 ms. A socket holds thousands of acknowledgements, and whoever
-sends them without a pause would hold up everybody by tens of milliseconds."""
+TURN_FRAMES_MAX = 50
+"""Frames of one connection before it is the others' turn: some 1 ms of acknowledgements, the dearest of what comes
+often. A socket holds thousands of them, and whoever sends them without a pause would hold up everybody by many milliseconds."""
 
 TURN_BYTES_MAX = 1024 * 1024
 """The same in bytes."""
@@ -109,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         self._heard = True
+        self._server.received += 1
         self._handle(nbytes)
 
     def _handle(self, nbytes: int) -> None:
@@ -266,6 +267,7 @@ class PulsarServer:
         self._connections_max = connections_max
         self._connections: dict[int, Connection] = {}
         self._next = 0
+        self.received = 0
         self._servers: list[asyncio.Server] = []
 
     @property

@@ -8,6 +8,7 @@
     clients    producers and consumers that speak the protocol
     workload   what people do, faults: what happens to them
     truth      what was published, is where, and was acknowledged: the world's own memory
+    acks       what may count as acknowledged where; updates: the same in snapshot mode
     checkers   one promise a file
 
 `python -m magnetar.sim --help`, or `make sim SEEDS=...`.

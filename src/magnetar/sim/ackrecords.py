@@ -4,12 +4,67 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.core.ids import Position
+from magnetar.wire.acksets import Epoch
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription import Subscription
 
 Name = tuple[str, str, str]
 """Cluster, topic, subscription."""
+
+
+@dataclass(slots=True, frozen=True)
+class Said:
+    """What another cluster tells, in snapshot mode: an update, or the final state of a failover.
+
+    Attributes:
+        position: of the marker.
+        writer: who tells it.
+        acked: what is acknowledged.
+        base: what the writer's starting point skipped.
+        seeks: per cluster the latest seek that the writer knew; None: it counts whatever was sought (a final state).
+    """
+
+    position: Position
+    writer: str
+    acked: set[int]
+    base: set[int]
+    seeks: dict[str, Epoch] | None
+
+
+@dataclass(slots=True)
+class Told:
+    """What snapshot mode's promises about one subscription in one cluster are judged by; see `updates`.
+
+    Attributes:
+        skipped: what its starting point skipped, or that of whoever brought it: to be told as that, not as acknowledged.
+        base: the part of it that was not sought back: it counts there.
+        own: what consumers and operators acknowledged there.
+        must: what updates that the broker has read say: it is not given to consumers there again.
+        said: all that other clusters told, as far as it is durable.
+        unread: the part of it that the broker has not been told of yet.
+        seek: the newest seek there; updates whose writer did not know it do not count.
+        sure: the newest one that was answered: what `seek` is again when the broker dies.
+        latest: the newest one that may have survived that.
+        heard: per other cluster its newest seek that a marker here tells of.
+        news: something was acknowledged there since, or passed on: there is a reason to tell.
+        former: what the subscription of that name before might count, in markers that are on their way still.
+        former_ms: until when.
+    """
+
+    skipped: set[int] = field(default_factory=set)
+    base: set[int] = field(default_factory=set)
+    own: set[int] = field(default_factory=set)
+    must: set[int] = field(default_factory=set)
+    said: list[Said] = field(default_factory=list)
+    unread: list[Said] = field(default_factory=list)
+    seek: Epoch | None = None
+    sure: Epoch | None = None
+    latest: Epoch | None = None
+    heard: dict[str, Epoch] = field(default_factory=dict)
+    news: bool = False
+    former: set[int] = field(default_factory=set)
+    former_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -23,10 +78,12 @@ class Acked:
         late: messages that were about to be deleted when the subscription was made or moved.
         expired: messages that the operator's expiry passed.
         undone: messages that came back by a seek that nobody was told is durable.
+        unexpired: the same of those that had expired.
         told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
         unread: markers that are durable, and that the broker has not been told of yet.
-        coming: the same of updates in snapshot mode, with what they may tell.
+        coming: the same of updates in worlds of changing modes, with what they may tell.
+        told_here: snapshot mode's.
     """
 
     may: set[int] = field(default_factory=set)
@@ -35,10 +92,12 @@ class Acked:
     late: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     undone: set[int] = field(default_factory=set)
+    unexpired: set[int] = field(default_factory=set)
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
     coming: list[tuple[Position, set[int]]] = field(default_factory=list)
+    told_here: Told = field(default_factory=Told)
 
 
 @dataclass(slots=True)
@@ -67,19 +126,25 @@ class Shared:
     Attributes:
         may: per epoch what may be known.
         must: per epoch and cluster what must be known in the end.
+        waits: per cluster whose log is gone, epoch and hearer: what others have from it and this hearer of its own link has not.
         created: all creations.
         acked: acknowledged by a consumer, anywhere, ever.
         deliveries: messages that consumers were given.
         again: of these, those that were acknowledged somewhere before.
         given_up: it was deleted in some cluster: what that one still hears is not promised.
+        seeks: per epoch that a seek began what it left consumed.
         sought: it was moved back, or ahead, by somebody.
+        moved: a failover told its state as exact mode has it, in snapshot mode.
     """
 
     may: dict[Any, set[int]] = field(default_factory=dict)
     must: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
+    waits: dict[tuple[str, Any, str], set[int]] = field(default_factory=dict)
     created: list[Creation] = field(default_factory=list)
     acked: set[int] = field(default_factory=set)
     deliveries: int = 0
     again: int = 0
     given_up: bool = False
+    seeks: dict[Epoch, set[int]] = field(default_factory=dict)
     sought: bool = False
+    moved: bool = False

@@ -11,6 +11,9 @@ A subscription that is not replicated has one truth in each cluster: `Acked.may`
 A replicated one has a truth of all clusters together (`Shared`), as the model has it (../shared/model/exact.py): per epoch
 what may be known, and what each cluster must know in the end. Who has to know what follows from what is durable: an
 acknowledgement that was answered, or stands in a marker that is on a disk, or whose broker did not die since.
+
+In snapshot mode each cluster has its own again, see `updates`. In worlds of changing modes whatever was acknowledged anywhere may
+count everywhere.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import SubscriptionState, Told
+from magnetar.geo.ackedsets.state import SubscriptionState
 from magnetar.sim.ackrecords import Acked, Creation, Name, Shared
 from magnetar.sim.clients import Client, Consumer
+from magnetar.sim.updates import Updates
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import AckedSetsMarker
@@ -48,6 +52,7 @@ class Acks:
         self.world = world
         self.of: dict[Name, Acked] = {}
         self.shared: dict[tuple[str, str], Shared] = {}
+        self.updates = Updates(self, world)
         self._heard: set[Name] = set()
         self._seen: dict[str, dict[str, dict[str, Subscription]]] = {}
         self._behind: set[str] = set()
@@ -131,7 +136,10 @@ class Acks:
         if not self.exact(machine):
             if not machine.replicated:
                 return truth.may | truth.expired
-            # What the first one's starting point skipped is told to those who make it because of that.
+            if self.world.mode == "snapshot":
+                found = truth.may | truth.expired | truth.told_here.base
+                return found | self.updates.of_both_modes(topic, machine.name)
+            # A world of changing modes: what the first one's starting point skipped is told to those who make it because of that.
             made = self.all(topic, machine.name).created
             return (truth.may | truth.expired).union(*(one.base for one in made))
         shared = self.all(topic, machine.name)
@@ -196,7 +204,9 @@ class Acks:
         shared = self.all(topic, machine.name)
         shared.acked |= fresh
         if self.world.mode != "exact":
-            for name in self.world.names:
+            truth.told_here.news = True
+            truth.told_here.own |= fresh
+            for name in self.world.names if self.world.mode == "mixed" else ():
                 self.get((name, topic, machine.name)).may |= fresh
             return None
         state = self.state(cluster, topic, machine.name, peek=True)
@@ -248,6 +258,7 @@ class Acks:
         cluster = self.world.clusters[consumer.cluster]
         if cluster.broker is not None:
             self.moved(cluster, consumer.topic, machine, before)
+            self.updates.asked(consumer, self.get((consumer.cluster, consumer.topic, consumer.subscription)))
 
     def moved(self, cluster: "Cluster", topic: str, machine: "Subscription", before: set[int]) -> None:
         """A cursor was put somewhere else: what it no longer covers is to come again.
@@ -259,8 +270,12 @@ class Acks:
         assert cluster.broker is not None
         truth = self.get((cluster.name, topic, machine.name))
         held, covers = self.retained(cluster, topic), self.now(cluster, topic, machine.cursor)
-        truth.undone |= truth.may & held - covers
-        truth.may = (truth.may - held) | covers
+        if self.world.mode == "snapshot" and machine.replicated:
+            self.updates.moved(cluster, topic, machine, truth, held, covers)
+        else:
+            truth.undone |= truth.may & held - covers
+            truth.may = (truth.may - held) | covers
+        truth.unexpired |= truth.expired & held - covers
         truth.expired -= held - covers
         if topic in cluster.broker.upkeep._trimming:
             truth.late |= held
@@ -279,12 +294,6 @@ class Acks:
         elif self.world.mode == "exact" and cluster.broker.topics[topic].replicated is None:
             # No link concerns the topic: whoever begins a set one day takes what the cursor is behind of for its start.
             shared.may.setdefault(CREATION, set()).update(covers)
-
-    def adopted(self, topic: str, subscription: str, state: SubscriptionState, told: Told) -> None:
-        """A cluster took a higher epoch, and kept bits that its seek states nothing about."""
-        if told.base is not None and state.epoch.kind:
-            kept = self.uids(topic, state.acks - told.acks)
-            self.all(topic, subscription).may.setdefault(self.key(state), set()).update(kept)
 
     # ----------------------------------------------------------------------------------------------------- observation
 
@@ -326,6 +335,9 @@ class Acks:
         broker = cluster.broker
         assert broker is not None
         behind = False
+        if self.world.mode == "snapshot":
+            for (at, text, name), truth in self.of.items():
+                behind = (at == cluster.name and self.updates.read(cluster, text, name, truth)) or behind
         for text, topic in broker.topics.items():
             for name in topic.subscriptions:
                 truth = self.get((cluster.name, text, name))
@@ -349,20 +361,25 @@ class Acks:
         covers = self.now(cluster, topic, machine.cursor)
         truth.delivered, truth.expired = set(), set()
         truth.late = self.retained(cluster, topic) if topic in cluster.broker.upkeep._trimming else set()
-        if name in self._heard:
+        heard = name in self._heard
+        if self.world.mode == "snapshot" and machine.replicated:
             self._heard.discard(name)
-            truth.may = set(shared.acked)
+            self.updates.made(cluster, topic, machine, truth, covers, heard=heard)
             return
-        truth.may = covers | shared.acked if self.world.mode == "mixed" else covers
-        for _, told in truth.coming:  # it was made while they were on their way from the disk to the broker
-            truth.may |= told
+        truth.may = set(shared.acked) if heard or self.world.mode == "mixed" else set()
+        # Updates that made it, or were on their way from the disk to the broker meanwhile.
+        truth.may.update(*(told for _, told in truth.coming))
+        if heard:
+            self._heard.discard(name)
+            return
+        truth.may |= covers
         if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
             scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
             log = cluster.broker.topics[topic].log
             incarnation = log.incarnation
             copy = self.world.truth.copy(cluster, topic)
-            if self.world.mode != "exact" and copy is not None and machine.cursor.mark_delete >= log.last:
+            if self.world.mode == "mixed" and copy is not None and machine.cursor.mark_delete >= log.last:
                 # A start at the latest skips everything so far, also what was here once.
                 covers = covers.union(*(range(uid, uid + self.count(uid)) for uid in copy.deleted))
             shared.created.append(Creation(cluster.name, cluster.uuid, incarnation, covers, scope))
@@ -378,7 +395,10 @@ class Acks:
     def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry) -> None:
         """A marker is on a disk."""
         marker = parse_marker(entry.data)
-        if self.world.mode != "exact":
+        if self.world.mode == "snapshot":
+            self.updates.marker(cluster, topic, entry, marker)
+            return
+        if self.world.mode == "mixed":
             # A planned failover tells the whole set in either mode, and with it what a seek has passed over.
             sets = marker.sets if isinstance(marker, AckedSetsMarker) else ()
             for told in (marker,) if isinstance(marker, Update) else sets:
@@ -395,8 +415,9 @@ class Acks:
             if entry.origin:
                 continue
             base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
-            self.owe(cluster.name, topic, one.subscription, key, fresh | base)
-            for creation in self.all(topic, one.subscription).created:
+            shared = self.all(topic, one.subscription)
+            self.owe(cluster.name, topic, one.subscription, key, fresh | base | shared.seeks.get(one.epoch, set()))
+            for creation in shared.created:
                 if (creation.cluster, creation.uuid) == (cluster.name, cluster.uuid) and one.base is not None:
                     creation.durable = True
 
@@ -417,6 +438,10 @@ class Acks:
             truth.coming.append((entry.position, told))
             self._behind.add(cluster.name)
 
+    def behind_with(self, cluster: str) -> None:
+        """There are markers that a broker has not read."""
+        self._behind.add(cluster)
+
     def delivered(self, consumer: Consumer, uids: set[int]) -> None:
         """A consumer was given messages."""
         self.get((consumer.cluster, consumer.topic, consumer.subscription)).delivered |= uids
@@ -436,15 +461,24 @@ class Acks:
                 truth.unsafe.clear()
                 truth.may |= truth.undone
                 truth.undone.clear()
+                truth.expired |= truth.unexpired
+                truth.unexpired.clear()
+                self.updates.died(truth)
 
     def sought(self, consumer: Consumer) -> None:
         """A seek was answered: it is durable."""
         self.world.count("seek")
-        self.get((consumer.cluster, consumer.topic, consumer.subscription)).undone.clear()
+        truth = self.get((consumer.cluster, consumer.topic, consumer.subscription))
+        truth.undone.clear()
+        truth.unexpired.clear()
+        self.updates.answered(consumer, truth)
 
     def lost(self, cluster: str, topic: str) -> None:
         """A topic's log is gone: what only it knew may come again."""
         self._seen.pop(cluster, None)
+        for consumer in self.world.workload.consumers:
+            if (consumer.cluster, consumer.topic) == (cluster, topic):
+                consumer.asked.clear()  # the answers are on their way: what was durable then is not any more
         for name in [name for name in self.of if name[:2] == (cluster, topic)]:
             del self.of[name]
         for (text, subscription), shared in self.shared.items():
@@ -457,6 +491,23 @@ class Acks:
                 }
                 for hearer in owed:
                     owed[hearer] &= set().union(*(known[source] for source in self.world.sources(hearer)))
+                    if (cluster, hearer) in self.world.links:
+                        shared.waits[cluster, key, hearer] = owed[hearer] - known[hearer]
+
+    def waits(self, topic: str, subscription: str, key: Any, hearer: str) -> set[int]:
+        """What a cluster need not have learnt yet, because it is for the link from another to bring it.
+
+        Whoever is linked from the same clusters does not pass it on. That the other's log is gone is known when its link
+        shakes hands for the topic again; while it has none, it does not, and nobody can know.
+        """
+        gone = self.all(topic, subscription).waits
+        return set().union(
+            *(
+                found
+                for (cluster, epoch, name), found in gone.items()
+                if (epoch, name) == (key, hearer) and (cluster, topic) not in self.world.truth.copies
+            )
+        )
 
     def _known(self, cluster: str, topic: str, subscription: str, key: Any) -> set[int]:
         state = self.state(self.world.clusters[cluster], topic, subscription)

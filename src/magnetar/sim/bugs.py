@@ -1,20 +1,15 @@
 """Planted bugs: one rule of the real code left out each, here and only here; the simulator has to notice.
 
-The names are those of ../shared/model (chain.py, exact.py, snapshot.py), so that its findings can be looked up. What is not
-in the table cannot be seen from outside a whole broker, or not by these checkers; tests/property finds it with worlds of its own:
+The names are those of ../shared/model (chain.py, exact.py, snapshot.py), so that its findings can be looked up. Each has
+seeds that find it (`KNOWN`). What is not in the table cannot be seen from outside a whole broker, or not by these checkers;
+tests/property finds it with worlds of its own:
 
-    answer_pushed, refuse_pushed, no_cursor_gen   need a failed write, a rewind and a deletion within one append's flight
-    base_of_unheld, shrink_keeps_consumers, late_ack, floor_all, floor_sources, floor_by_markers, never_forget, drop_never,
-    local_floor, same_incarnation                 need the world's hand inside the machine, or cost space only
-    stale_low                                     cannot be shown any more: what an origin retains of its own is told by its links
-                                                  and markers, and bounds the floor wherever a mark of a peer's former life
-                                                  would be too high (tests/unit/geo/ackedsets/test_machine.py)
-    epoch_no_incarnation                          needs a wiped cluster with a lost clock to repeat a time to the millisecond,
-                                                  before it hears of its own earlier seek (the same unit tests)
+    base_of_unheld, shrink_keeps_consumers, late_ack, floor_all, floor_sources, floor_by_markers, never_forget,
+    same_incarnation                              need the world's hand inside the machine, or cost space only
     delta_opens_epoch                             is no fault: a full state follows; only what comes again meanwhile differs
                                                   (../shared/model/FINDINGS.md B7: no violation after settling)
     one_round, untagged, partial, no_vector       need peers without vectors (Apache Pulsar), which no broker here is
-    no_trailing, nothing_on_arrival, ...          slow convergence: snapshot mode promises no time
+    no_trailing, ...                              slow convergence: snapshot mode promises no time
 """
 
 from collections.abc import Iterator
@@ -25,6 +20,7 @@ from unittest.mock import patch
 from magnetar.sim.plants_exact import EXACT, KINDS
 from magnetar.sim.plants_links import LINKS
 from magnetar.sim.plants_snapshot import SNAPSHOT
+from magnetar.sim.stories import STORIES, Story
 from magnetar.sim.world import STEPS, World
 
 
@@ -37,7 +33,7 @@ class Plant(NamedTuple):
         kind: of exact mode's machine, if it is another.
         seeds: that find it.
         steps: of its worlds; 0: as long as the seed says.
-        focus, shape, replicated_share: of its worlds, see `World`.
+        focus, shape, replicated_share, story: of its worlds, see `World`.
     """
 
     mode: str
@@ -48,6 +44,7 @@ class Plant(NamedTuple):
     focus: tuple[str, ...] = ()
     shape: str = ""
     replicated_share: float = World.replicated_share
+    story: Story | None = None
 
 
 KNOWN: dict[str, tuple[int, ...]] = {
@@ -57,10 +54,24 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "expiry_is_ack": (2, 8, 12, 24), "latest_is_ack": (19, 27, 127, 189), "cumulative_by_index": (2, 62, 63, 196),
     "full_replaces": (11, 13, 14, 19), "no_pending": (75, 118, 128, 130), "floor_is_ack": (5, 6, 27, 44),
     "activates_unasked": (521_553,), "never_caught_up": (11, 14, 17, 18),
-    "passed_over": (2, 26, 37, 56), "lives_ascend": (52, 276),
+    "passed_over": (2, 26, 37, 56), "forgotten_for_good": (16_269,), "lives_ascend": (52, 276),
     "destination_silent": (68, 126, 229, 232), "unknown_base_is_all": (25, 30, 85, 147),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (18, 26, 31, 35), "final_untold": (62, 96, 99, 154),
     "no_restricted_check": (2, 36, 45, 62), "told_expiry": (8, 18, 25, 27),
+    "p_is_previous_entry": (17, 27, 72, 90), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (8, 41),
+    "creation_older_wins": (2, 11, 17, 31), "base_union": (11, 77, 92), "no_relay": (1, 8, 26),
+    "no_replay": (46,), "epoch_volatile": (1,), "delta_after_restart": (96, 109, 115), "no_full_on_rebase": (13,),
+    "origin_floor": (8, 35), "floor_own": (27,), "floor_untold": (33, 34),
+    "vector_too_late": (18, 92), "never_rests": (0,), "never_tells": (5, 20, 21, 24),
+    "answer_pushed": (4, 8, 19, 25), "refuse_pushed": (36, 72, 116, 136), "rewind_volatile": (44, 109, 146, 248),
+    "no_cursor_gen": (36, 137, 159, 185), "trim_volatile": (2, 3, 6, 9),
+    "epoch_no_incarnation": (0, 1, 2, 3), "stale_low": (40, 80, 353, 368),
+    "seek_forgets_foreign": (8, 39, 62, 109), "seek_is_final": (1, 14, 28, 70), "base_no_floor": (14, 28, 74, 113),
+    "epoch_counter": (12, 18, 28, 84), "delta_without_base": (185, 209), "floor_direct": (1, 2, 8, 37),
+    "drop_never": (2,), "local_floor": (8, 13, 18, 25),
+    "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143, 276), "seek_forgets_nothing": (95, 99),
+    "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (75, 92, 128),
+    "snapshot_must_come_first": (2, 18),
 }  # fmt: skip
 """Seeds that find each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`); several, because whatever draws
 chance differently, or takes another time, makes all worlds others than they were.
@@ -69,8 +80,22 @@ chance differently, or takes another time, makes all worlds others than they wer
 LONG: Final = frozenset({
     "any_life", "lives_ascend", "unknown_base_is_all", "gap_not_recounted", "activates_unmerged", "final_untold",
     "activates_unasked", "destination_silent", "no_restricted_check", "passed_over",
+    "forgotten_for_good",
+    "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay", "epoch_volatile",
+    "delta_after_restart", "no_full_on_rebase", "origin_floor", "floor_own", "floor_untold", "vector_too_late",
+    "floor_direct",
 })  # fmt: skip
 """Rare ones: their worlds are all of the longest kind."""
+
+SHORTER: Final = {
+    **dict.fromkeys((*STORIES, "never_rests"), 4),
+    **dict.fromkeys(("refuse_pushed", "rewind_volatile", "never_tells", "local_floor"), 24),
+    **dict.fromkeys(
+        ("no_cursor_gen", "seek_forgets_foreign", "seek_is_final", "base_no_floor", "epoch_counter", "delta_without_base",
+         "drop_never"), 48
+    ),
+}  # fmt: skip
+"""Those that need some time, and not that much; or little: behind a story of their own, or because they never come to an end."""
 
 FOCUS: dict[str, tuple[str, ...]] = {
     "destination_silent": ("wipe",), "passed_over": ("policy",), "lives_ascend": ("wipe",),
@@ -80,17 +105,31 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "told_expiry": ("expire",),
     "expiry_is_ack": ("expire",), "gap_not_recounted": ("wipe",), "gap_of_nothing": ("wipe",),
     "no_handshake": ("wipe", "recreate"), "any_life": ("recreate", "part"),
-    "no_full_on_rebase": ("wipe", "recreate"), "delta_after_restart": ("die",),
-    "epoch_no_incarnation": ("seek", "wipe"), "epoch_counter": ("seek",),
-    "seek_is_final": ("seek",), "seek_forgets_foreign": ("seek",), "stale_low": ("recreate", "retention"),
-    "no_epoch": ("seek",), "seek_forgets_nothing": ("seek",), "no_replay": ("die",), "epoch_volatile": ("die", "seek"),
+    "reuse_ledgers": ("wipe",), "idx_from_log": ("retention", "die", "acknowledge"),
+    "creation_older_wins": ("subscribe", "part"), "base_union": ("subscribe", "part"), "no_relay": ("acknowledge",),
+    "no_replay": ("die", "acknowledge"), "epoch_volatile": ("die", "acknowledge"),
+    "delta_after_restart": ("die", "acknowledge"), "no_full_on_rebase": ("wipe", "recreate", "acknowledge"),
+    "origin_floor": ("retention", "acknowledge", "recreate"), "floor_own": ("retention", "acknowledge", "recreate"),
+    "floor_untold": ("retention", "acknowledge"), "vector_too_late": ("acknowledge", "part"),
+    "base_is_ack": ("subscribe", "acknowledge"), "no_epoch": ("seek", "acknowledge", "part"),
+    "seek_forgets_nothing": ("seek", "acknowledge", "subscribe"),
+    "heard_by_marker_only": ("seek", "acknowledge", "subscribe"), "retells_to_all": ("seek", "acknowledge", "recreate"),
+    "nothing_on_arrival": ("subscribe", "acknowledge", "part"),
+    "floor_direct": ("retention", "acknowledge"), "refuse_pushed": ("wipe",), "rewind_volatile": ("wipe", "die"),
+    "no_cursor_gen": ("wipe", "retention"), "delta_without_base": ("policy", "seek"),
+    "seek_forgets_foreign": ("seek", "retention"), "seek_is_final": ("seek", "retention"),
+    "base_no_floor": ("seek", "retention"), "epoch_counter": ("seek", "wipe"), "never_tells": ("acknowledge",),
+    "drop_never": ("acknowledge", "retention"), "local_floor": ("acknowledge", "retention"),
 }  # fmt: skip
 """What the worlds of rare ones do more often."""
 
-SHAPES = {"destination_silent": "export"}
-"""The topology of those that only one kind shows."""
+SHAPES = {
+    "destination_silent": "export", "no_relay": "chain2", "floor_direct": "chain2", "epoch_no_incarnation": "mesh",
+    "stale_low": "mesh", "never_tells": "mesh",
+}  # fmt: skip
+"""The topology of those that only one kind shows, or that one kind shows best."""
 
-UNREPLICATED = frozenset({"w_from_log_only", "no_handshake"})
+UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "trim_volatile"})
 """Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
 BUGS: dict[str, Plant] = {
@@ -103,8 +142,9 @@ BUGS: dict[str, Plant] = {
 }
 BUGS = {
     name: plant._replace(
-        steps=max(STEPS) if name in LONG else 0, focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""),
-        replicated_share=0.0 if name in UNREPLICATED else World.replicated_share,
+        steps=max(STEPS) if name in LONG else SHORTER.get(name, 0), focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""),
+        replicated_share=0.0 if name in UNREPLICATED else 1.0 if name in STORIES else World.replicated_share,
+        story=STORIES.get(name),
     )
     for name, plant in BUGS.items()
 }  # fmt: skip
@@ -128,5 +168,7 @@ def focused(kind: type[World], bug: str) -> type[World]:
     if not bug:
         return kind
     plant = BUGS[bug]
-    kept = {"focus": plant.focus, "shape": plant.shape, "replicated_share": plant.replicated_share}
+    kept = {
+        "focus": plant.focus, "shape": plant.shape, "replicated_share": plant.replicated_share, "story": plant.story
+    }  # fmt: skip
     return type("Focused", (kind,), kept)

@@ -38,9 +38,22 @@ WINDOW = 3
 
 
 class Peer:
-    """A link peer's connection: requests, and who waits for their answers."""
+    """A link peer's connection: requests, and who waits for their answers.
 
-    def __init__(self, world: "World", cluster: str, site: str, lost: Callable[[], None]) -> None:
+    Args:
+        world: the world.
+        source: of the link.
+        cluster: whose broker is asked, that one or the link's target.
+        site: where the pipeline is.
+        lost: called when the connection is gone.
+
+    Attributes:
+        appends: topics of requests to append, by their ids.
+    """
+
+    def __init__(self, world: "World", source: str, cluster: str, site: str, lost: Callable[[], None]) -> None:
+        self.source = source
+        self.appends: dict[int, str] = {}
         self._waiting: dict[int, Callable[[Frame], None]] = {}
         self._requests = 0
         self.lost = lost
@@ -49,6 +62,7 @@ class Peer:
             world.clusters[cluster], site, self._frames, self._closed
         )
         if self.connection is not None:
+            self.connection.peer = self
             self.connection.send(CONNECT_LINK)
 
     @property
@@ -65,6 +79,8 @@ class Peer:
         self._requests += 1
         self._waiting[self._requests] = then
         command = pb.BaseCommand(type=kind, **{body: fill(self._requests)})  # type: ignore[arg-type]
+        if kind == 1004:
+            self.appends[self._requests] = command.geo_append.topic
         self.connection.send(b"".join(encode_with_payload(command, [data])) if data else encode(command))
 
     def _frames(self, frames: list[Frame]) -> None:

@@ -59,6 +59,7 @@ class SimLog(LogThread):
             on_failed=on_failed,
             on_healed=on_healed,
             salt=lambda: rng.randbytes(SALT_BYTES),
+            step_aside=lambda: None,
         )
         self._clock, self._rng, self._slow_ms = clock, rng, slow_ms
         self._on_power_cut = on_power_cut

@@ -13,6 +13,7 @@ from magnetar.geo.failover import Phase
 if TYPE_CHECKING:
     from magnetar.broker.fences import Fences
     from magnetar.sim.cluster import Cluster
+    from magnetar.sim.truth import Copy
     from magnetar.sim.world import World
 
 LOOK_MS: Final = 150
@@ -30,12 +31,14 @@ class Failover:
 
     Attributes:
         moved: once the source is fenced: in which epoch, and what is acknowledged there.
+        copy: the topic, in its present life, where the last step was taken.
     """
 
     def __init__(self, world: "World", topic: str, subscription: str, source: str, target: str) -> None:
         self.world, self.topic, self.subscription = world, topic, subscription
         self.source, self.target = world.clusters[source], world.clusters[target]
         self.moved: tuple[Any, set[int]] | None = None
+        self.copy: Copy | None = None
         self.over = self._leaving = False
         self._token = ""
         self._looks = 0
@@ -89,6 +92,7 @@ class Failover:
         def answered(error: MagnetarError | None) -> None:
             if self._asked and not self.over:
                 self._asked = False
+                self.copy = self.world.truth.copies.get((cluster.name, self.topic))
                 if error is not None:
                     self._refused(error)
                 elif then is None:
@@ -220,7 +224,8 @@ class Failovers:
         assert one.moved is not None
         self.completed += 1
         self.world.count("failover")
-        self.done[one.target.name, one.topic, one.subscription] = one.moved
+        if self.world.truth.copies.get((one.target.name, one.topic)) is one.copy:  # else it was deleted since
+            self.done[one.target.name, one.topic, one.subscription] = one.moved
         if self.world.rng.random() < 0.8:
             self.world.workload.follow(one.topic, one.subscription, one.target.name)
 

@@ -101,10 +101,14 @@ class Faults:
     def retention(self) -> None:
         """A broker looks for ledgers that nobody needs."""
         cluster = self._living()
-        if cluster is None or cluster.broker is None:
-            return
+        if cluster is not None:
+            self.trim(cluster, everything=self.rng.random() < 0.7)
+
+    def trim(self, cluster: "Cluster", *, everything: bool) -> None:
+        """A broker looks for them; `everything` that nobody needs goes, however young."""
         broker = cluster.broker
-        everything = self.rng.random() < 0.7
+        if broker is None:
+            return
 
         def trim() -> None:
             for topic in list(broker.topics.values()):
@@ -145,8 +149,11 @@ class Faults:
 
     def wipe(self) -> None:
         """A cluster loses its disk, and perhaps its clock."""
+        self.lose_disk(self.world.clusters[self.rng.choice(self.world.names)])
+
+    def lose_disk(self, cluster: "Cluster") -> None:
+        """This one."""
         world, rng = self.world, self.rng
-        cluster = world.clusters[rng.choice(world.names)]
         cluster.die()
         cluster.wiped()
         world.count("disk lost")
@@ -160,9 +167,11 @@ class Faults:
     def recreate(self) -> None:
         """A topic is deleted in one cluster; somebody makes it again, there or over a link."""
         cluster = self._living()
-        if cluster is None:
-            return
-        topic = self.rng.choice(self.world.topics)
+        if cluster is not None:
+            self.delete(cluster, self.rng.choice(self.world.topics))
+
+    def delete(self, cluster: "Cluster", topic: str) -> None:
+        """It is deleted there, and made again soon."""
         self.world.say(f"{cluster.name}: {topic} is deleted")
 
         def deleted(error: MagnetarError | None) -> None:

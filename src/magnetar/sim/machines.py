@@ -1,16 +1,20 @@
-"""The machines of replicated subscriptions, made as in production; exact mode's one also tells the world what it adopts.
+"""The machines of replicated subscriptions, made as in production; exact mode's one also tells the world of epochs.
 
-A higher epoch that is adopted may keep bits of the lower one (E5): what the seeking cluster could not know of. Which these
-are is decided by the log of the adopting cluster at that moment, so the world has to be there.
+A seek begins one, with a starting point (E5). A higher epoch that is adopted may keep bits of the lower one: what the seeking
+cluster could not know of. Which these are is decided by the log of the adopting cluster at that moment, so the world has to be
+there.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from magnetar.broker.machines import Machines
 from magnetar.broker.replicated import ReplicatedTopic
 from magnetar.broker.seats import ExactMachine, SnapshotMachine
 from magnetar.geo.ackedsets import AckedSets
+from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
+from magnetar.wire.acksets import CREATION
 
 if TYPE_CHECKING:
     from magnetar.broker.replication import Replication
@@ -23,12 +27,20 @@ class SimSets(AckedSets):
     world: ClassVar["World"]
 
     def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
-        before = state.epoch
+        epoch, before = state.epoch, state.consumed() if told.epoch > state.epoch else None
         merged = super()._merged(state, told, full=full)
-        if state.epoch != before:
+        if state.epoch != epoch and before is not None:
             name = next(name for name, one in self.states.items() if one is state)
-            self.world.acks.adopted(self.host.log.name, name, state, told)
+            self.world.epochs.adopted((self.host.cluster, self.host.log.name, name), state, told, before)
         return merged
+
+    def sought(self, subscription: str, then: Callable[[str], None]) -> None:
+        """A new epoch begins here."""
+        state = self.states.get(subscription)
+        epoch, before = (state.epoch, state.consumed()) if state is not None else (CREATION, IndexSet())
+        super().sought(subscription, then)
+        if state is not None and state.epoch != epoch:
+            self.world.epochs.begun((self.host.cluster, self.host.log.name, subscription), state.epoch, before)
 
 
 class SimMachines(Machines):

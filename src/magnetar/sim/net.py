@@ -16,6 +16,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
 
 if TYPE_CHECKING:
+    from magnetar.sim.carrying import Peer
     from magnetar.sim.clients import Client
     from magnetar.sim.cluster import Cluster
 
@@ -61,6 +62,7 @@ class Connection:
         self.net, self.number, self.cluster, self.site = net, number, cluster, site
         self.life = cluster.life
         self.client: Client | None = None
+        self.peer: Peer | None = None
         self.open = True
         self.stalled = False
         self._on_frames, self._on_closed = on_frames, on_closed
@@ -104,6 +106,8 @@ class Connection:
         self._to_client.extend(frames)
         if self.client is not None:
             self.cluster.world.sent(self.client, frames)
+        elif self.peer is not None:
+            self.cluster.world.told(self.cluster, self.peer, frames)
         if not self.stalled:
             self._client_at = max(self._client_at, self.net.clock.now_ms + self.net.delay_ms())
             self.net.clock.after(self._client_at - self.net.clock.now_ms, self._arrive_client)

@@ -140,10 +140,10 @@ class Link:
         """Connect, poll, shake hands, plan: whatever is missing."""
         if self._from is None or not self._from.open:
             self._lost_source()
-            self._from = Peer(self.world, self.source, self.site, self._lost_source)
+            self._from = Peer(self.world, self.source, self.source, self.site, self._lost_source)
         if self._to is None or not self._to.open:
             self._lost_target()
-            self._to = Peer(self.world, self.target, self.site, self._lost_target)
+            self._to = Peer(self.world, self.source, self.target, self.site, self._lost_target)
         if not self._from.open:
             return
         if not self._polling:
@@ -367,7 +367,7 @@ class Link:
             if peer.open:
                 peer.lost = lost
                 return peer
-        made = Peer(self.world, self.target, self.site, lost)
+        made = Peer(self.world, self.source, self.target, self.site, lost)
         made.wanted = lambda wanted: self.wanted(made, wanted)
         return made
 

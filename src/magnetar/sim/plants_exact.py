@@ -167,6 +167,45 @@ class DropsUnheld(SimSets):
         super()._tidy()
 
 
+class Dropping(SimSets):
+    """Bits of some messages that are not here are dropped."""
+
+    def drops(self, *, was_here: bool, may_come: bool) -> bool:
+        """Which."""
+        raise NotImplementedError
+
+    def _tidy(self) -> None:
+        truth, topic = self.world.truth, self.host.log.name
+        copy, held = truth.copies.get((self.host.cluster, topic)), self.translator.held()
+        ever = copy.ever if copy is not None else set[int]()
+        for state in self.states.values():
+            gone = IndexSet()
+            for key, bitmap in (state.acks - held).origins.items():
+                for index in bitmap:
+                    uid = truth.messages.get((topic, key.cluster, key.incarnation, index))
+                    was_here = uid is not None and truth.entry_of(uid).uid in ever
+                    may_come = (key.incarnation, index) >= self.waters.next.get(key.cluster, ZERO)
+                    if self.drops(was_here=was_here, may_come=may_come):
+                        gone.add_range(key, index, index + 1)
+            state.acks -= gone
+            state.dirty = state.dirty & state.acks
+        super()._tidy()
+
+
+class DropsNever(Dropping):
+    """Those that `replicate_to` keeps away."""
+
+    def drops(self, *, was_here: bool, may_come: bool) -> bool:
+        return not was_here and not may_come
+
+
+class DropsTrimmed(Dropping):
+    """Those that retention took."""
+
+    def drops(self, *, was_here: bool, may_come: bool) -> bool:
+        return was_here
+
+
 class NotRelaying(SimSets):
     """Nothing is written again for those that the writer has no link to."""
 
@@ -267,6 +306,8 @@ KINDS: dict[str, type[SimSets]] = {
     "stale_low": Stale,
     "floor_is_ack": Acknowledging,
     "no_pending": DropsUnheld,
+    "drop_never": DropsNever,
+    "local_floor": DropsTrimmed,
     "no_relay": NotRelaying,
     "delta_after_restart": GoesOn,
     "no_full_on_rebase": ForgetsRebase,
@@ -287,7 +328,11 @@ EXACT: dict[str, dict[str, Any]] = {
     "destination_silent": {"magnetar.broker.links.Links._heard": lambda *_: None},
     "passed_over": {
         "magnetar.geo.destination.LinkDestination.forget_heard": lambda *_: None,
+        "magnetar.broker.replication.Replication.heard_in": lambda *_: None,
         "magnetar.geo.ackedsets.telling.TellingTopic._request": lambda *_: None,
+    },
+    "forgotten_for_good": {
+        "magnetar.geo.ackedsets.hearing.HearingTopic._needed": lambda self, messages: self.translator.held_of(messages)
     },
     "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._first_to_come": _lives_ascend},
     "never_caught_up": {"magnetar.broker.cover.StoredStates.catch_up": _only_when_asked},

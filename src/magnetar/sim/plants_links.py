@@ -85,6 +85,11 @@ def _next_p_is_position(self: Link, position: Position, p: Position, *, sent: bo
     return position
 
 
+def _last_was_sent(self: Range) -> Position:
+    """S of a range that ends with what the filter kept back: without it the next range would begin anew, and heal the link."""
+    return self.position(len(self.data) - 1) if self.data else self.s
+
+
 def _handshake_for_work(self: Link) -> None:
     if any(place(one.cursor.c) < place(one.last) for one in self._topics.values()):
         _handshake(self)
@@ -113,7 +118,10 @@ LINKS: dict[str, dict[str, Any]] = {
     "no_chain": {"magnetar.geo.chain.judge": _judge_without_chain},
     "no_dedup": {"magnetar.geo.chain.judge": _judge_without_watermark},
     "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
-    "p_is_previous_entry": {f"{PIPELINE}.next_p": _next_p_is_position},
+    "p_is_previous_entry": {
+        f"{PIPELINE}.next_p": _next_p_is_position,
+        "magnetar.sim.carrying.Range.sent_last": property(_last_was_sent),
+    },
     "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
     "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},
     "w_from_log_only": {"magnetar.broker.records.TopicRecord.watermark_positions": lambda _self: {}},

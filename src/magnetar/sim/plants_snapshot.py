@@ -1,9 +1,10 @@
 """Planted bugs of snapshot mode (../shared/model/snapshot.py, and rules that it leaves out): patches of the real machine."""
 
+from collections.abc import Collection
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.geo.snapshots import Snapshots
 from magnetar.geo.snapshots.cache import Taken
 from magnetar.geo.snapshots.held import Held
@@ -14,6 +15,7 @@ from magnetar.wire.acksets import SoughtEpoch
 
 HERE = "magnetar.geo.snapshots"
 _taken, _own, _work = Taken.__init__, Snapshots._own, Snapshots._work
+_update, _retell = Receiver.update, Snapshots._retell
 
 
 def _taken_highest(self: Taken, local: Position, clusters: dict[str, Position], held: Held) -> None:
@@ -31,6 +33,19 @@ def _hears_of_a_seek(self: Receiver, marker: SoughtEpoch, states: dict[str, Stat
         states[marker.subscription].heard(marker.epoch)
 
 
+def _update_undoing(self: Receiver, *what: Any) -> None:
+    with patch.object(self, "_undo_nothing", lambda _: None):
+        _update(self, *what)
+
+
+def _retells_to_all(self: Any, clusters: Collection[str]) -> None:
+    for name, state in self._states.items():
+        cursor = self._host.cursor(name)
+        if cursor is not None:
+            state.told, state.news = NONE, cursor.mark_delete
+    _retell(self, clusters)
+
+
 def _work_without_telling(self: Snapshots) -> None:
     with patch.object(self, "_tell", lambda *_: None):
         _work(self)
@@ -44,6 +59,11 @@ SNAPSHOT: dict[str, dict[str, Any]] = {
     },
     "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
     "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
+    "never_tells": {f"{HERE}.telling.Teller.tell": lambda *_: None},
     "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},
+    "heard_by_marker_only": {f"{HERE}.receiving.Receiver.update": _update_undoing},
+    "retells_to_all": {f"{HERE}.machine.Snapshots._retell": _retells_to_all},
+    "snapshot_must_come_first": {f"{HERE}.machine.Snapshots._work": _work_without_telling},
+    "nothing_on_arrival": {f"{HERE}.machine.Snapshots._claimed": lambda *_: None},
     "seek_forgets_nothing": {f"{HERE}.receiving.Receiver.sought": _hears_of_a_seek},
 }

@@ -64,6 +64,7 @@ class Copy:
         at: uid of the entry by position, in the log's order; markers are not in it.
         where: where each uid was or is.
         markers: positions of markers.
+        sources: per cluster the newest position of its log that came from there, messages and markers.
         deleted: uids that retention took.
         ever: all uids it had.
     """
@@ -73,6 +74,7 @@ class Copy:
     at: dict[Position, int] = field(default_factory=dict)
     where: dict[int, Position] = field(default_factory=dict)
     markers: set[Position] = field(default_factory=set)
+    sources: dict[str, Position] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
 
@@ -166,6 +168,8 @@ class Truth:
             self.world.say(f"{cluster.name} has {', '.join(map(_told, entries))}")
         for entry in entries:
             position = entry.position
+            if entry.origin:
+                copy.sources[entry.origin] = max(entry.source, copy.sources.get(entry.origin, NONE))
             if entry.flags & EntryFlags.MARKER:
                 copy.markers.add(position)
                 if entry.origin and (cluster.name, entry.origin) not in self.world.links:

@@ -3,17 +3,19 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note
 from magnetar.core.config import Config, SubscriptionsConfig, parse
 from magnetar.sim.acks import Acks
+from magnetar.sim.carrying import Peer
 from magnetar.sim.checkers import CHECKERS, Checker
 from magnetar.sim.clients import SHARED, Client, Consumer
 from magnetar.sim.clock import Clock
 from magnetar.sim.cluster import Cluster, small_limits
+from magnetar.sim.epochs import Epochs
 from magnetar.sim.failovers import Failovers
 from magnetar.sim.faults import Faults
 from magnetar.sim.machines import SimMachines, SimSets
@@ -119,6 +121,8 @@ class World:
     """How many worlds replicate their subscriptions."""
     schemas = False
     """Producers bring schemas. Not by chance: that would make all worlds others than they were."""
+    story: "Callable[[World], Iterator[int]] | None" = None
+    """How it begins, see `sim.stories`: for planted bugs that hardly any other world shows."""
     link_class: type[Link] = Link
     sets_class: type[SimSets] = SimSets
 
@@ -142,6 +146,7 @@ class World:
         self.storm = True
         self.truth = Truth(self)
         self.acks = Acks(self)
+        self.epochs = Epochs(self)
         self.failovers = Failovers(self)
         self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
         self._watching = [one for one in self.checkers if type(one).after_event is not Checker.after_event]
@@ -229,6 +234,12 @@ class World:
                     for checker in self.checkers:
                         checker.sent(client, frame)
 
+    def told(self, cluster: Cluster, peer: Peer, frames: list[Frame]) -> None:
+        """A broker answers a link."""
+        for checker in self.checkers:
+            for frame in frames:
+                checker.told(cluster, peer, frame)
+
     def link(self, source: str, target: str) -> Link:
         """The pipeline of one link."""
         return self.links[source, target]
@@ -308,6 +319,10 @@ class World:
             weights = [weight + 3 * more for more, weight in zip(about, weights, strict=True)]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
         paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
+        story = type(self).story
+        for pause in story(self) if story is not None else ():
+            self.clock.run_for(pause)
+            self._step()
         for action in rng.choices(actions, weights, k=steps):
             action()
             self.clock.run_for(rng.choice(paces))
@@ -377,25 +392,38 @@ class World:
                 state.wanted and state.cursor.c < state.log.last
                 for state in broker.links.sources[target].topics.values()
             )
-            if behind or link.tasks:
+            if behind or link.tasks or self._unknown(source, target):
                 found.append(f"{source}>{target}")
         return found
+
+    def _unknown(self, source: str, target: str) -> bool:
+        """Whether a destination takes the source for its former life still: tasks of that one came so late."""
+        here, there = self.clusters[source].broker, self.clusters[target].broker
+        if here is None or there is None or not any(one.wanted for one in here.links.sources[target].topics.values()):
+            return False
+        believed = there.links.destination.peers.known().get(source)
+        return believed is not None and believed[0] != here.uuid
 
     def living(self) -> "list[tuple[Cluster, Broker]]":
         """Clusters whose broker runs."""
         return [(cluster, cluster.broker) for cluster in self.clusters.values() if cluster.broker is not None]
 
-    def drain(self) -> None:
-        """Somebody consumes every subscription in every cluster, to its end."""
+    def drain(self, where: str = "") -> None:
+        """Somebody is given every subscription's messages in every cluster; or in one cluster, and acknowledges them all."""
         for client in (*self.workload.consumers, *self.workload.publishers):
             client.close()
         self.clock.run_for(1_000)
         consumers = [
             Consumer(self, cluster.name, text, name, SHARED, replicated=False, earliest=True)
             for cluster, broker in self.living()
+            if where in ("", cluster.name)
             for text, topic in broker.topics.items()
             for name in topic.subscriptions
         ]
         self.clock.run_for(10_000)
+        for consumer in consumers:
+            if where and consumer.open and consumer.received:
+                consumer.ack(list(consumer.received))
+        self.clock.run_for(1_000)
         for consumer in consumers:
             consumer.close()

@@ -34,6 +34,18 @@ class FilesConformance:
         assert file.pread(1, len(large)) == large
         file.close()
 
+    def test_written_through(self, files: Files, folder: Path) -> None:
+        """Few buffers and more than the system takes in one call, behind what was there, in order."""
+        few, many = [b"a", b"", b"bc" * 300_000], [b"%04d" % number for number in range(3000)]
+        file = files.create(folder / "a")
+        file.writev([b"start"])
+        assert file.write_through(few) == 600_001
+        assert file.write_through(many) == 12_000
+        assert file.write_through([b"end"]) == 3
+        whole = b"start" + b"".join([*few, *many]) + b"end"
+        assert file.pread(0, 1_000_000) == whole
+        file.close()
+
     def test_a_second_handle_reads_what_was_written(self, files: Files, folder: Path) -> None:
         """Readers open segments that are still written."""
         file = files.create(folder / "a")

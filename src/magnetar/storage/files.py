@@ -15,6 +15,13 @@ class LogFile(Protocol):
             OSError: not all of it was written; how much is unknown.
         """
 
+    def write_through(self, buffers: Sequence[bytes]) -> int:
+        """`writev` and `sync`, in one call of the system where it has one and everything before is durable already.
+
+        Raises:
+            OSError: as either of them; it is not known which.
+        """
+
     def sync(self) -> None:
         """Make everything written durable (fdatasync).
 

@@ -28,6 +28,9 @@ JOIN_BYTES: Final = 8 * 1024
 HEAL_FRACTION: Final = 4
 """The log is taken up again when `disk_free_bytes_min` and a quarter more is free, so that it does not flap."""
 
+ROOM_PART: Final = 4
+"""A batch larger than this part of the room that was left when somebody looked is a reason to look again."""
+
 
 class SegmentLog:
     """The segments of one broker.
@@ -53,6 +56,7 @@ class SegmentLog:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._free_min = disk_free_bytes_min
+        self._room = 0
         self._salt_of = salt
         self._salt = b""
         self._file: LogFile | None = None
@@ -110,16 +114,19 @@ class SegmentLog:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, batch: Sequence[Append]) -> list[tuple[Append, Location]]:
+    def write(self, batch: Sequence[Append], *, through: bool = False) -> list[tuple[Append, Location]]:
         """Write appends, in order; each lies in one segment.
+
+        Args:
+            batch: the appends.
+            through: make them durable too; everything before is (`synced` is `offset`).
 
         Raises:
             OSError: none of them may be counted on; `fail` is due.
         """
         if not batch:
             return []
-        if self._files.free_bytes(self._folder) < self._free_min:
-            raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
+        self._take_room(sum(append.bytes_total for append in batch))
         buffers = self._start_cycle()
         located: list[tuple[Append, Location]] = []
         offset = self.offset + sum(map(len, buffers))
@@ -136,8 +143,25 @@ class SegmentLog:
             live[ledger] = live.get(ledger, 0) + append.bytes_total
             self._unanswered.append((ledger, append.bytes_total))
             self.ledger_high = max(self.ledger_high, ledger)
-        self._writev(buffers, offset)
+        self._writev(buffers, offset, through=through)
         return located
+
+    def forget_room(self) -> None:
+        """Time has passed: others may have filled the disk, so that the next `write` looks."""
+        self._room = 0
+
+    def _take_room(self, size: int) -> None:
+        """Look how much room is left, unless it was much more than this when somebody last looked.
+
+        Raises:
+            OSError: ENOSPC.
+        """
+        if size > self._room // ROOM_PART:
+            self._room = self._files.free_bytes(self._folder) - self._free_min
+            if self._room < 0:
+                self._room = 0
+                raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
+        self._room -= size
 
     def write_copies(self, records: Sequence[bytes]) -> list[Location]:
         """Write copies of records that lie in another segment.
@@ -145,8 +169,7 @@ class SegmentLog:
         Raises:
             OSError: as `write`.
         """
-        if self._files.free_bytes(self._folder) < self._free_min:
-            raise OSError(errno.ENOSPC, "less room is left than disk_free_bytes_min")
+        self._take_room(sum(map(len, records)))
         buffers = self._start_cycle()
         offset = self.offset + sum(map(len, buffers))
         places: list[Location] = []
@@ -169,9 +192,13 @@ class SegmentLog:
         self.checked = self.synced
         return [pack_check(self._salt, self.synced)]
 
-    def _writev(self, buffers: Sequence[bytes], end: int) -> None:
+    def _writev(self, buffers: Sequence[bytes], end: int, *, through: bool = False) -> None:
         assert self._file is not None
-        self._file.writev(buffers)
+        if through:
+            self._file.write_through(buffers)
+            self.synced = end
+        else:
+            self._file.writev(buffers)
         self.offset = end
         self.sizes[self.segment] = end
 

@@ -7,7 +7,10 @@ Rules (FINDINGS A4, A6; broker.md):
   not whole ends it, and the rest is cut off durably before anything new is written;
 - damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
   place, so that reading it says so;
-- a segment whose first record is not whole was never begun: its start is synced before anything is written behind it.
+- a segment whose first record is not whole was never begun: its start is synced before anything is written behind it;
+- a ledger whose opening is in no segment was deleted: a segment goes when nothing lives in it, so the opening's went with
+  the ledger, while other segments that hold some of its entries stay for what else they hold. Not so where anything is
+  damaged: then the opening may be what was lost, and the entries are kept for whoever can tell.
 
 Closed segments are read from their sidecar; those without one are scanned, which is all that a crash costs.
 """
@@ -19,7 +22,7 @@ from typing import Final, NamedTuple
 from magnetar.core.errors import StorageError
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import Ledger
-from magnetar.storage.records import SEGMENT_MAGIC, START_RECORD_BYTES, Sealed, Started, read_head, whole
+from magnetar.storage.records import PREFIX_BYTES, SEGMENT_MAGIC, START_RECORD_BYTES, Sealed, Started, read_head, whole
 from magnetar.storage.scanning import Scanner
 from magnetar.storage.segmentindex import INDEX_SUFFIX, Piece, SegmentIndex, decode_index
 from magnetar.storage.topiclog import RecoveredTopic
@@ -68,12 +71,19 @@ class Recovered:
 
 
 class _Found(NamedTuple):
-    """A segment that was begun."""
+    """A segment that was begun.
+
+    Attributes:
+        number, size: of its file.
+        started, seals: what its head says.
+        hollow: nothing else in it is whole, so perhaps it was never synced.
+    """
 
     number: int
     size: int
     started: Started | None
     seals: list[Sealed]
+    hollow: bool
 
 
 class _Recovery:
@@ -97,9 +107,13 @@ class _Recovery:
         for segment in found:
             for seal in segment.seals:
                 cuts[seal.segment] = min(seal.offset, cuts.get(seal.segment, seal.offset))
-        indexes = [
-            self._index(segment, cuts.get(segment.number), names, tail=segment is found[-1]) for segment in found
-        ]
+        solid = next((segment.number for segment in reversed(found) if not segment.hollow), 0)
+        indexes = []
+        for segment in found:
+            last = segment is found[-1]
+            # In front of hollow ones, but for one whose start is damaged: nobody can tell its checks.
+            tail = last or (segment.number >= solid and segment.started is not None)
+            indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=last))
         Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
         more = len(self.result.problems) - PROBLEMS_MAX
@@ -128,20 +142,20 @@ class _Recovery:
             self._files.unlink(path)
             self.result.notes.append(f"segment {number} was never begun: deleted")
             return None
-        return _Found(number, size, started, [record for record in records if isinstance(record, Sealed)])
+        seals = [record for record in records if isinstance(record, Sealed)]
+        return _Found(number, size, started, seals, hollow=started is not None and _hollow(head, size))
 
-    def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool) -> SegmentIndex:
+    def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool, last: bool) -> SegmentIndex:
         number = segment.number
         end = segment.size if cut is None else min(segment.size, max(cut, len(SEGMENT_MAGIC)))
-        torn = tail and cut is None
         path = self._folder / segment_name(number)
-        if index_name(number) in names and end == segment.size and not torn:
+        if index_name(number) in names and end == segment.size and not (last and cut is None):
             index = self._sidecar(number, end)
             if index is not None:
                 return index
         file = self._files.open(path)
         try:
-            scanner = Scanner(number, file.pread, end, tail=torn)
+            scanner = Scanner(number, file.pread, end, tail=tail and cut is None)
             index = scanner.run()
             if segment.started is None:
                 index.problems.insert(0, f"segment {number}, offset 0: its start is damaged")
@@ -196,6 +210,8 @@ class Assembly:
         self._indexes = indexes
         self._owners: dict[int, RecoveredTopic] = {}
         self._ledgers: dict[int, tuple[Ledger, int]] = {}
+        self._damaged = False
+        self._deleted: set[int] = set()
 
     def run(self) -> None:
         """Do it."""
@@ -206,15 +222,23 @@ class Assembly:
             result.segment_ledgers[index.number] = index.bytes_by_ledger()
             for placed in index.openings:
                 self._opened(*placed.opened)
+        self._damaged = bool(result.problems)
         pieces = [(piece.ledger, piece.first, index.number, piece) for index in self._indexes for piece in index.pieces]
         pieces.sort(key=lambda item: item[:3])
         for ledger, _, number, piece in pieces:
             self._piece(ledger, number, piece)
         for made, _ in self._ledgers.values():
-            if made.missing:
+            if made.missing and self._damaged:
                 result.problems.append(f"ledger {made.ledger}: {made.missing} entries are lost to damage")
+            elif made.missing:
+                result.notes.append(
+                    f"ledger {made.ledger}: {made.missing} entries were in segments that are gone: deleted "
+                    "with the ledger, or by hand"
+                )
             if not made.entries:
                 self._forget(made.ledger)
+        if self._deleted:
+            result.notes.append(f"{len(self._deleted)} deleted ledgers have entries in segments that are still there")
 
     def _forget(self, ledger: int) -> None:
         """A ledger that was opened and nothing else; its id stays taken."""
@@ -234,6 +258,10 @@ class Assembly:
     def _piece(self, ledger: int, number: int, piece: Piece) -> None:
         self._result.last_ledger = max(self._result.last_ledger, ledger)
         known = self._ledgers.get(ledger)
+        if known is None and not self._damaged:
+            self._deleted.add(ledger)
+            self._result.segment_ledgers[number].pop(ledger, None)
+            return
         if known is None:
             self._result.problems.append(
                 f"segment {number}, offset {piece.offsets[0]}: {len(piece)} entries of ledger {ledger}, "
@@ -274,6 +302,14 @@ def _written(head: bytes) -> bool:
             return True
         at += size
     return False
+
+
+def _hollow(head: bytes, size: int) -> bool:
+    """Whether no whole record follows the start of a segment of `size` bytes."""
+    at = len(SEGMENT_MAGIC) + START_RECORD_BYTES
+    length = int.from_bytes(head[at : at + 4], "little")
+    beyond = len(head) < at + PREFIX_BYTES + length <= size  # a large one, which is not looked at to its end here
+    return not beyond and whole(memoryview(head), at, check=True) <= 0
 
 
 def _other_version(magic: bytes) -> bool:

@@ -37,6 +37,12 @@ class MemoryFile:
             self.data += joined
             return len(joined)
 
+    def write_through(self, buffers: Sequence[bytes]) -> int:
+        """Both, one of which may fail."""
+        count = self.writev(buffers)
+        self.sync()
+        return count
+
     def sync(self) -> None:
         """Make durable; a failed sync leaves it unknown for ever which part was."""
         with self._files.lock:

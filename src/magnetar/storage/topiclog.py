@@ -305,15 +305,18 @@ class TopicLog(Ledgers):
             return False
         return not entry.origin or key.incarnation == entry.incarnation
 
-    def fail(self) -> None:
+    def fail(self) -> bool:
         """An append failed: everything staged and not confirmed never was; the next entry opens a new ledger.
 
-        To be called once for each failed append. One that was already given up because an earlier one failed changes
-        nothing more: what was staged since then lives.
+        To be called once for each failed append.
+
+        Returns:
+            Whether that is news. One that was already given up because an earlier one failed changes nothing more: what was
+            staged since then lives.
         """
         if self._doomed:
             self._doomed -= 1
-            return
+            return False
         self._doomed = max(0, self._in_flight - 1)
         self._in_flight = 0
         self._epoch = self._ledger_ids.next_epoch()
@@ -324,6 +327,7 @@ class TopicLog(Ledgers):
         self._staged_marks = dict(self._watermarks)
         self._fresh = False
         self.staged_last = self.last
+        return True
 
     def roll(self, now_ms: int, *, above: int = -1) -> None:
         """Close the open ledger: the next entry starts a new one, with an id over `above`."""

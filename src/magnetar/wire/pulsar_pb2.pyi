@@ -1603,6 +1603,124 @@ class CommandGetOrCreateSchemaResponse(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class CommandTxn(message.Message):
+    """------------------------------------------------------------------------------------------------ transactions, refused
+
+    What a refusal needs: the request's id, and the ids by which clients find who waits for the answer. Pulsar has a message
+    of its own for each request and each answer; they agree in these fields, and the others are passed over.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandTxnResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: builtins.int
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: builtins.int | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandNewTxn(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TC_ID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    tc_id: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        tc_id: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "tc_id", b"tc_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "tc_id", b"tc_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandTcClientConnectRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandTcClientConnectResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error: builtins.int
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error: builtins.int | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class MarkersMessageIdData(message.Message):
     """---------------------------------------------------------------------------------------------------- markers (PIP-33)"""
 
@@ -3397,6 +3515,20 @@ class BaseCommand(message.Message):
     ACKRESPONSE_FIELD_NUMBER: builtins.int
     GETORCREATESCHEMA_FIELD_NUMBER: builtins.int
     GETORCREATESCHEMARESPONSE_FIELD_NUMBER: builtins.int
+    NEWTXN_FIELD_NUMBER: builtins.int
+    NEWTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ADDPARTITIONTOTXN_FIELD_NUMBER: builtins.int
+    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: builtins.int
+    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXN_FIELD_NUMBER: builtins.int
+    ENDTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXNONPARTITION_FIELD_NUMBER: builtins.int
+    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: builtins.int
+    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: builtins.int
+    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: builtins.int
+    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: builtins.int
     TOPICMIGRATED_FIELD_NUMBER: builtins.int
     GEO_TOPICS_FIELD_NUMBER: builtins.int
     GEO_TOPICS_RESPONSE_FIELD_NUMBER: builtins.int
@@ -3496,6 +3628,34 @@ class BaseCommand(message.Message):
     @builtins.property
     def getOrCreateSchemaResponse(self) -> CommandGetOrCreateSchemaResponse: ...
     @builtins.property
+    def newTxn(self) -> CommandNewTxn: ...
+    @builtins.property
+    def newTxnResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def addPartitionToTxn(self) -> CommandTxn: ...
+    @builtins.property
+    def addPartitionToTxnResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def addSubscriptionToTxn(self) -> CommandTxn: ...
+    @builtins.property
+    def addSubscriptionToTxnResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def endTxn(self) -> CommandTxn: ...
+    @builtins.property
+    def endTxnResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def endTxnOnPartition(self) -> CommandTxn: ...
+    @builtins.property
+    def endTxnOnPartitionResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def endTxnOnSubscription(self) -> CommandTxn: ...
+    @builtins.property
+    def endTxnOnSubscriptionResponse(self) -> CommandTxnResponse: ...
+    @builtins.property
+    def tcClientConnectRequest(self) -> CommandTcClientConnectRequest: ...
+    @builtins.property
+    def tcClientConnectResponse(self) -> CommandTcClientConnectResponse: ...
+    @builtins.property
     def topicMigrated(self) -> CommandTopicMigrated: ...
     @builtins.property
     def geo_topics(self) -> CommandGeoTopics: ...
@@ -3576,6 +3736,20 @@ class BaseCommand(message.Message):
         ackResponse: CommandAckResponse | None = ...,
         getOrCreateSchema: CommandGetOrCreateSchema | None = ...,
         getOrCreateSchemaResponse: CommandGetOrCreateSchemaResponse | None = ...,
+        newTxn: CommandNewTxn | None = ...,
+        newTxnResponse: CommandTxnResponse | None = ...,
+        addPartitionToTxn: CommandTxn | None = ...,
+        addPartitionToTxnResponse: CommandTxnResponse | None = ...,
+        addSubscriptionToTxn: CommandTxn | None = ...,
+        addSubscriptionToTxnResponse: CommandTxnResponse | None = ...,
+        endTxn: CommandTxn | None = ...,
+        endTxnResponse: CommandTxnResponse | None = ...,
+        endTxnOnPartition: CommandTxn | None = ...,
+        endTxnOnPartitionResponse: CommandTxnResponse | None = ...,
+        endTxnOnSubscription: CommandTxn | None = ...,
+        endTxnOnSubscriptionResponse: CommandTxnResponse | None = ...,
+        tcClientConnectRequest: CommandTcClientConnectRequest | None = ...,
+        tcClientConnectResponse: CommandTcClientConnectResponse | None = ...,
         topicMigrated: CommandTopicMigrated | None = ...,
         geo_topics: CommandGeoTopics | None = ...,
         geo_topics_response: CommandGeoTopicsResponse | None = ...,
@@ -3596,8 +3770,8 @@ class BaseCommand(message.Message):
         geo_schemas_wanted: CommandGeoSchemasWanted | None = ...,
         geo_schemas_brought: CommandGeoSchemasBrought | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -15,6 +15,7 @@ published message the payload is its number in decimal digits, filled up with do
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -30,21 +31,43 @@ BUILD_S: Final = 900
 """Deadlines, not waits. A first build fetches and compiles some hundred packages."""
 
 
+UNREACHABLE: Final = re.compile(
+    r"dial tcp|no such host|lookup .* on |i/o timeout|TLS handshake timeout|connection (refused|reset)"  # go
+    r"|Could not transfer artifact|Unknown host|UnknownHostException|[Cc]onnect timed out"  # mvn
+    r"|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ERR_SOCKET_TIMEOUT|network request to .* failed"  # npm
+)
+"""What the tools say when a registry is not to be reached; all else that fails, fails by our fault."""
+
+
 class Missing(Exception):
-    """A toolchain, or what it needs, is not on this machine: the reason, in one line."""
+    """A toolchain, or the registry with what it needs, is not there: the reason, in one line."""
 
 
 def run(command: list[str], folder: Path) -> None:
     """A step of a build.
 
     Raises:
-        Missing: it failed; with the last line of what it said.
+        AssertionError: it failed: our program does not compile.
+    """
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    said = (done.stdout + done.stderr).strip()
+    assert done.returncode == 0, f"{' '.join(command[:3])} failed:\n{said[-3000:]}"
+
+
+def fetch(command: list[str], folder: Path) -> None:
+    """A step of a build that gets what our program needs from a registry.
+
+    Raises:
+        Missing: the registry is not to be reached; with the line that says so.
+        AssertionError: it failed otherwise, such as by asking for what there is not.
     """
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False)
     if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["nothing was said"]
-        errors = [line for line in said if "error" in line.lower()] or said
-        raise Missing(f"{' '.join(command[:3])} failed: {errors[0].strip()[:200]}")
+        said = done.stdout + done.stderr
+        for line in said.splitlines():
+            if UNREACHABLE.search(line):
+                raise Missing(f"{' '.join(command[:3])} failed: {line.strip()[:200]}")
+        raise AssertionError(f"{' '.join(command[:3])} failed:\n{said.strip()[-3000:]}")
 
 
 def tool(name: str) -> str:
@@ -66,6 +89,7 @@ def build_go() -> list[str]:
     """The Go client: compiled from its modules."""
     go = tool("go")
     folder = prepared("go")
+    fetch([go, "mod", "download"], folder)
     run([go, "build", "-o", "client", "."], folder)
     return [str(folder / "client")]
 
@@ -74,7 +98,7 @@ def build_java() -> list[str]:
     """The Java client: jars by Maven, one class compiled against them."""
     maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
     folder = prepared("java")
-    run([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
+    fetch([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
     run([compiler, "-cp", "lib/*", "-d", "classes", "Main.java"], folder)
     return [
         java,
@@ -91,7 +115,16 @@ def build_node() -> list[str]:
     node, npm = tool("node"), tool("npm")
     folder = prepared("node")
     if not (folder / "node_modules" / "pulsar-client" / "lib" / "binding" / "pulsar.node").exists():
-        run([npm, "install", "--no-audit", "--no-fund"], folder)
+        fetch([npm, "install", "--no-audit", "--no-fund"], folder)
+    loaded = subprocess.run(
+        [node, "-e", "require('pulsar-client')"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    # A binding that was built against an installed C++ client ends as that is removed, or lies where the linker does not look.
+    if absent := re.search(r"(\S+): cannot open shared object file", loaded.stderr):
+        raise Missing(
+            f"the client's native part needs {absent[1]}, which is not there: install it, or set LD_LIBRARY_PATH"
+        )
+    assert loaded.returncode == 0, f"the client does not load:\n{loaded.stderr[-3000:]}"
     return [node, str(folder / "main.js")]
 
 

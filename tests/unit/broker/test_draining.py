@@ -1,5 +1,7 @@
 """What keeps a cluster from being switched off, asked of whole brokers."""
 
+from collections.abc import Callable
+
 from magnetar.broker.draining import DrainState, describe
 from tests.support.geoworld import TOPIC, World
 
@@ -95,6 +97,48 @@ def test_acknowledgements_wait_until_they_are_written_and_delivered() -> None:
     assert (state["subscriptions_waiting"], state["links"][0]["messages"], state["links"][0]["entries"]) == (0, 0, 1)
     world.cut = set()
     world.advance(1_000)
+    assert look(world)["safe"]
+
+
+def snapshot_world_with_a_hole() -> tuple[World, Callable[[], None]]:
+    """Six messages in two clusters in snapshot mode; all but the first two are acknowledged. What fills the hole."""
+    world = World("ab", mode="snapshot")
+    world["a"].create()
+    client = world["a"].client()
+    consumer = client.subscribe("s", kind=1)
+    world.advance(3_000)
+    client.flow(consumer)
+    world["a"].publish(*(b"x" for _ in range(6)))
+    world.advance(3_000)
+    messages = client.take(consumer)
+    client.ack(consumer, *messages[2:])
+    world.advance(60_000)
+    return world, lambda: client.ack(consumer, *messages[:2])
+
+
+def test_snapshot_mode_says_what_to_do_about_what_it_cannot_tell() -> None:
+    """No snapshot is passed while something in front of what is acknowledged is not: waiting alone would never end."""
+    world, fill = snapshot_world_with_a_hole()
+    state = look(world)
+    assert (state["safe"], state["subscriptions_waiting"]) == (False, 1)
+    reason = state["subscriptions"][0]["reason"]
+    assert "consume that" in reason and "magnetar failover" in reason
+    fill()
+    world.advance(10_000)
+    assert look(world)["safe"]
+
+
+def test_a_subscription_that_was_moved_keeps_nothing_to_itself() -> None:
+    world, _ = snapshot_world_with_a_hole()
+    here, there = world["a"], world["b"]
+    here.control.failover_begin(TOPIC, "s", "b", "", 200, lambda _error: None)
+    world.advance(5_000)
+    token = str(here.broker.fences.fence(TOPIC, "s").token)
+    assert not look(world)["safe"], "it is not moved yet"
+    for node, step in ((there, "activate"), (here, "complete")):
+        node.control.failover_step(step, TOPIC, "s", token, lambda _error: None)
+        world.advance(1_000)
+    assert there.topic.subscriptions["s"].backlog_entries() == 2, "the target has every acknowledgement"
     assert look(world)["safe"]
 
 

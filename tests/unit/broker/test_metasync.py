@@ -246,6 +246,23 @@ def test_partitioned_topics_are_made_grow_and_are_hidden_where_they_have_no_plac
     assert agree(world)
 
 
+def test_properties_of_a_partitioned_topic_follow_and_so_does_growth_elsewhere_at_the_same_time() -> None:
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    assert a.control_call(lambda done: a.control.create_topic(str(TOPIC), 2, {"old": "1", "kept": "2"}, done)) is None
+    world.advance(1_000)
+    world.cut |= {("a", "b"), ("b", "a")}
+    a.apply(a.broker.resources.describe_partitioned(TOPIC, {"new": "3"}, "old"))
+    assert b.control_call(lambda done: b.control.update_partitions(str(TOPIC), 4, done)) is None
+    world.cut.clear()
+    world.advance(3_000)
+    for node in (a, b):
+        assert node.broker.resources.partitioned_properties(TOPIC) == {"kept": "2", "new": "3"}
+        assert node.broker.resources.partitions(TOPIC) == 4
+    assert agree(world)
+
+
 def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
     world = worlds("ab")
     a, b = world["a"], world["b"]

@@ -276,3 +276,29 @@ def test_numbers_are_stored_by_entries_and_by_time() -> None:
     node.world.advance(130_000)
     assert replayed() == 0
     assert Publisher(node).opened.producer_success.last_sequence_id == 1_002
+
+
+def test_a_failure_that_is_told_late_takes_nothing_of_what_came_since() -> None:
+    """One append of a broken write is reported when the log works again and others are on their way (simulator: snapshot,
+    96 steps, seed 7365). They are neither forgotten nor refused.
+    """
+    node = broker(numbers=True)
+    early = Publisher(node, "early")
+    node.hold_log = True
+    early.send(1)
+    early.send(2)
+    first, second = node.log._queue
+    node.log._queue = []
+    node.run(node.broker.append_failed, [first], "the disk failed")
+    node.run(node.broker.healed)
+    late = Publisher(node, "late")
+    assert late.opened.producer_success.producer_ready
+    late.send(7)
+    node.run(node.broker.append_failed, [second], "the log failed while this was on its way")
+    assert late.client.answers == [], "nothing of its own failed"
+    late.send(7)
+    assert "is not known yet" in late.client.answers[0].send_error.message
+    node.run(node.broker.healed)
+    node.hold_log = False
+    node.world.advance(100)
+    assert stored(node) == 1

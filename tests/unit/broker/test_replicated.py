@@ -761,6 +761,42 @@ def test_the_mode_may_change_under_load(first: str, then: str) -> None:
         assert node.control.topic_stats(TOPIC)["subscriptions"]["s"]["replicatedMode"] == then
 
 
+def test_exact_mode_tells_at_once_what_snapshot_mode_could_not() -> None:
+    """Nothing is acknowledged after the change: the change itself has to tell."""
+    world = two("abc", mode="snapshot")
+    client, number = consumer(world["a"], kind=SHARED)
+    world.advance(3_000)
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.advance(3_000)
+    client.ack(number, *positions[2:4], positions[5])
+    world.advance(5_000)
+    assert [world[name].topic.subscriptions["s"].backlog_entries() for name in "abc"] == [3, 6, 6]
+    set_mode(world, "exact")
+    world.advance(5_000)
+    for name in "bc":
+        other, there = consumer(world[name], kind=SHARED)
+        assert sorted(got(other, there)) == [b"0", b"1", b"4"]
+
+
+def test_snapshot_mode_keeps_what_exact_mode_told() -> None:
+    world = two("abc")
+    client, number = consumer(world["a"], kind=SHARED)
+    positions = world["a"].publish(*(b"%d" % n for n in range(6)))
+    world.advance(3_000)
+    client.ack(number, *positions[2:4])
+    world.advance(3_000)
+    set_mode(world, "snapshot")
+    world.advance(3_000)
+    client.ack(number, *positions[:2])
+    world.advance(10_000)
+    left = {name: [world[name].topic.subscriptions["s"].backlog_entries()] for name in "bc"}
+    client.ack(number, *positions[4:])
+    world.advance(10_000)
+    for name in "bc":
+        left[name].append(world[name].topic.subscriptions["s"].backlog_entries())
+    assert left == {"b": [4, 0], "c": [4, 0]}, "what was told stays, what comes now waits for a snapshot to be passed"
+
+
 def test_modes_that_differ_understand_each_other() -> None:
     world = two("ab")
     set_mode(world, "snapshot", "b")

@@ -2,9 +2,11 @@
 
 import pytest
 
+from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName
+from magnetar.wire.markers import Update, build_marker
 from tests.support.geoworld import TOPIC, World
-from tests.unit.broker.test_replicated import consumer, two
+from tests.unit.broker.test_replicated import consumer, set_mode, two
 
 
 def clusters(world: World, names: str, of: str = "ab") -> None:
@@ -12,6 +14,18 @@ def clusters(world: World, names: str, of: str = "ab") -> None:
     for name in of:
         node = world[name]
         node.apply(node.broker.resources.set_replication(NamespaceName.parse("public/default"), list(names)))
+
+
+def said(world: World, name: str, words: str) -> list[str]:
+    """Lines of a broker's log with these words."""
+    return [note.text for note in world[name].notes if words in note.text]
+
+
+def counted(world: World, name: str) -> dict[str, int]:
+    """What both machines of the topic counted."""
+    replicated = world[name].topic.replicated
+    assert replicated is not None
+    return replicated.metrics()
 
 
 def test_a_cluster_is_removed_from_the_policy_in_the_middle_of_a_snapshot() -> None:
@@ -30,6 +44,8 @@ def test_a_cluster_is_removed_from_the_policy_in_the_middle_of_a_snapshot() -> N
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
     (state,) = world["a"].control.replicated_subscriptions(TOPIC)
     assert not state.get("stalled")
+    assert said(world, "a", "the snapshot under way goes on without c: no links both ways")
+    assert counted(world, "a")["snapshot_went_on_without"] == 1
 
 
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])
@@ -46,6 +62,9 @@ def test_a_subscription_is_deleted_while_updates_of_it_arrive(mode: str) -> None
             there.unsubscribe(consuming)
     world.advance(5_000)
     assert "s" not in world["b"].topic.subscriptions
+    (line,) = said(world, "b", "s was deleted here: what")
+    assert "passed over until somebody subscribes again" in line, "one line, however many updates come"
+    assert counted(world, "b")["exact_unknown_subscription" if mode == "exact" else "snapshot_deleted_here"] > 1
     assert world["c"].topic.subscriptions["s"].backlog_entries() == 0
     consumer(world["b"], replicated=True)
     (position,) = world["a"].publish(b"more")
@@ -55,3 +74,66 @@ def test_a_subscription_is_deleted_while_updates_of_it_arrive(mode: str) -> None
     client.ack(number, position, cumulative=True)
     world.advance(5_000)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_a_change_of_the_mode_is_one_line_and_counted() -> None:
+    world = two("ab")
+    consumer(world["a"])
+    set_mode(world, "snapshot")
+    world.advance(1_000)
+    assert len(said(world, "a", "replicated subscriptions of public/default are in snapshot mode from now on")) == 1
+    assert counted(world, "a")["exact_mode_changes"] == 1
+
+
+def test_what_is_older_than_a_seek_is_told() -> None:
+    """Acknowledged in b while a seeks: it is of the epoch before."""
+    world = two("ab")
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.advance(1_000)
+    world.cut = {("a", "b"), ("b", "a")}
+    other, there = consumer(world["b"])
+    messages = other.take(there)
+    other.ack(there, messages[0])
+    client.seek(number, positions[0])
+    world.advance(1_000)
+    world.cut = set()
+    world.advance(3_000)
+    (line,) = said(world, "a", "of s in epoch creation is passed over")
+    assert "came since" in line
+    assert counted(world, "a")["exact_older"] >= 1
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 4, "nothing of it is acknowledged"
+
+
+def test_an_update_before_a_seek_is_told_in_snapshot_mode() -> None:
+    world = two("ab", mode="snapshot")
+    client, number = consumer(world["a"])
+    world.advance(3_000)
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.advance(3_000)
+    other, there = consumer(world["b"])
+    messages = other.take(there)
+    world.cut = {("a", "b")}
+    client.seek(number, positions[0])
+    other.ack(there, *messages)
+    world.advance(3_000)
+    world.cut = set()
+    world.advance(3_000)
+    assert said(world, "a", "it was written before the seek here was known there")
+    assert counted(world, "a")["snapshot_before_a_seek"] >= 1
+
+
+def test_a_position_of_another_log_is_told_in_snapshot_mode() -> None:
+    """As Apache Pulsar's updates are: by positions only."""
+    world = two("ab", mode="snapshot")
+    consumer(world["a"])
+    world["a"].publish(b"0")
+    world.advance(3_000)
+    marker = build_marker(Update("s", {"a": Position(1 << 40, 7)}), world.now_ms)
+    replicated = world["b"].topic.replicated
+    assert replicated is not None
+    world["b"].run(lambda: replicated.append_marker(marker, ()))
+    world.advance(3_000)
+    assert said(world, "a", f"{Position(1 << 40, 7)} is no position of this log")
+    assert counted(world, "a")["snapshot_unknown_positions"] == 1
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 1

@@ -245,6 +245,36 @@ def test_expire() -> None:
     assert world.subscription.mark_delete == positions[4]
 
 
+def test_expired_entries_are_counted_once_and_as_entries() -> None:
+    world = World()
+    consumer = world.consumer("a", permits=100)
+    positions = world.publish(*(entry(publish_time=1_000 * number, count=3) for number in range(6)))
+    world.ack(consumer, positions[1])
+    world.advance(10_000)
+    world.subscription.update_rates(10_000)
+    world.subscription.expire(2_500)
+    world.subscription.expire(2_500)
+    stats = world.subscription.stats()
+    assert (stats["totalMsgExpired"], stats["lastExpireTimestamp"]) == (2, 10_000), "one of three was acknowledged"
+    world.subscription.advance_to(positions[3])
+    assert world.subscription.stats()["totalMsgExpired"] == 2, "a quota on bytes lets nothing expire"
+    world.subscription.update_rates(14_000)
+    assert world.subscription.stats()["msgRateExpired"] == 0.5
+    assert world.subscription.consumer_stats(consumer)["msgRateExpired"] == 0.5
+    world.subscription.update_rates(18_000)
+    assert world.subscription.stats()["msgRateExpired"] == 0.0
+
+
+def test_expiry_up_to_a_position_never_goes_back_or_beyond() -> None:
+    world = World()
+    positions = world.publish_many(3)
+    world.subscription.expire_to(positions[1])
+    world.subscription.expire_to(positions[0])
+    world.subscription.expire_to(Position(999, 0))
+    assert world.subscription.mark_delete == positions[1]
+    assert world.subscription.expired_entries == 2
+
+
 def test_advance_to_never_goes_back_or_beyond() -> None:
     world = World()
     positions = world.publish_many(3)

@@ -1,10 +1,10 @@
 """What retention has to leave."""
 
-from tests.support.geoworld import TOPIC, World
+from tests.support.geoworld import TOPIC, Client, Node, World
 
 
-def test_a_seek_back_that_is_not_stored_yet_keeps_what_it_came_back_for() -> None:
-    """Simulator: exact, 96 steps, seed 1012937."""
+def subscribed() -> tuple[World, Node, Client, int]:
+    """A topic with a consumer."""
     world = World("a")
     node = world["a"]
     node.create()
@@ -13,6 +13,12 @@ def test_a_seek_back_that_is_not_stored_yet_keeps_what_it_came_back_for() -> Non
     number = client.subscribe("s", 1, replicated=False)
     world.settle()
     client.flow(number)
+    return world, node, client, number
+
+
+def test_a_seek_back_that_is_not_stored_yet_keeps_what_it_came_back_for() -> None:
+    """Simulator: exact, 96 steps, seed 1012937."""
+    world, node, client, number = subscribed()
     stored = node.publish(b"0", b"1", b"2")
     node.run(lambda: node.topic.log.roll(world.now_ms))
     stored += node.publish(b"3")  # the last ledger stays in any case
@@ -29,3 +35,23 @@ def test_a_seek_back_that_is_not_stored_yet_keeps_what_it_came_back_for() -> Non
     world.advance(5_000)
     assert node.broker.topics[TOPIC].log.valid(stored[1])
     assert subscription.backlog_entries() == 3
+
+
+def test_what_is_to_be_deleted_is_deleted_although_the_store_failed() -> None:
+    """Simulator: snapshot, 96 steps, seed 790 more seeks: the next store of the record said that it is, and it was served."""
+    world, node, client, number = subscribed()
+    stored = node.publish(b"0", b"1")
+    node.run(lambda: node.topic.log.roll(world.now_ms))
+    stored += node.publish(b"2")
+    world.advance(500)
+    client.ack(number, *stored)
+    world.advance(5_000)
+    node.hold_stores = True
+    node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
+    failed = node.stores.popleft()
+    assert failed.then is not None
+    node.run(failed.then, "the metadata store failed")
+    node.hold_stores = False
+    assert node.topic.log.valid(stored[0])
+    world.advance(5_000)
+    assert not node.topic.log.valid(stored[0])

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from magnetar.core import config, tables
 from magnetar.core.config import Address, Config, LinkConfig
 from magnetar.core.errors import ConfigError
+from magnetar.geo.ackedsets.machine import SET_BYTES_MAX
+from magnetar.geo.ackedsets.pacing import MARKERS_PER_S_MAX
 
 PATH = Path("/etc/magnetar/clusters.toml")
 ONE = '[clusters.a]\npulsar = "127.0.0.1:6650"\nhttp = "127.0.0.1:8080"\n'
@@ -139,6 +141,17 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         (ONE + "[deduplication]\nenabled = 'yes'", ["deduplication.enabled", "expected boolean"]),
         (ONE + "[deduplication]\nproducers_max = 0", ["deduplication.producers_max", ">= 1"]),
         (ONE + "[subscriptions]\nmode = 'exakt'", ["subscriptions.mode", '"exact", "snapshot"']),
+        (ONE + "[subscriptions]\nset_bytes_max = 0", ["subscriptions.set_bytes_max", ">= 1", "found 0"]),
+        (
+            ONE + "[subscriptions]\nset_bytes_max = '1M'",
+            ["subscriptions.set_bytes_max", "expected integer", "got string"],
+        ),
+        (ONE + "[subscriptions]\nmarkers_per_s_max = -1", ["subscriptions.markers_per_s_max", ">= 0", "found -1"]),
+        (ONE + "[subscriptions]\nmarkers_per_s_max = 1.5", ["subscriptions.markers_per_s_max", "expected integer"]),
+        (
+            ONE + "[subscriptions]\nmarkers_per_s = 5",
+            ["subscriptions.markers_per_s:", "did you mean 'markers_per_s_max'?"],
+        ),
         ("clusters = 3", ["clusters", "expected table", "found 3"]),
         ("[clusters]\na = 3", ["clusters.a", "must be a table"]),
         ("[clusters.a]\nhttp = '127.0.0.1:1'", ["clusters.a.pulsar: missing", 'pulsar = "127.0.0.1:6650"']),
@@ -304,6 +317,14 @@ def test_limits_of_the_pipeline() -> None:
     assert parse(TWO).replication.limits == config.ReplicationLimits()
     assert "replication.limits" in line_of(TWO + "[replication.limits]\nwindow_byte = 1\n")
     assert "lease_ms" in line_of(TWO + "[replication.limits]\nlease_ms = 60_001\n")
+
+
+def test_limits_of_replicated_subscriptions() -> None:
+    found = parse(ONE + "[subscriptions]\nset_bytes_max = 1000\nmarkers_per_s_max = 0\n").subscriptions
+    assert (found.set_bytes_max, found.markers_per_s_max, found.ack_sync_interval_ms) == (1000, 0, 100)
+    unset = parse(ONE).subscriptions
+    # The machine's own defaults are those of whoever makes one without a file.
+    assert (unset.set_bytes_max, unset.markers_per_s_max) == (SET_BYTES_MAX, MARKERS_PER_S_MAX)
 
 
 def test_every_limit_has_its_reason() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.runtime.collector import CHECK_S, COMPLETE_S, GROWN_BYTES, Collector
+from magnetar.runtime.collector import CALM_S, CHECK_S, COMPLETE_S, GROWN_BYTES, URGENT_BYTES, Collector
 from magnetar.runtime.memory import resident_bytes
 
 
@@ -16,8 +16,10 @@ class World:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.bytes = 100 << 20
+        self.received = 0
+        self.per_s = 0
         self.waiting: list[tuple[float, Callable[[], None]]] = []
-        self.collector = Collector(self.later, lambda: self.bytes, lambda: self.now_s)
+        self.collector = Collector(self.later, lambda: self.received, lambda: self.bytes, lambda: self.now_s)
 
     def later(self, seconds: float, then: Callable[[], None]) -> None:
         self.waiting.append((self.now_s + seconds, then))
@@ -26,9 +28,14 @@ class World:
         """Time passes; what is due is called."""
         end = self.now_s + seconds
         while self.waiting and self.waiting[0][0] <= end:
-            self.now_s, then = self.waiting.pop(0)
+            self._pass(self.waiting[0][0])
+            _, then = self.waiting.pop(0)
             then()
-        self.now_s = end
+        self._pass(end)
+
+    def _pass(self, now_s: float) -> None:
+        self.received += round((now_s - self.now_s) * self.per_s)
+        self.now_s = now_s
 
 
 class Circle:
@@ -84,20 +91,37 @@ def test_old_circles_are_found_when_the_process_grew_or_after_an_hour(world: Wor
     assert reference() is not None, "else this test shows nothing"
     if why == "memory":
         world.bytes += GROWN_BYTES + (100 << 20) // 4 + 1
-        world.advance(CHECK_S)
+        world.advance(CHECK_S + CALM_S)
     else:
-        world.advance(COMPLETE_S)
+        world.advance(COMPLETE_S + CHECK_S)
     assert reference() is None
     assert gc.get_freeze_count() > 0, "and what survived is set aside again"
 
 
+def test_a_look_waits_for_a_calm_moment_unless_it_is_urgent(world: World) -> None:
+    references = [old_circle() for _ in range(2)]
+    world.per_s = 1_000
+    world.bytes += 200 << 20
+    world.advance(100 * CHECK_S)
+    assert all(one() is not None for one in references), "clients would notice it"
+    world.per_s = 10
+    world.advance(CHECK_S + CALM_S)
+    assert all(one() is None for one in references)
+    reference = old_circle()
+    world.per_s = 1_000
+    world.bytes += world.bytes + URGENT_BYTES + 1
+    world.advance(CHECK_S)
+    assert reference() is None, "memory is worth more than a pause"
+
+
 def test_afterwards_all_is_as_before() -> None:
     world = World()
-    callbacks = list(gc.callbacks)
+    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
     world.collector.start()
     world.collector.stop()
     world.collector.stop()
     assert gc.callbacks == callbacks
+    assert gc.get_threshold() == thresholds
     assert gc.get_freeze_count() == 0
     world.advance(2 * CHECK_S)
     assert world.waiting == [], "and nothing keeps watch"

@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 
 from magnetar.core.errors import ProtocolError
 from magnetar.spark.pulsar.client import open_entry
-from magnetar.spark.pulsar.compressing import compress
-from magnetar.spark.pulsar.decoding import TYPES, Rows, Undecodable, uncompress
+from magnetar.spark.pulsar.compressing import (
+    AT_ONCE_BYTES_MAX,
+    UNCOMPRESSED_BYTES_MAX,
+    Undecodable,
+    compress,
+    uncompress,
+)
+from magnetar.spark.pulsar.decoding import TYPES, Rows
 from magnetar.spark.pulsar.producing import seal
 from magnetar.spark.pulsar.reading import Chunks
 from magnetar.spark.pulsar.sink import java_hash, key_text
@@ -33,6 +39,46 @@ def test_what_cannot_be_uncompressed(kind: int) -> None:
         uncompress(kind, 1000, memoryview(b"\x01nonsense" * 5))
     with pytest.raises(Undecodable):
         uncompress(kind, 1 << 40, memoryview(b""))
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+@pytest.mark.parametrize("plain", [b"x", b"a" * 100_000, bytes(range(256)) * 9, b"short, short, short"])
+@pytest.mark.parametrize("wrong", [-1, 1, 1_000])
+def test_a_size_that_lies_gives_nobodys_memory(kind: int, plain: bytes, wrong: int) -> None:
+    """pyarrow would give what was in the buffer before, where LZ4 or Snappy hold less than they are said to."""
+    size = len(plain) + wrong
+    if size < 0:
+        return
+    with pytest.raises(Undecodable) as refused:
+        uncompress(kind, size, compress(kind, plain))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_a_forged_size_takes_no_memory(kind: int) -> None:
+    body = compress(kind, b"little" * 20)
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    for size in (UNCOMPRESSED_BYTES_MAX, AT_ONCE_BYTES_MAX + 1, UNCOMPRESSED_BYTES_MAX + 1):
+        with pytest.raises(Undecodable):
+            uncompress(kind, size, body)
+    assert pool.max_memory() <= before + AT_ONCE_BYTES_MAX
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_what_is_large_and_honest_is_read(kind: int) -> None:
+    plain = b"a line of a log that says much the same as all the others\n" * (AT_ONCE_BYTES_MAX // 50)
+    assert len(plain) > AT_ONCE_BYTES_MAX
+    body = compress(kind, plain)
+    assert uncompress(kind, len(plain), memoryview(body)) == plain
+    for wrong in (-1, 1):
+        with pytest.raises(Undecodable):
+            uncompress(kind, len(plain) + wrong, body)
+
+
+def test_a_zlib_stream_without_its_end_is_refused() -> None:
+    with pytest.raises(Undecodable, match="cut off"):
+        uncompress(2, 600, compress(2, b"little" * 100)[:-4])
 
 
 @given(

@@ -1,5 +1,7 @@
 """Both file systems pass the same suite; the one in memory loses what was not synced."""
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -67,3 +69,27 @@ def test_a_file_is_not_synced_again_after_a_failed_sync() -> None:
         file.sync()
     with pytest.raises(AssertionError, match="synced again"):
         file.sync()
+
+
+@pytest.mark.parametrize("says", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO])
+def test_a_system_that_cannot_write_through_writes_and_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
+) -> None:
+    """A sandbox may have the call in its headers alone; a disk that fails is another matter."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(says, os.strerror(says))
+
+    synced: list[int] = []
+    monkeypatch.setattr(os, "pwritev", refuse)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    file = OsFiles().create(tmp_path / "a")
+    if says == errno.EIO:
+        with pytest.raises(OSError, match="Input/output"):
+            file.write_through([b"one", b"two"])
+        assert file.pread(0, 10) == b""
+    else:
+        assert file.write_through([b"one", b"two"]) == 6
+        assert file.pread(0, 10) == b"onetwo"
+    assert len(synced) == (says != errno.EIO)
+    file.close()

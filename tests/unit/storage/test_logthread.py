@@ -11,7 +11,7 @@ import pytest
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.storage.files import Files
-from magnetar.storage.recovery import segment_name
+from magnetar.storage.recovery import index_name, segment_name
 from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import Retention, TopicLog
 from tests.unit.storage.harness import FOLDER, INCARNATION, Log, entry, stored
@@ -276,6 +276,47 @@ def test_ledger_ids_are_never_used_again_although_everything_was_deleted() -> No
     assert again.recovered.topics == {}
     assert again.recovered.last_ledger == INCARNATION
     assert len(segments(again.files)) == 1, "each start begins a segment; empty ones do not pile up"
+    again.stop()
+
+
+def dropped_in_part() -> Log:
+    """A ledger that was dropped: its opening's segment is gone, the next one holds an entry of it beside what lives."""
+    log = Log(segment_bytes=4096)
+    gone = log.topic("persistent://public/default/gone", 2000)
+    kept = log.topic("persistent://public/default/kept", 3000)
+    while log.thread._log.segment == 1:
+        log.append(gone, b"x" * 600)
+    log.append(kept, b"y" * 2_000)
+    log.thread.drop(gone.ledger_ids())
+    log.append(kept, b"y" * 2_000)
+    log.append(kept, b"z")
+    assert segment_name(1) not in segments(log.files)
+    return log
+
+
+def test_a_dropped_ledger_does_not_come_alive_again_with_a_restart() -> None:
+    log = dropped_in_part()
+    again = log.restart(segment_bytes=4096)
+    assert again.recovered.problems == []
+    assert set(again.thread._log.live_in(2)) == {3000}
+    assert "1 deleted ledgers have entries in segments that are still there" in again.recovered.notes
+    kept = again.topic("persistent://public/default/kept", 3000)
+    again.thread.drop(kept.ledger_ids())
+    again.append(again.topic("persistent://public/default/other", 5000), "one")
+    assert segment_name(2) not in segments(again.files), "nothing of the dropped ledger holds it back"
+    again.stop()
+
+
+def test_where_anything_is_damaged_entries_without_an_opening_are_kept() -> None:
+    """The opening may be what the damage took."""
+    log = dropped_in_part()
+    log.thread.stop()
+    data = log.files.content(FOLDER / segment_name(2))
+    data[data.index(b"y" * 100) + 50] ^= 1
+    log.files.unlink(FOLDER / index_name(2))
+    again = Log(log.files, segment_bytes=4096)
+    assert any("whose opening is lost" in problem for problem in again.recovered.problems)
+    assert 2000 in again.thread._log.live_in(2)
     again.stop()
 
 

@@ -219,6 +219,22 @@ def test_what_lies_behind_a_seal_never_happened() -> None:
     third.stop()
 
 
+@pytest.mark.parametrize("kept", [0, 1, 22])
+def test_a_torn_tail_is_one_also_when_the_seal_that_cuts_it_is_torn(kept: int) -> None:
+    """After a failed sync the next segment holds the seal; the power may fail before that is durable, and leave its start."""
+    log, topic, _ = filled(8)
+    log.append(topic, "torn", "whole")
+    files = log.files.crash()  # all is there, but nothing says of the last cycle that it was durable
+    log.stop()
+    damage_body(files.content(SEGMENT), place(topic, 8))
+    sealed = files.create(FOLDER / segment_name(2))
+    sealed.writev([(SEGMENT_MAGIC + pack_start(2, b"saltsalt", 1000)) + pack_seal(1, place(topic, 8))[:kept]])
+    again = Log(files)
+    assert again.recovered.problems == []
+    assert served(again) == {entry: f"message {entry}" for entry in range(8)}
+    again.stop()
+
+
 @pytest.mark.parametrize("size", [0, 5, 16, 20, 40])
 def test_a_segment_that_was_never_begun_is_nothing(size: int) -> None:
     log, _, _ = filled()

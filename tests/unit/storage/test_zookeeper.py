@@ -252,7 +252,7 @@ def test_closing_without_a_server_reports_what_was_not_stored(
     store = ZooKeeperStore(own.hosts, place, session_s=4)
     own.kill()
     eventually(lambda: not store._connected, within_s=20)
-    monkeypatch.setattr(zookeeper, "START_S", 0.2)
+    monkeypatch.setattr(zookeeper, "LOST_S", 0.2)
     reports: list[str] = []
     store.submit({"a": b"1"}, (), reports.append)
     store.close()

@@ -1,6 +1,8 @@
 """`make soak`'s way of running tests: time is a limit, not a failure, and a failure says how to see it again."""
 
 import importlib.util
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -57,6 +59,17 @@ def test_what_fails_says_how_to_see_it_again(soak: ModuleType, monkeypatch: pyte
         soak.one_group("one", 3, 7, 100)
 
 
+@pytest.fixture(params=["in front", "in the background"])
+def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As a shell starts a program: in the background it ignores interrupts, and so does what it starts."""
+    before = signal.getsignal(signal.SIGINT)
+    if request.param == "in the background":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_time_that_is_up_is_no_failure_and_what_runs_clears_away(
     soak: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,8 +31,9 @@ DUE_WAITING_MAX = 500
 """Entries whose time has come are taken out of the delayed ones by so many, in order of their times: the rest stays packed
 until there is somebody who takes them."""
 
-PASSED_OVER_MAX = 500
-"""New entries that one event passes over because they are delayed, acknowledged or markers; the next event goes on."""
+PASSED_OVER_MAX = 200
+"""New entries that one event passes over because they are delayed, acknowledged or markers, some 1 ms of delayed ones; the next
+event goes on."""
 
 
 class MultipleConsumers(Dispatcher):

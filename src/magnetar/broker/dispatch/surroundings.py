@@ -37,11 +37,11 @@ class Limits:
             maxUnackedMessagesPerSubscription).
         dispatch_bytes_max: back-pressure: what one event may put into the outbox for a subscription; the next event goes
             on. As much as a connection's write buffer takes before it says stop.
-        dispatch_entries_max: the same in entries: some 4 ms, after which it is somebody else's turn. Permits are the client's
-            wish, and of small messages 4 MiB are tens of thousands.
+        dispatch_entries_max: the same in entries: some 1 ms, after which it is somebody else's turn. Permits are the
+            client's wish, and of small messages 4 MiB are tens of thousands.
         read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
             read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
-        read_entries_max: of one read from disk; a round number above what clients ask for at a time (1,000 permits).
+        read_entries_max: of one read from disk: small ones of as many take the loop 1 to 2 ms.
         delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
             until some are due. 22 bytes each: 88 MiB for four millions.
         redeliveries_max: entries whose redeliveries are counted, per subscription; of more the count stays 0. About 150
@@ -50,9 +50,9 @@ class Limits:
             on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
         look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
         again_entries_max: of one read of entries that are wanted again (redelivered, or delayed and due), wherever they
-            lie: 250 of them take a reader thread, and their dispatch the loop, some 3 ms each.
-        again_reads_max: such reads that are under way at a time for one subscription: one for each reader thread.
-            Together with `read_bytes_max` a bound of memory.
+            lie: 50 of them take a reader thread, and their dispatch the loop, some 0.5 ms each.
+        again_reads_max: such reads that are under way at a time for one subscription. Two, in two threads, held up each other
+            and everybody else by taking turns at the interpreter, and brought less. With `read_bytes_max` a bound of memory.
         failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
             acknowledgements before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
     """
@@ -60,15 +60,15 @@ class Limits:
     unacked_per_consumer_max: int = 50_000
     unacked_per_subscription_max: int = 200_000
     dispatch_bytes_max: int = 4 * 1024 * 1024
-    dispatch_entries_max: int = 500
+    dispatch_entries_max: int = 125
     read_bytes_max: int = 1024 * 1024
-    read_entries_max: int = 1_000
+    read_entries_max: int = 400
     delayed_entries_max: int = 4_000_000
     redeliveries_max: int = 100_000
     look_ahead_entries_max: int = 20_000
     look_ahead_bytes_max: int = 8 * 1024 * 1024
-    again_entries_max: int = 250
-    again_reads_max: int = 2
+    again_entries_max: int = 50
+    again_reads_max: int = 1
     failover_delay_ms: int = 1_000
 
 

@@ -89,7 +89,8 @@ class SessionNonPersistent:
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
         for producer_id in list(self.producers):
-            self._drop_producer(producer_id)
+            if producer_id in self.producers:  # one may have gone with another that it waited for
+                self._drop_producer(producer_id)
         for consumer_id in list(self.consumers):
             self._drop_consumer(consumer_id)
 
@@ -115,7 +116,7 @@ class SessionNonPersistent:
         command = base.producer
         existing = self.producers.get(command.producer_id)
         if existing is not None and command.epoch <= existing[0].epoch:
-            self._ready(*existing)
+            self._ready(existing[0])
             return
         try:
             name = topic_name(command.topic)
@@ -165,6 +166,7 @@ class SessionNonPersistent:
             connected_ms=self._broker.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
             schema_version=version,
+            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
             evicted = topic.producers.add(producer)
@@ -175,9 +177,10 @@ class SessionNonPersistent:
         for loser in evicted:
             self._broker.close_producer(loser)
         self.producers[command.producer_id] = (producer, topic)
-        self._ready(producer, topic)
+        self._ready(producer)
 
-    def _ready(self, producer: Producer, topic: NonPersistentTopic) -> None:
+    def _ready(self, producer: Producer) -> None:
+        producer.answered = producer.ready
         self._session.send(
             commands.producer_success(
                 producer.request_id,
@@ -185,7 +188,7 @@ class SessionNonPersistent:
                 last_sequence_id=NOTHING,
                 schema_version=producer.schema_version,
                 ready=producer.ready,
-                topic_epoch=topic.producers.topic_epoch if producer.exclusive and producer.ready else None,
+                topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
 
@@ -193,7 +196,7 @@ class SessionNonPersistent:
         """A producer that waited for exclusive access has it now."""
         found = self.producers.get(producer.producer_id)
         if found is not None and found[0] is producer:
-            self._ready(*found)
+            self._ready(producer)
 
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer."""
@@ -218,17 +221,18 @@ class SessionNonPersistent:
             topic.publish(producer, entries, receipts)
 
     def evict(self, producer: Producer) -> None:
-        """The broker closes a producer: the client looks the topic up again."""
+        """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
         found = self.producers.get(producer.producer_id)
         if found is not None and found[0] is producer:
             self._drop_producer(producer.producer_id)
-            self._session.send(commands.close_producer(producer.producer_id))
+            if producer.answered:
+                self._session.send(commands.close_producer(producer.producer_id))
+            else:
+                self._session.refuse(producer.request_id, producer.gone())
 
     def _drop_producer(self, producer_id: int) -> None:
         producer, topic = self.producers.pop(producer_id)
-        successor = topic.producers.remove(producer)
-        if successor is not None:
-            self._broker.producer_succeeds(successor)
+        self._broker.follow_up(topic.producers.remove(producer))
         self._broker.nonpersistent.left(topic)
 
     def _close_producer(self, base: pb.BaseCommand) -> None:

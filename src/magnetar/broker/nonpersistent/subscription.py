@@ -38,7 +38,7 @@ class NonPersistentSubscription:
         self.name = name
         self.consumers: list[Consumer] = []
         self.dropped = 0
-        self.meter = Meter(len(Counters._fields))
+        self.meter = Meter(len(Counters._fields), outbox.now_ms)
         self._outbox = outbox
         self._partition = partition
         self._policy = KeySharedPolicy()

@@ -31,7 +31,7 @@ class NonPersistentTopic:
         """Made by an administrator: it stays when nobody is there."""
         self.messages_in = 0
         self.bytes_in = 0
-        self.meter = Meter(2)
+        self.meter = Meter(2, outbox.now_ms)
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0

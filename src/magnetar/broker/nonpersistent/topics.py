@@ -65,7 +65,7 @@ class NonPersistentTopics:
                 raise PreconditionFailed(f"topic {topic.text} has producers or consumers; close them or use force")
         for topic in found:
             topic.kept = False
-            for producer in [*topic.producers.live.values(), *topic.producers.waiting]:
+            for producer in topic.producers.everybody():
                 self._broker.close_producer(producer)
             consumers = [one for subscription in topic.subscriptions.values() for one in subscription.consumers]
             for consumer in consumers:

@@ -1,6 +1,8 @@
 """The demo's processes: three brokers and the pipeline, each a real child that can be killed and started again."""
 
+import contextlib
 import os
+import random
 import select
 import signal
 import socket
@@ -22,6 +24,10 @@ BROKER_START_S: Final = 20.0
 PIPELINE_START_S: Final = 300.0
 """A deadline for one that hangs; that it ended is noticed at once. Spark's session takes some seven seconds on an idle machine,
 and took 120 on two cores with twenty processes that wanted them."""
+
+PORTS: Final = range(15_000, 32_768)
+"""Of the demo's brokers: below the ports that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere).
+One of those could be anybody's between two lives of a broker that is killed and comes back."""
 
 STOP_S: Final = 30.0
 """How long a child may take to end after SIGTERM."""
@@ -202,12 +208,18 @@ def brief_java(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on now; all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """TCP ports of PORTS that nobody listens on now; all different.
+
+    Raises:
+        MagnetarError: there are not so many.
+    """
+    found: list[int] = []
+    for number in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            return found
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", number))
+            found.append(number)
+    raise MagnetarError(
+        f"of ports {PORTS.start} to {PORTS.stop - 1} only {len(found)} are free, and the demo needs {count}"
+    )

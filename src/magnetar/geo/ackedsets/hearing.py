@@ -128,7 +128,11 @@ class HearingTopic(TellingTopic):
             state, fresh = SubscriptionState(epoch=part.epoch), True
             self.states[subscription] = state
         elif part.epoch < state.epoch:
-            self._count("older")
+            self._passed_over(
+                "older",
+                f"{writer}/{subscription}",
+                f"what {writer} acknowledged of {subscription} in epoch {part.epoch} is passed over: {state.epoch} came since",
+            )
         self._remember(state)
         merged = self._merged(state, told, full=part.full)
         if self._relays(writer) and not self._loading:
@@ -139,11 +143,26 @@ class HearingTopic(TellingTopic):
             self._take_effect(subscription, state, merged, fresh=fresh)
 
     def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
-        return state.merge(told, self.translator.held_of)
+        return state.merge(told, self._needed)
+
+    def _needed(self, messages: IndexSet) -> IndexSet:
+        """Of messages whose bits were forgotten once: what is here, and what somebody may hold who hears this cluster now.
+
+        When they were forgotten a policy may have named fewer clusters. Who was named again since holds them still, and may
+        hear of them by this cluster only (E9, E10).
+        """
+        needed = self.translator.held_of(messages)
+        needed |= messages - messages.below(self._floor())
+        return needed
 
     def _wanted(self, subscription: str) -> bool:
         if subscription in self.gone:
-            self._count("unknown_subscription")
+            self._passed_over(
+                "unknown_subscription",
+                f"deleted {subscription}",
+                f"subscription {subscription} was deleted here: what other clusters acknowledge is passed over until somebody "
+                "subscribes again",
+            )
             return False
         if subscription in self.states or self._loading:
             return True
@@ -151,6 +170,13 @@ class HearingTopic(TellingTopic):
             return True
         self._not_replicated(subscription)
         return False
+
+    def _passed_over(self, counter: str, about: str, text: str) -> None:
+        """As `_note_once`, of what may well be; not of what is only read again after a start."""
+        if self._loading:
+            self._count(counter)
+        else:
+            self._note_once(counter, about, text, "info")
 
     def _not_replicated(self, subscription: str) -> None:
         """One of that name is here for itself. Should it be replicated one day, full states are asked for."""
@@ -218,6 +244,11 @@ class HearingTopic(TellingTopic):
         if fresh or change:
             self._count("relayed")
 
+    def _not_made(self, subscription: str) -> None:
+        """The topic is being deleted. Should it stay after all, and somebody subscribe, full states are asked for."""
+        del self.states[subscription]
+        self._missed.add(subscription)
+
     def _take_effect(self, subscription: str, state: SubscriptionState, merged: Merged, *, fresh: bool) -> None:
         change = merged.change
         back = bool(change & (Change.ADOPTED | Change.BACK)) and not fresh
@@ -233,6 +264,9 @@ class HearingTopic(TellingTopic):
             return
         if fresh and self.host.cursor(subscription) is None:
             self.host.create(subscription)
+            if self.host.cursor(subscription) is None:
+                self._not_made(subscription)
+                return
         if back:
             self._rebuild(subscription, state)
         else:

@@ -112,9 +112,12 @@ class AckedSets(HearingTopic):
             if self.host.cursor(subscription) is not None:
                 self._not_replicated(subscription)
                 del self.states[subscription]
-        for subscription, state in self.states.items():
+        for subscription, state in list(self.states.items()):
             if subscription not in here:
                 self.host.create(subscription)
+                if self.host.cursor(subscription) is None:
+                    self._not_made(subscription)
+                    continue
             self._restarted(state)
             self._reconcile(subscription, state)
         for subscription in sorted(here - self.states.keys()):
@@ -343,6 +346,7 @@ class AckedSets(HearingTopic):
     def set_writes(self, writes: bool) -> None:
         """The namespace's mode changed."""
         if writes != self.writes:
+            self._count("mode_changes")
             self.writes = writes
             if writes:
                 self._all_full("mode changed")
@@ -404,8 +408,19 @@ class AckedSets(HearingTopic):
             "fence": None if state.fence is None else state.fence._asdict(),
             "coveredUpTo": str(self.covered(subscription)),
             "forgottenBelow": {cluster: f"{mark[0]}:{mark[1]}" for cluster, mark in sorted(state.forgot.items())},
-            "heldBy": sorted(self.routing.peers - self.waters.low.keys() - {self.host.cluster}),
+            "heldBy": sorted(self._held_by(consumed)),
         }
+
+    def _held_by(self, consumed: IndexSet) -> set[str]:
+        """Clusters for which bits are kept that nobody here needs: they are down, or have yet to say that they need none."""
+        here, floor = self._here(), self._floor()
+        found: set[str] = set()
+        for origin, clusters in self.waters.holding(self.routing, here).items():
+            if not clusters <= found:
+                kept = consumed.below({origin: here[origin]})
+                if kept and kept - consumed.below({origin: floor[origin]}):
+                    found |= clusters
+        return found
 
     def metrics(self) -> dict[str, int]:
         """Counters of the topic since the start, and what waits now."""

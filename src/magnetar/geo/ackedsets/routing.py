@@ -127,6 +127,26 @@ class Waters:
         marks.append(here.get(origin, ZERO) if origin == routing.cluster else self.own.get(origin, ZERO))
         return min(marks)
 
+    def holding(self, routing: Routing, here: Marks) -> dict[str, set[str]]:
+        """Per origin the clusters but for which this one could forget more: theirs is the floor, below this one's own mark.
+
+        Whoever was not heard of is among them, and so is an origin that retains what is not here any more.
+        """
+        found: dict[str, set[str]] = {}
+        for origin, own in here.items():
+            floor = self._floor_of(routing, here, origin)
+            if floor >= own:
+                continue
+            found[origin] = {
+                peer
+                for peer in routing.peers
+                if origin in routing.into[peer] and self.mark(peer, origin, routing, here) == floor
+            }
+            if self.own.get(origin, ZERO) == floor:
+                found[origin].add(origin)
+            found[origin].discard(routing.cluster)
+        return found
+
     def mark(self, cluster: str, origin: str, routing: Routing, here: Marks) -> tuple[int, int]:
         """The low-water mark of a cluster for an origin; 0 when it was not heard of."""
         if cluster == routing.cluster:

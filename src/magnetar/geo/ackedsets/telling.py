@@ -61,6 +61,11 @@ class TellingTopic(AckedTopic):
         """Whether what is acknowledged now is told when the timer, which is pending, is due; so it may also be heard of then."""
         return self._timer and subscription in self.states
 
+    def owes(self, subscription: str) -> bool:
+        """Whether something is to be told of it; what a marker that is being written carries is told already."""
+        state = self.states.get(subscription)
+        return state is not None and bool(state.dirty or state.full)
+
     def _schedule(self) -> None:
         """See to it that what waits is written."""
         if not (self._loading or self._timer or self._blocked) and self._waiting():

@@ -14,7 +14,7 @@ from magnetar.wire.acksets import FenceToken, Mark
 
 COUNTERS: Final = (
     "markers_written", "markers_read", "full_states_written", "deltas_written", "bytes_written", "write_failures",
-    "relayed", "adopted_epochs", "came_back", "malformed", "unknown_cluster", "unknown_subscription", "older",
+    "relayed", "adopted_epochs", "came_back", "mode_changes", "malformed", "unknown_cluster", "unknown_subscription", "older",
     "never_assigned", "over_limit", "damaged_states", "clock_ahead",
 )  # fmt: skip
 """Of one topic, since the broker's start. From `malformed` on they count what should not be."""
@@ -49,12 +49,12 @@ class AckedTopic:
     def _count(self, counter: str, number: int = 1) -> None:
         self.counters[counter] += number
 
-    def _note_once(self, counter: str, about: str, text: str) -> None:
+    def _note_once(self, counter: str, about: str, text: str, level: str = "warning") -> None:
         """Count it every time, tell of it once for each thing that it is about (ten a second would fill a log)."""
         self._count(counter)
         if (counter, about) not in self._noted and len(self._noted) < NOTES_MAX:
             self._noted.add((counter, about))
-            self.host.note("warning", text)
+            self.host.note(level, text)
 
     # ---------------------------------------------------------------------------------------------- asked of the host
 

@@ -68,6 +68,14 @@ class Held:
         runs = self.origins.get(key)
         return runs is not None and covers(runs, first, end)
 
+    def remove_from(self, key: OriginKey, first: int) -> int:
+        """Take out the indexes of an origin from `first` on; how many there were."""
+        runs = self.origins.pop(key, [])
+        kept = [(low, min(end, first)) for low, end in runs if low < first]
+        if kept:
+            self.origins[key] = kept
+        return sum(end - low for low, end in runs) - sum(end - low for low, end in kept)
+
     def update(self, other: "Held") -> None:
         """Add all of another set."""
         for key, runs in other.origins.items():

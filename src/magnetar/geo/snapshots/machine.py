@@ -26,7 +26,7 @@ at the same time in several clusters merge by intersection, as in exact mode (B2
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
@@ -41,6 +41,7 @@ from magnetar.geo.snapshots.taking import ID_BYTES_MAX, Taker
 from magnetar.geo.snapshots.telling import Teller
 from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import markers
 from magnetar.wire.acksets import EXACT_KINDS, Epoch, SoughtEpoch
 from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
@@ -48,7 +49,76 @@ from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotRes
 SLEEP_ENTRIES_MAX: Final = 1_000
 """So many messages are passed over in exact mode before they are caught up with, by runs: retention is far behind that."""
 
+UNTOLD_MAX: Final = 1_000
+"""Acknowledgements remembered that no update has told; of more every two become one, which only makes times coarser."""
+
 _MARKER: Final = int(EntryFlags.MARKER)
+
+
+class _Piece(NamedTuple):
+    """Acknowledged at about the same time: messages with after < position <= up_to."""
+
+    after: Position
+    up_to: Position
+    messages: int
+    at_ms: int
+
+
+class Untold:
+    """What was acknowledged here of one subscription and is in no update yet: counted, for people, never decided by.
+
+    Args:
+        log: of the topic.
+        state: of the subscription; how far it was told, and how often it was moved by seeks, is read there.
+    """
+
+    def __init__(self, log: TopicLog, state: State) -> None:
+        self._log = log
+        self.state = state
+        self._turn, self._told = state.turn, state.told
+        self._pieces: list[_Piece] = []
+
+    def acknowledged(self, acked: Acked, now_ms: int) -> None:
+        """A consumer or operator here acknowledged something."""
+        positions = [*acked.entries, *acked.partial]
+        afters = [Position(ledger, entry - 1) for ledger, entry in positions]
+        if acked.up_to != NONE:
+            positions.append(acked.up_to)
+            afters.append(acked.after)
+        if positions:
+            self.add(min(afters), max(positions), acked.messages(self._log), now_ms)
+
+    def add(self, after: Position, up_to: Position, messages: int, now_ms: int) -> None:
+        """Messages with after < position <= up_to."""
+        self._tidy()
+        if messages:
+            self._pieces.append(_Piece(after, up_to, messages, now_ms))
+        if len(self._pieces) > UNTOLD_MAX:
+            # Neighbours, so that the newest stay apart and none grows for as long as acknowledging goes on.
+            self._pieces = [
+                _Piece(min(a.after, b.after), max(a.up_to, b.up_to), a.messages + b.messages, a.at_ms)
+                for a, b in zip(self._pieces[::2], self._pieces[1::2], strict=False)
+            ] + self._pieces[len(self._pieces) // 2 * 2 :]
+
+    def _tidy(self) -> None:
+        """Forget what was told since the last time; after a seek all, as nothing from before is told any more."""
+        told, between = self.state.told, self._log.messages_between
+        if self._turn != self.state.turn:
+            self._pieces = []
+        elif told > self._told:
+            self._pieces = [
+                one
+                if one.after >= told
+                else one._replace(after=told, messages=min(one.messages, between(told, one.up_to)))
+                for one in self._pieces
+                if one.up_to > told
+            ]
+        self._turn, self._told = self.state.turn, told
+
+    def look(self) -> tuple[int, int]:
+        """How many messages, at most, and when the first of them was acknowledged; (0, 0) for none."""
+        self._tidy()
+        return sum(one.messages for one in self._pieces), self._pieces[0].at_ms if self._pieces else 0
 
 
 class Snapshots:
@@ -80,6 +150,9 @@ class Snapshots:
         self._states: dict[str, State] = {}
         self._deleted: set[str] = set()
         self._again: set[str] = set()
+        self._untold: dict[str, Untold] = {}
+        self._sent_ms: dict[str, int] = {}
+        self._received_ms: dict[tuple[str, str], int] = {}
         self._known_held = held_by(host.log, host.cluster)
         self._last_message = host.log.last_dispatchable()
         self._awake_until = host.log.last
@@ -120,7 +193,9 @@ class Snapshots:
             return self._host.log.last
         found = self._states[subscription] = self._new_state()
         if stored is None:
-            found.base = self._consumed(cursor.mark_delete)
+            found.base = self._starting_point(subscription, cursor.mark_delete)
+            if subscription in self._again:
+                found.since = self._host.log.last
         else:
             try:
                 states.restore(found, stored)
@@ -129,7 +204,7 @@ class Snapshots:
             except StorageError as error:
                 self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
                 found = self._states[subscription] = self._new_state()
-                found.base = self._consumed(cursor.mark_delete)
+                found.base = self._starting_point(subscription, cursor.mark_delete)
         # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
         return cursor.mark_delete
 
@@ -143,18 +218,9 @@ class Snapshots:
             return None
 
     def _adopt(self, subscription: str) -> State | None:
-        """A subscription that is here and that nobody told us of: the other mode created it.
-
-        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back.
-        """
+        """A subscription that is here and that nobody told us of: the other mode created it."""
         self.load(subscription, None)
-        state = self._states.pop(subscription, None)
-        if state is not None:
-            acked = Held()
-            for key, first, last in self._host.acknowledged(subscription):
-                acked.add(key, first, last + 1)
-            state.base = state.base.minus(acked)
-        return state
+        return self._states.pop(subscription, None)
 
     def _brought(self) -> State:
         """A subscription that another cluster brings: from the first retained message on."""
@@ -165,6 +231,16 @@ class Snapshots:
     def _new_state(self) -> State:
         return State(Cache(self._host.log, self._cached_max))
 
+    def _starting_point(self, subscription: str, mark_delete: Position) -> Held:
+        """What is consumed of a subscription of which nothing is stored: perhaps the other mode created it.
+
+        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back.
+        """
+        acked = Held()
+        for key, first, last in self._host.acknowledged(subscription):
+            acked.add(key, first, last + 1)
+        return self._consumed(mark_delete).minus(acked)
+
     def _consumed(self, mark_delete: Position) -> Held:
         """What this log has held up to a position."""
         return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
@@ -172,15 +248,40 @@ class Snapshots:
     def started(self) -> None:
         """See `geo.host.Machine`."""
         self._started = True
+        if self.writes:
+            for subscription, state in self._states.items():
+                self._found_untold(subscription, state)
         again, self._again = self._again, set()
         for subscription in sorted(again & self._states.keys()):
             self.created(subscription)
         self._work()
 
+    def _found_untold(self, subscription: str, state: State) -> None:
+        """What was acknowledged before a restart and is in no update: when that was is not known any more."""
+        cursor = self._host.cursor(subscription)
+        if cursor is None or not state.has_news:
+            return
+        log = self._host.log
+        up_to = min(cursor.mark_delete, state.news)
+        passed = held_by(log, self._host.cluster, state.told, up_to).minus(state.base, state.expired)
+        messages = sum(end - first for runs in passed.origins.values() for first, end in runs)
+        for first, last in cursor.acked.runs():
+            after, end = max(state.told, Position(first.ledger, first.entry - 1)), min(last, state.news)
+            messages += log.messages_between(after, end) if after < end else 0
+        self._untold_of(subscription, state).add(state.told, state.news, messages, self._host.now_ms)
+
+    def _untold_of(self, subscription: str, state: State) -> Untold:
+        found = self._untold.get(subscription)
+        if found is None or found.state is not state:
+            found = self._untold[subscription] = Untold(self._host.log, state)
+        return found
+
     def set_writes(self, writes: bool) -> None:
         """The mode changed."""
         if self._asleep:
             self._wake()
+        if not writes:
+            self._untold.clear()  # what the other mode writes now has all of it
         self.writes = writes
         if writes:
             for subscription in self._host.subscriptions():
@@ -276,6 +377,8 @@ class Snapshots:
         if highest > state.news:
             state.news = highest
             self._host.dirty(subscription)
+        if self.writes:
+            self._untold_of(subscription, state).acknowledged(acked, self._host.now_ms)
         if state.expired:
             self._acknowledged_after_all(state, acked)
         self._tell(subscription, state)
@@ -316,6 +419,7 @@ class Snapshots:
             # From the first retained message on: what was deleted before says nothing about what others retain.
             state.expired = before
         state.based = True
+        state.since = self._host.log.last
         state.seeks = self._receiver.strangers.pop(subscription, {})
         state.announce = True
         self._host.dirty(subscription)
@@ -324,6 +428,9 @@ class Snapshots:
     def deleted(self, subscription: str) -> None:
         """See `geo.host.Machine`."""
         self._states.pop(subscription, None)
+        self._untold.pop(subscription, None)
+        self._sent_ms.pop(subscription, None)
+        self._received_ms = {key: time_ms for key, time_ms in self._received_ms.items() if key[0] != subscription}
         self._deleted.add(subscription)
 
     def sought(self, subscription: str, then: Callable[[str], None]) -> None:
@@ -414,6 +521,8 @@ class Snapshots:
                         each.cache.add(taken)
             case SnapshotResponse() if not self._started:
                 self._taker.answered_here(marker)
+            case Update() if self._started:
+                self._sent_ms[marker.subscription] = self._host.now_ms
             case SoughtEpoch(_, subscription, epoch) if not self._started:
                 state = self._states.get(subscription)
                 if state is not None:
@@ -433,6 +542,8 @@ class Snapshots:
                 self._taker.answered(marker, entry.position)
             case Update():
                 self._receiver.update(entry, marker, self._states, self._deleted)
+                if self._started and marker.subscription in self._states:
+                    self._received_ms[marker.subscription, entry.origin] = self._host.now_ms
             case SoughtEpoch():
                 self._receiver.sought(marker, self._states)
 
@@ -482,6 +593,8 @@ class Snapshots:
         state = self._states.get(subscription)
         if state is None:
             return {}
+        untold, since_ms = self._untold_of(subscription, state).look()
+        received = sorted(self._received_ms.items())
         return {
             "mode": "snapshot",
             "writes": self.writes,
@@ -489,6 +602,10 @@ class Snapshots:
             "toldUpTo": str(state.told),
             "acknowledgedHere": str(state.news),
             "toTell": state.has_news,
+            "untold": untold,
+            "untoldSinceMs": since_ms,
+            "lastSentMs": self._sent_ms.get(subscription, 0),
+            "lastReceivedMs": {origin: time_ms for (name, origin), time_ms in received if name == subscription},
             "seeks": {cluster: seek.time_ms for cluster, seek in sorted(state.seeks.items())},
             **self._taker.describe(),
         }

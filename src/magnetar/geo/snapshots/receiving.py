@@ -3,11 +3,15 @@
     update                                      | effect
     of a subscription that is not here          | it is created at Earliest, replicated; what its starting point took for
                                                 | consumed in the writer counts here, too
-    of one that was deleted here                | none, until somebody subscribes again here
+    of one that was deleted here                | none, until somebody subscribes again here; nor does what came before that
+                                                | count when the log is read again
     of one that is here and not replicated      | none: it is somebody else's of the same name
     written before its writer heard of our seek | none; an announcement is answered by telling the seek again
-    with a claim                                | its messages are acknowledged, those that are here now and those to come
+    with a claim                                | its messages are acknowledged, those that are here now and those to come;
+                                                | not those of this cluster that it has not published yet
     without (Apache Pulsar)                     | everything up to our position, if that is one of this log (C6)
+
+A seek elsewhere is heard of by its own marker, or by an update of whoever heard of it: what was not told yet is not told then.
 
 Only forward: nothing here moves a cursor back, but for one case. When a subscription was created in two clusters at about
 the same time, their bases merge by intersection: what one of them still wants delivered comes back in the other.
@@ -19,7 +23,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from magnetar.core.errors import NameNotValid
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.core.names import check_subscription
 from magnetar.geo.host import MarkerHost
 from magnetar.geo.snapshots.held import Held, entries_of, held_by
@@ -29,7 +33,7 @@ from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.acksets import SoughtEpoch
+from magnetar.wire.acksets import TIME_MS_MAX, SoughtEpoch
 from magnetar.wire.markers import Claim, Marker, SnapshotRequest, SnapshotResponse, Update
 
 STRANGERS_MAX: Final = 1000
@@ -95,6 +99,8 @@ class Receiver:
             deleted: subscriptions that were deleted here.
         """
         name = update.subscription
+        if update.claim is not None:
+            update = update._replace(claim=self._assigned(entry.origin, name, update.claim))
         state = states.get(name)
         if state is None:
             state = self._unknown(entry, name, deleted)
@@ -104,18 +110,27 @@ class Receiver:
             if update.claim is not None and self._host.cursor(name) is not None and state.fresh:
                 state.base = Held(update.claim.base)
                 state.based = update.claim.base is not None
+        if entry.position <= state.since:
+            return
         if update.claim is None:
             self._plain(entry, update, name)
             return
+        for seek in update.claim.seeks:
+            # Others may be told of a seek sooner than we are, and what they tell may be here first.
+            if state.heard(seek) and seek.cluster != self._host.cluster:
+                self._undo_nothing(state)
         if self._written_before_our_seek(update.claim, state):
-            self._writer.count("before_a_seek")
+            self._writer.warn(
+                "before_a_seek",
+                f"{entry.origin}/{name}",
+                f"an update of {entry.origin} for {name} is passed over: it was written before the seek here was known there",
+                "info",
+            )
             if update.claim.created:
                 self._stale.add(name)
         else:
             self._claim(entry.origin, name, state, update.claim)
         state.fresh = False
-        for seek in update.claim.seeks:
-            state.heard(seek)
         self._host.dirty(name)
 
     def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str]) -> State | None:
@@ -125,7 +140,12 @@ class Receiver:
             self._writer.warn("bad_names", entry.origin, f"an update of {entry.origin} is ignored: {error}")
             return None
         if name in deleted:
-            self._writer.count("deleted_here")
+            self._writer.warn(
+                "deleted_here",
+                name,
+                f"{name} was deleted here: what {entry.origin} tells of it is passed over until somebody subscribes again",
+                "info",
+            )
             return None
         if self._host.cursor(name) is not None:
             if name in self._host.subscriptions():
@@ -152,6 +172,27 @@ class Receiver:
         return known is None or later(known, ours)
 
     # --------------------------------------------------------------------------------------------------------- claims
+
+    def _assigned(self, writer: str, name: str, claim: Claim) -> Claim:
+        """Without indexes that this cluster gave to no message yet: one to come would be born acknowledged, and lost."""
+        acked, base = (Held(runs) for runs in (claim.acked, claim.base or {}))
+        log, here = self._host.log, self._host.cluster
+        forged = 0
+        for held in (acked, base):
+            for key in [key for key in held.origins if key.incarnation > TIME_MS_MAX]:
+                forged += held.remove_from(key, 0)
+            forged += held.remove_from(OriginKey(here, log.incarnation), log.next_index)
+            for key in held.origins:
+                if key.cluster == here:
+                    log.lived(key.incarnation)  # what is published from now on is of none of these lives
+        if forged:
+            self._writer.warn(
+                "never_assigned",
+                writer,
+                f"{writer} claims {forged} acknowledgements of {name} for messages that were never published "
+                f"({here} gives index {log.next_index} next): passed over",
+            )
+        return claim._replace(acked=acked.origins, base=None if claim.base is None else base.origins)
 
     def _claim(self, writer: str, name: str, state: State, claim: Claim) -> None:
         cursor = self._host.cursor(name)
@@ -189,7 +230,10 @@ class Receiver:
         wanted = state.base.minus(base)
         state.base = state.base.common(base)
         log, here = self._host.log, self._host.cluster
-        unconsumed = wanted.minus(acked, state.claims)
+        known = Held()
+        for key, first, last in self._host.acknowledged(name):
+            known.add(key, first, last + 1)  # by consumers here, or in front of a failover
+        unconsumed = wanted.minus(acked, state.claims, known)
         # What is not retained cannot come back here, but may not be told as acknowledged either.
         state.expired.update(unconsumed.minus(held_by(log, here)))
         state.expired.widen()
@@ -232,7 +276,11 @@ class Receiver:
             self._writer.count("not_for_here")
             return
         if not self._host.log.valid(position):
-            self._writer.count("unknown_positions")
+            self._writer.warn(
+                "unknown_positions",
+                entry.origin,
+                f"an update of {entry.origin} for {name} is passed over: {position} is no position of this log",
+            )
             return
         found = PositionSet()
         for ledger in self._host.log.ledger_ids():
@@ -253,7 +301,7 @@ class Receiver:
     # --------------------------------------------------------------------------------------------------------- seeks
 
     def sought(self, marker: SoughtEpoch, states: dict[str, State]) -> None:
-        """A seek in another cluster: what was not told yet must not undo it."""
+        """A seek in another cluster."""
         state = states.get(marker.subscription)
         if state is None:
             if len(self.strangers) < STRANGERS_MAX or marker.subscription in self.strangers:
@@ -262,6 +310,10 @@ class Receiver:
                     seeks[marker.writer] = marker.epoch
             return
         if marker.epoch.kind and marker.epoch.cluster == marker.writer and state.heard(marker.epoch):
-            state.restart()
-            self._writer.count("seeks_heard")
+            self._undo_nothing(state)
             self._host.dirty(marker.subscription)
+
+    def _undo_nothing(self, state: State) -> None:
+        """Another cluster sought: what was not told yet must not undo that."""
+        state.restart()
+        self._writer.count("seeks_heard")

@@ -43,6 +43,8 @@ class State:
         based: whether `base` is known to be that, and can be told to others.
         expired: what expiry passed; never told as acknowledged either.
         claims: what others said is acknowledged; held against messages that come later.
+        since: when a consumer or operator made it here, the end of the log then; what others had told before was passed
+            over, and is when the markers are read again after a restart.
         seeks: per cluster its latest seek of this subscription, as far as heard.
         seek_untold: the newest seek here has to be told (again); `telling_seek` while that is being written.
         writing: the snapshot of the update that is being written.
@@ -61,6 +63,7 @@ class State:
         self.based = False
         self.expired = Held()
         self.claims = Held()
+        self.since = NONE
         self.seeks: Seeks = {}
         self.writing: Taken | None = None
         self.announcing = False
@@ -116,6 +119,7 @@ class Stored(msgspec.Struct, kw_only=True, array_like=False):
     based: bool = False
     expired: _Stored = []
     claims: _Stored = []
+    since: tuple[int, int] = NONE
     seeks: list[tuple[str, int, int]] = []
     held: _Stored = []
     newest: tuple[int, int] = NONE
@@ -179,6 +183,7 @@ def store(state: State, held: Held, newest: Position) -> bytes:
             based=state.based,
             expired=flat(state.expired),
             claims=flat(state.claims),
+            since=state.since,
             seeks=[(seek.cluster, seek.incarnation, seek.time_ms) for seek in state.seeks.values()],
             held=flat(held),
             newest=newest,
@@ -192,7 +197,7 @@ def restore(state: State, stored: Stored) -> None:
     Raises:
         StorageError: damaged.
     """
-    state.told, state.news = Position(*stored.told), Position(*stored.news)
+    state.told, state.news, state.since = Position(*stored.told), Position(*stored.news), Position(*stored.since)
     state.retell, state.announce, state.based = set(stored.retell), stored.announce, stored.based
     state.seek_untold = stored.seek_untold
     state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))

@@ -41,6 +41,7 @@ class Taker:
         missing: clusters that let a snapshot time out -> since when.
         knowing: peers that are known to read claims.
         dropped_ms: when the last snapshot was dropped; 0 for never, or when one succeeded since.
+        dropped: how many were dropped since the last one that succeeded.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Taker:
         self.missing: dict[str, int] = {}
         self.knowing: set[str] = set()
         self.dropped_ms = 0
+        self.dropped = 0
         self._started_ms: int | None = None
         self._stalled = False
         self._timer_ms: int | None = None
@@ -157,6 +159,7 @@ class Taker:
         self.pending = None
         self._stalled = True
         self.dropped_ms = max(1, self._host.now_ms)
+        self.dropped += 1
         self._writer.count("dropped")
 
     def _complete(self, pending: Pending, local: Position) -> None:
@@ -167,7 +170,7 @@ class Taker:
         def done(position: Position, error: str) -> None:
             self.completing = False
             if not error:
-                self.dropped_ms = 0
+                self.dropped_ms = self.dropped = 0
                 self._writer.count("snapshots")
 
         self.completing = self._writer.write(snapshot, (self._host.cluster,), done)
@@ -233,6 +236,11 @@ class Taker:
         self._stalled = False
         pending = self.pending
         if pending is not None and not pending.peers <= partners:
+            self._writer.count("went_on_without")
+            left = ", ".join(sorted(pending.peers - partners))
+            self._host.note(
+                "info", f"{self._host.log.name}: the snapshot under way goes on without {left}: no links both ways"
+            )
             self._step(pending, pending.without(partners), self._host.log.last)
 
     def describe(self) -> dict[str, object]:
@@ -243,6 +251,7 @@ class Taker:
             "pendingSince": pending.started_ms if pending else 0,
             "waitingFor": sorted(pending.waiting) if pending else [],
             "droppedAt": self.dropped_ms,
+            "dropped": self.dropped,
             "missing": dict(sorted(self.missing.items())),
         }
 

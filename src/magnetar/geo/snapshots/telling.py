@@ -48,6 +48,8 @@ class Teller:
         if not to:
             return
         to_all = to == self.audience
+        # What is only told again is for these, also where they are all that there are now: whoever joins may have sought.
+        names = () if state.has_news else to
         turn = state.turn
 
         def done(_: Position, error: str) -> None:
@@ -64,7 +66,7 @@ class Teller:
             self._writer.count("updates_written")
 
         claim = Claim(self.claimable(state, taken).cut().origins, *self._beside(state))
-        if self._writer.write(Update(subscription, taken.clusters, claim), () if to_all else to, done):
+        if self._writer.write(Update(subscription, taken.clusters, claim), names, done):
             state.writing = taken
 
     @staticmethod

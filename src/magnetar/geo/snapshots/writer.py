@@ -75,9 +75,9 @@ class Writer:
         """Something happened."""
         self.counters[what] += number
 
-    def warn(self, what: str, whom: str, text: str) -> None:
-        """Count something that should not be; the first of its kind from a cluster is noted."""
+    def warn(self, what: str, whom: str, text: str, level: str = "warning") -> None:
+        """Count something that should not be, or that somebody may ask about (`level` info); the first of its kind is noted."""
         self.counters[what] += 1
         if (what, whom) not in self._noted:
             self._noted.add((what, whom))
-            self._host.note("warning", f"{self._host.log.name}: {text}")
+            self._host.note(level, f"{self._host.log.name}: {text}")

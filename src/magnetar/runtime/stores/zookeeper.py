@@ -55,11 +55,15 @@ from magnetar.runtime.stores.znodes import (
 
 logger = logging.getLogger("magnetar.store")
 
-START_S: Final = 10.0
-"""How long opening waits for ZooKeeper: a broker without metadata cannot serve."""
+START_S: Final = 30.0
+"""How long opening waits for ZooKeeper: a broker without metadata cannot serve. An attempt to connect that a starting server
+swallows lasts as long as `SESSION_S`: two more have to fit."""
 
 SESSION_S: Final = 10.0
 """Session time-out: so long after a broker's death another may take its place."""
+
+LOST_S: Final = 10.0
+"""How long reading and closing wait for a connection that was there and is lost."""
 
 LOAD_ATTEMPTS: Final = 100
 """Turns of reading what was written meanwhile, each far shorter than the one before."""
@@ -137,7 +141,7 @@ class ZooKeeperStore:
             return self._load()
         except _LOST:
             with self._state:
-                self._state.wait_for(lambda: self._connected, START_S)
+                self._state.wait_for(lambda: self._connected, LOST_S)
         except KazooException as error:
             raise self._explain(error) from error
         try:
@@ -333,7 +337,7 @@ class ZooKeeperStore:
         """
         with self._state:
             while not self._connected:
-                if self._closing and not self._state.wait(START_S):
+                if self._closing and not self._state.wait(LOST_S):
                     raise _Closed(f"{self._name}: closed while ZooKeeper did not answer; this was not stored")
                 if not self._closing:
                     self._state.wait()

@@ -7,6 +7,7 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from magnetar.sim.carrying import Peer
     from magnetar.sim.clients import Consumer
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.truth import Copy, Published
@@ -40,6 +41,9 @@ class Checker:
 
     def sent(self, client: "Consumer", frame: Frame) -> None:
         """A broker sends a message to a consumer."""
+
+    def told(self, cluster: "Cluster", peer: "Peer", frame: Frame) -> None:
+        """A broker answers a link."""
 
     def after_event(self, cluster: "Cluster") -> None:
         """A broker handled an event."""

@@ -35,6 +35,7 @@ class OnceAndInOrder(Checker):
         self._floor: dict[tuple[str, str, str], Position] = {}
         self._before: dict[tuple[str, str, str], set[int]] = {}
         self._begun: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._trimmed: set[tuple[str, str, str]] = set()
         self._gens: dict[tuple[str, str, str], int] = {}
         self._lost: dict[tuple[str, str, str], tuple[int, set[int]]] = {}
 
@@ -89,12 +90,16 @@ class OnceAndInOrder(Checker):
         for target, source in broker.links.sources.items():
             for topic, state in source.topics.items():
                 key = (cluster.name, target, topic)
-                if self._begun.get(key) != (cluster.uuid, state.log.incarnation):
-                    # What retention took before the link began was never the link's.
-                    self._begun[key] = (cluster.uuid, state.log.incarnation)
+                begins = self._begun.get(key) != (cluster.uuid, state.log.incarnation)
+                self._begun[key] = (cluster.uuid, state.log.incarnation)
+                if begins or not state.wanted or key in self._trimmed:
+                    # What retention takes while there is no such link was never the link's, nor is what it is about to take.
                     copy = self.world.truth.copies.get((cluster.name, topic))
                     if copy is not None and (copy.uuid, copy.incarnation) == self._begun[key]:
-                        self._before.setdefault(key, set()).update(copy.deleted)
+                        before = self._before.setdefault(key, set())
+                        if len(copy.deleted) > len(before):
+                            before |= copy.deleted
+                    (self._trimmed.add if topic in broker.upkeep._trimming else self._trimmed.discard)(key)
                 floor = max(state.floor, state.cursor.c if state.cursor.c > state.log.last else NONE)
                 if state.rewinding is not None and state.rewinding.c > state.cursor.c:
                     floor = max(floor, state.rewinding.c)  # a jump on its way to the store

@@ -1,17 +1,109 @@
-"""Compression of entries, by the names and numbers of Pulsar's protocol."""
+"""Compression of entries, by the names and numbers of Pulsar's protocol.
+
+The size that a message says it has uncompressed is its producer's word. pyarrow takes it at that: it allocates so much at once,
+and of LZ4 and Snappy that hold less it gives the rest of the buffer, whatever was there. So nothing is allocated that a payload
+cannot hold, and what comes out has the size that was said, or is refused.
+"""
 
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-_CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
+from magnetar.core.errors import MagnetarError
+from magnetar.wire.compressed import SNAPPY_RATIO_MAX, inflate, snappy_size
+
+UNCOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""A ceiling on what a message may hold, chunked ones as a whole: the memory of an executor's Python process."""
+
+AT_ONCE_BYTES_MAX: Final = 8 << 20
+"""What is allocated on a message's word alone: more than the largest that brokers take by default. Of formats whose ratio has no
+useful bound more is read piece by piece.
+"""
+
+PIECE_BYTES: Final = 1 << 20
+
+_LZ4: Final = 1
+_ZLIB: Final = 2
+_ZSTD: Final = 3
+_SNAPPY: Final = 4
+_CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+_RATIOS: Final = {_LZ4: 255, _SNAPPY: SNAPPY_RATIO_MAX}
+"""Bytes that one byte of a payload can stand for at most: a length byte of LZ4 adds 255."""
+
+
+class Undecodable(MagnetarError):
+    """A message that this side cannot read."""
 
 
 def compress(kind: int, plain: bytes) -> bytes:
     """The payload of an entry; kind 0 leaves it as it is."""
     if kind == 0:
         return plain
-    if kind == 2:
+    if kind == _ZLIB:
         return zlib.compress(plain)
     return bytes(pa.Codec(_CODECS[kind]).compress(plain, asbytes=True))
+
+
+def uncompress(kind: int, size: int, body: memoryview | bytes) -> memoryview:
+    """The bytes of a payload before compression.
+
+    Args:
+        kind: of compression.
+        size: how many bytes the message says that it holds.
+        body: its payload.
+
+    Raises:
+        Undecodable: an unknown kind, damaged bytes, or not of this size.
+    """
+    if kind == 0:
+        return memoryview(body)
+    if size > UNCOMPRESSED_BYTES_MAX:
+        raise Undecodable(f"says that it holds {size} bytes; at most {UNCOMPRESSED_BYTES_MAX} are read")
+    if size > len(body) * _RATIOS.get(kind, size):
+        raise Undecodable(f"says that it holds {size} bytes, and {len(body)} compressed ones cannot hold so many")
+    try:
+        match kind:
+            case 1:
+                plain = _lz4(size, body)
+            case 2:
+                plain = inflate(body, size)
+            case 3 if size > AT_ONCE_BYTES_MAX:
+                plain = _pieces(size, body)
+            case 3 | 4:
+                if kind == _SNAPPY and (held := snappy_size(body)) != size:
+                    raise Undecodable(f"holds {held} bytes uncompressed, and says {size}")
+                plain = pa.Codec(_CODECS[kind]).decompress(pa.py_buffer(body), size)
+            case _:
+                raise Undecodable(f"is compressed in a way of number {kind}, which is not known")
+    except (zlib.error, pa.ArrowException, OSError) as error:
+        raise Undecodable(f"cannot be uncompressed: {error}") from None
+    view = memoryview(plain)
+    if len(view) != size:
+        raise Undecodable(f"holds {len(view)} bytes uncompressed, and says {size}")
+    return view
+
+
+def _lz4(size: int, body: memoryview | bytes) -> Any:
+    """A block that fits into one byte less holds less: that is the only way to find out, and costs little."""
+    codec, data = pa.Codec(_CODECS[_LZ4]), pa.py_buffer(body)
+    plain = codec.decompress(data, size)
+    if size:
+        try:
+            codec.decompress(data, size - 1)
+        except OSError:
+            return plain
+        raise Undecodable(f"holds fewer bytes uncompressed than the {size} that it says")
+    return plain
+
+
+def _pieces(size: int, body: memoryview | bytes) -> bytes:
+    """As much as there is, up to one byte more than there should be."""
+    plain = bytearray()
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), _CODECS[_ZSTD]) as stream:
+        while len(plain) <= size:
+            piece = stream.read(min(PIECE_BYTES, size + 1 - len(plain)))
+            if not piece:
+                break
+            plain += piece
+    return bytes(plain)

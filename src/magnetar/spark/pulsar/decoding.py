@@ -1,4 +1,4 @@
-"""Entries to rows: batches, compression, and the Arrow columns of the format `pulsar`.
+"""Entries to rows: batches, and the Arrow columns of the format `pulsar`.
 
 A value is copied once, from the receive buffer (or what was uncompressed) into the column's data. Python does per message
 what cannot be done per batch: finding where the next one begins.
@@ -6,7 +6,6 @@ what cannot be done per batch: finding where the next one begins.
 
 import base64
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from magnetar.core.errors import MagnetarError
+from magnetar.spark.pulsar.compressing import Undecodable
 from magnetar.spark.pulsar.typed import Misfit, Run, Typed
 from magnetar.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
@@ -44,41 +43,8 @@ ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
 """One record batch: large enough that its fixed costs vanish, small enough for the worker's memory."""
 
-UNCOMPRESSED_BYTES_MAX: Final = 1 << 30
-"""A ceiling on what an entry may claim to hold: a forged size must not take the memory of an executor."""
-
 _SIZE: Final = struct.Struct(">I")
-_CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
 _SINGLE: Final = SingleMessageMetadata.FromString
-
-
-class Undecodable(MagnetarError):
-    """A message that this side cannot read."""
-
-
-def uncompress(kind: int, size: int, body: memoryview | bytes) -> memoryview:
-    """The bytes of a payload before compression.
-
-    Raises:
-        Undecodable: an unknown kind, or damaged bytes.
-    """
-    if kind == 0:
-        return memoryview(body)
-    if size > UNCOMPRESSED_BYTES_MAX:
-        raise Undecodable(f"says that it holds {size} bytes; at most {UNCOMPRESSED_BYTES_MAX} are read")
-    try:
-        if kind == 2:
-            plain: Any = zlib.decompressobj().decompress(body, size + 1)
-        elif kind in _CODECS:
-            plain = pa.Codec(_CODECS[kind]).decompress(pa.py_buffer(body), size)
-        else:
-            raise Undecodable(f"is compressed in a way of number {kind}, which is not known")
-    except (zlib.error, pa.ArrowException, OSError) as error:
-        raise Undecodable(f"cannot be uncompressed: {error}") from None
-    view = memoryview(plain)
-    if len(view) != size:
-        raise Undecodable(f"holds {len(view)} bytes uncompressed, and says {size}")
-    return view
 
 
 def key_bytes(key: str | bytes, encoded: bool) -> bytes:

@@ -18,7 +18,8 @@ from magnetar.core.names import TopicName
 from magnetar.schemas.types import Definition
 from magnetar.spark.pulsar.client import Client, Entry, Reader, TopicGone
 from magnetar.spark.pulsar.columns import Columns
-from magnetar.spark.pulsar.decoding import Rows, Undecodable, uncompress
+from magnetar.spark.pulsar.compressing import Undecodable, uncompress
+from magnetar.spark.pulsar.decoding import Rows
 from magnetar.spark.pulsar.offsets import EARLIEST, Place
 from magnetar.spark.pulsar.schemas import definition_of
 from magnetar.spark.pulsar.typed import Typed

@@ -19,13 +19,13 @@ def test_nothing_is_sent_before_the_first_flow() -> None:
 def test_all_that_permits_allow_goes_out_in_one_effect() -> None:
     world = World()
     consumer = world.consumer("a")
-    world.publish_many(500)
+    world.publish_many(125)
     before = len(world.sends)
     world.flow(consumer, 1000)
     assert len(world.sends) == before + 1
-    assert len(world.sends[-1].buffers) == 1000
-    assert len(world.got(consumer)) == 500
-    assert consumer.permits == 500
+    assert len(world.sends[-1].buffers) == 250
+    assert len(world.got(consumer)) == 125
+    assert consumer.permits == 875
 
 
 def test_new_entries_are_pushed() -> None:

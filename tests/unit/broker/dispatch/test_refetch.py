@@ -39,19 +39,20 @@ def test_due_entries_that_lie_apart_are_read_many_at_a_time(sub_type: SubType) -
     assert world.reads_asked <= 3 * TOTAL / world.subscription._around.limits.again_entries_max
 
 
+@pytest.mark.parametrize("reads", [1, 2, 3])
 @pytest.mark.parametrize("sub_type", BOTH)
-def test_a_few_reads_are_under_way_and_none_asks_for_what_another_brings(sub_type: SubType) -> None:
+def test_a_few_reads_are_under_way_and_none_asks_for_what_another_brings(sub_type: SubType, reads: int) -> None:
     world = World(cache_bytes=0, auto_read=False)
-    world.set_limits(again_entries_max=10)
+    world.set_limits(again_entries_max=10, again_reads_max=reads)
     a = world.consumer("a", sub_type, permits=10_000)
     positions = scattered(world, 200)
     while world.reads:
         world.answer_read()
         world.pump()
     world.advance(10_000)
-    assert len(world.reads) == world.subscription._around.limits.again_reads_max == 2
+    assert len(world.reads) == reads
     while world.reads:
-        assert len(world.reads) <= 2
+        assert len(world.reads) <= reads
         wanted = [position for read in world.reads for position in read.only]
         assert len(set(wanted)) == len(wanted)
         assert all(len(read.only) <= 10 and list(read.only) == sorted(read.only) for read in world.reads)

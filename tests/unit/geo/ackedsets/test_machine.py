@@ -520,8 +520,9 @@ def test_nothing_of_a_present_life_is_forgotten_by_marks_of_a_former_one(heard):
     rig.subscribe()
     state = rig.machine.states["s"]
     state.forgot = {"b": (9, 5), "c": (9, 5)}
-    rig.machine.waters.next["b"] = rig.machine.waters.own["b"] = (9, 5)
-    rig.machine.waters.low["c"] = LowWater("c", 3, NONE, (Mark("b", 9, 5),))
+    for known in ("b", "c"):
+        rig.machine.waters.next[known] = rig.machine.waters.own[known] = (9, 5)
+        rig.machine.waters.low[known] = LowWater(known, 3, NONE, (Mark("b", 9, 5), Mark("c", 9, 5)))
     if heard == "by its link":
         rig.incarnations["b"] = 3
     else:
@@ -536,6 +537,25 @@ def test_nothing_of_a_present_life_is_forgotten_by_marks_of_a_former_one(heard):
     rig.pass_time(10_000)
     rig.machine.trimmed()
     assert state.acks == bits("b", 4, 5, incarnation=3)
+
+
+def test_a_cluster_that_is_named_again_may_need_what_was_forgotten_without_it():
+    """b's messages were forgotten while no policy named c, which holds them still and hears of them by this cluster only
+    (simulator: exact, 96 steps, seed 16269).
+    """
+    rig = Rig()
+    rig.subscribe()
+    state = rig.machine.states["s"]
+    state.forgot = {"b": (3, 5)}
+    rig.machine.waters.next["b"] = rig.machine.waters.own["b"] = (3, 9)
+    rig.machine.waters.low["b"] = LowWater("b", 3, NONE, (Mark("b", 3, 9),))
+    rig.machine.waters.low["c"] = LowWater("c", 3, NONE, (Mark("b", 3, 2),))
+    rig.hear(marker("b", told(acks=bits("b", 1, 3))))
+    assert state.acks == bits("b", 3), "below 2 c holds nothing and can get nothing"
+    rig.pass_time(10_000)
+    rig.machine.trimmed()
+    assert state.acks == bits("b", 3)
+    assert state.forgot["b"] >= (3, 5), "what this cluster states about b in a base is no more than before"
 
 
 def test_links_tell_what_origins_retain():

@@ -265,14 +265,29 @@ def test_bases_merge_by_intersection(host: Host) -> None:
     assert host.rebuilt == ["s"]
 
 
+def test_what_was_acknowledged_does_not_come_back_with_a_starting_point(host: Host) -> None:
+    """Seed snapshot 1017 of the simulator, more seeks: it was acknowledged behind a seek, or before a failover brought it."""
+    mine, yours = host.publish(), host.arrives("b", 0)
+    cursor = host.subscribe(at=LATEST)
+    host.known = [(A, 0, 0)]
+    host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
+    assert cursor.is_acked(mine)
+    assert not cursor.is_acked(yours)
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["told of", "found"])
 @pytest.mark.parametrize("known", [False, True])
-def test_what_the_other_mode_brought_as_acknowledged_is_no_starting_point(host: Host, known: bool) -> None:
-    """A planned move brings a subscription with its set; an update of another cluster, whose base is smaller, comes behind it."""
+def test_what_the_other_mode_brought_as_acknowledged_is_no_starting_point(host: Host, known: bool, found: bool) -> None:
+    """A planned move brings a subscription with its set; an update of another cluster, whose base is smaller, comes behind it.
+    The machine was there before, or is made only then and finds the subscription (seed 4504).
+    """
     positions = [host.arrives("b", index) for index in range(3)]
     host.create("s")
     cursor = host.cursors["s"]
     cursor.ack(positions[:2])
     host.known = [(B, 0, 1)] if known else []
+    if found:
+        host.machine.load("s", None)
     host.told("b", Update("s", {"a": NONE}, Claim({}, {}, (), created=True)))
     assert cursor.is_acked(positions[1]) == known
     assert host.rebuilt == ([] if known else ["s"])
@@ -316,6 +331,26 @@ def test_deleted_here_stays_deleted(host: Host) -> None:
     again.subscribe()
     again.told("b", Update("s", {}, Claim({}, {}, ())))
     assert again.machine.describe("s")["cachedSnapshots"] == 0
+
+
+def test_what_was_told_before_somebody_subscribed_again_does_not_count_after_a_restart_either(host: Host) -> None:
+    """Seed snapshot 14577 with 96 steps: the replay begins at the cursor, which is in front of what was passed over."""
+    host.subscribe()
+    first = host.arrives("b", 0)
+    second = host.arrives("b", 1)
+    host.machine.deleted("s")
+    del host.cursors["s"]
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, ())))
+    cursor = host.subscribe()
+    host.told("b", Update("s", {}, Claim({B: [(1, 2)]}, {}, ())))
+    assert not cursor.is_acked(first)
+    state = host.machine.encode("s")
+    host.machine = Snapshots(host, new_id=host.new_id)
+    after = host.machine.load("s", state)
+    host.machine.stored([entry for entry in host.entries if entry.position > after])
+    host.machine.started()
+    assert not cursor.is_acked(first)
+    assert cursor.is_acked(second)
 
 
 def test_a_subscription_of_the_same_name_that_is_not_replicated(host: Host) -> None:
@@ -408,6 +443,19 @@ def test_retelling_goes_to_whom_it_concerns() -> None:
     host.answer("c")
     updates = [(marker, to) for marker, to in host.written if isinstance(marker, Update) and not marker.claim.created]
     assert [to for _, to in updates] == [("b",)]
+
+
+def test_retelling_goes_to_nobody_who_comes_later() -> None:
+    """Seed snapshot 924 of the simulator: one that comes again may have sought meanwhile, and has nothing to be told again."""
+    host = Host("b")
+    host.subscribe()
+    host.ack(host.publish())
+    host.answer("b")
+    host.machine.rebased("b")
+    host.pass_ms(1000)
+    host.written = [(marker, to) for marker, to in host.written if not isinstance(marker, Update)]
+    host.answer("b")
+    assert [to for marker, to in host.written if isinstance(marker, Update)] == [("b",)]
 
 
 def test_state_there_and_back(host: Host) -> None:

@@ -2,7 +2,7 @@
 
 from magnetar.core.ids import Position
 from magnetar.wire.acksets import Epoch, SoughtEpoch
-from magnetar.wire.markers import SnapshotRequest, Update
+from magnetar.wire.markers import Claim, SnapshotRequest, Update
 from tests.unit.geo.snapshots.host import Host
 
 
@@ -29,3 +29,23 @@ def test_a_link_that_begins_anew_does_not_undo_a_seek() -> None:
 
 def test_a_wiped_cluster_is_told_everything() -> None:
     assert retold(incarnation=2) == 1
+
+
+def test_a_seek_that_another_cluster_was_told_of_sooner() -> None:
+    """Seed snapshot 13 of the simulator: the seek's own marker is no news then, and what was acknowledged before undid it."""
+    host = Host("b", "c")
+    host.subscribe()
+    host.ack(host.publish())
+    seek = Epoch(1, 5, "c", 1)
+    host.told("b", Update("s", {}, Claim({}, {}, (seek,), created=True)))
+    host.told("c", SoughtEpoch("c", "s", seek))
+    for cluster in ("b", "c"):
+        host.answer(cluster)
+    host.pass_ms(1000)
+    assert not [update for update in host.take(Update) if update.claim.acked]
+    host.ack(host.publish())
+    host.pass_ms(1000)
+    for cluster in ("b", "c"):
+        host.answer(cluster)
+    (update,) = (update for update in host.take(Update) if update.claim.acked)
+    assert update.claim.seeks == (seek,)

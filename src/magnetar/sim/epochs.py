@@ -1,0 +1,70 @@
+"""Epochs of exact mode: the name and the starting point of each seek, and what who adopts it keeps (E2, E5).
+
+`Acks` says what is known within an epoch; here is what one begins with, by the world's own count: a seek that lets go of what
+its cluster cannot know of makes it come again elsewhere, without losing anything.
+"""
+
+from typing import TYPE_CHECKING
+
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.state import SubscriptionState, Told, unstated
+from magnetar.sim.ackrecords import Name
+from magnetar.sim.truth import Violation
+from magnetar.wire.acksets import Epoch
+
+if TYPE_CHECKING:
+    from magnetar.sim.world import World
+
+
+class Epochs:
+    """Is told of them by exact mode's machines (`sim.machines.SimSets`).
+
+    Args:
+        world: the world.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    def begun(self, name: Name, epoch: Epoch, before: IndexSet) -> None:
+        """A seek began an epoch: what it leaves consumed all have to know, once a marker of it is durable.
+
+        Args:
+            name: where.
+            epoch: which no other seek may ever have, or two starting points would pass for one (B1).
+            before: what was consumed, held or not.
+        """
+        if self.world.mode != "exact":
+            return
+        cluster, topic, subscription = self.world.clusters[name[0]], name[1], name[2]
+        acks = self.world.acks
+        machine, seeks = acks.get(name).machine, acks.all(topic, subscription).seeks
+        if epoch in seeks:
+            raise Violation(f"{subscription} in {cluster.name}: epoch {epoch} names two seeks")
+        seeks[epoch] = acks.uids(topic, before) - acks.retained(cluster, topic)
+        if machine is not None:
+            seeks[epoch] |= acks.now(cluster, topic, machine.cursor)
+
+    def adopted(self, name: Name, state: SubscriptionState, told: Told, before: IndexSet) -> None:
+        """A cluster took a higher epoch, and kept bits that its seek states nothing about.
+
+        Args:
+            name: where.
+            state: behind it.
+            told: by the marker.
+            before: what was consumed.
+        """
+        if told.base is None or not state.epoch.kind:
+            return
+        acks, (cluster, topic, subscription) = self.world.acks, name
+        key = acks.key(state)
+        kept = acks.uids(topic, state.acks - told.acks)
+        acks.all(topic, subscription).may.setdefault(key, set()).update(kept)
+        # Below its floor, and of whom it never hears, the seeking cluster cannot know: that stays consumed.
+        sources = self.world.sources(told.epoch.cluster)
+        floor = {origin: mark for origin, mark in told.floor.items() if origin in sources}
+        owed, truth = acks.uids(topic, unstated(before, floor)), acks.get(name)
+        unsafe = owed & set().union(*(fresh for _, fresh in truth.unsafe))
+        acks.owe(cluster, topic, subscription, key, owed - unsafe)
+        if unsafe:
+            truth.unsafe.append((key, unsafe))

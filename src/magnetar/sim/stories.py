@@ -1,0 +1,184 @@
+"""How some worlds begin: several rare things in the one order in which a planted bug costs something, that chance hardly brings.
+
+Everything that is done here the worlds' own actions do too, at times that are drawn; what follows is a storm like any other, and
+the checkers are the same. A story yields how long to wait for what comes next, and ends early where the world does not suit it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from magnetar.core.ids import EARLIEST
+from magnetar.sim.clients import SHARED, Consumer, Publisher
+from magnetar.sim.truth import PLAIN
+
+if TYPE_CHECKING:
+    from magnetar.geo.linktopic import LinkTopic
+    from magnetar.sim.cluster import Cluster
+    from magnetar.sim.world import World
+
+Story = Callable[["World"], Iterator[int]]
+
+LOOK_MS = 100
+PATIENCE = 600
+"""So many looks, a minute, then what is waited for does not come."""
+
+
+def _until(true: Callable[[], bool]) -> Iterator[int]:
+    for _ in range(PATIENCE):
+        if true():
+            return
+        yield LOOK_MS
+
+
+def _publish(world: "World", cluster: str, count: int) -> None:
+    publisher = Publisher(world, cluster, world.topics[0])
+    world.workload.publishers.append(publisher)
+    for _ in range(count):
+        publisher.publish(world.truth.publish(cluster, world.topics[0], PLAIN, None, 1))
+    world.say(f"{cluster} is sent {count} messages")
+
+
+def _consumer(world: "World", cluster: str) -> Consumer:
+    name = world.workload.subscriptions[0]
+    kind = world.workload.kinds.setdefault(name, SHARED)
+    consumer = Consumer(world, cluster, world.topics[0], name, kind, replicated=True, earliest=True)
+    world.workload.consumers.append(consumer)
+    world.say(f"a consumer of {name} comes to {cluster}")
+    return consumer
+
+
+def _stop(world: "World", stopped: bool, source: str, *targets: str) -> None:
+    for target in targets:
+        if (source, target) in world.links:
+            world.links[source, target].stopped = stopped
+
+
+def _holds(world: "World", cluster: str, count: int) -> Callable[[], bool]:
+    def true() -> bool:
+        copy = world.truth.copy(world.clusters[cluster], world.topics[0])
+        return copy is not None and len(copy.ever) >= count
+
+    return true
+
+
+def _unstored(cluster: "Cluster") -> "list[LinkTopic]":
+    """Cursors of links that moved, and that the store does not have yet."""
+    if cluster.broker is None:
+        return []
+    return [
+        state
+        for source in cluster.broker.links.sources.values()
+        for state in source.topics.values()
+        if state.durable is not None and state.durable.c < state.cursor.c == state.log.last
+    ]
+
+
+def trimmed_before_stored(world: "World") -> Iterator[int]:
+    """Retention looks right behind a commit, and the broker dies before the cursor is stored (A7)."""
+    rng = world.rng
+    for _ in range(8):
+        source, _target = rng.choice(list(world.links))
+        cluster = world.clusters[source]
+        yield from _until(lambda cluster=cluster: cluster.broker is not None)  # type: ignore[misc]
+        _publish(world, source, rng.randint(1, 4))
+        for _ in range(200):
+            yield 20
+            if _unstored(cluster):
+                break
+        else:
+            continue
+        world.faults.trim(cluster, everything=True)
+        yield rng.randint(0, 100)
+        cluster.die()
+        world.revive_later(cluster)
+        yield rng.randint(0, 2_000)
+
+
+def sought_twice_at_one_time(world: "World") -> Iterator[int]:
+    """A cluster counts on from the seek of another whose clock is ahead, loses its disk, and counts on from it once more.
+
+    Its own first seek went nowhere, so its new life cannot know of it, and gives the same time.
+    """
+    rng, topic = world.rng, world.topics[0]
+    ahead, other = rng.sample(world.names, 2)
+    if (ahead, other) not in world.links:
+        return
+    name = world.workload.subscriptions[0]
+
+    def sought() -> bool:
+        state = world.acks.state(world.clusters[other], topic, name)
+        return state is not None and state.epoch.kind == 1
+
+    world.clusters[ahead].skew_ms += 60_000
+    _publish(world, ahead, rng.randint(1, 4))
+    consumer = _consumer(world, ahead)
+    yield rng.randint(500, 3_000)
+    consumer.seek(EARLIEST)
+    yield from _until(sought)
+    for life in range(2):
+        if not sought():
+            return
+        _stop(world, True, other, *world.names)
+        consumer = _consumer(world, other)
+        yield rng.randint(500, 2_000)
+        consumer.seek(EARLIEST)
+        yield rng.randint(500, 2_000)
+        if not life:
+            world.faults.lose_disk(world.clusters[other])
+            yield from _until(lambda: world.clusters[other].broker is not None and sought())
+    _stop(world, False, other, *world.names)
+
+
+def marks_of_a_former_life(world: "World") -> Iterator[int]:
+    """A topic is made anew, and a task brings it what its cluster had deleted and everybody else is about to forget (B5)."""
+    rng, topic = world.rng, world.topics[0]
+    if len(world.names) < 3:
+        return
+    origin, late, anew = rng.sample(world.names, 3)
+    clusters = world.clusters
+    world.links[origin, anew].twice = 1.0
+    _publish(world, origin, count := rng.randint(1, 4))
+    consumer = _consumer(world, origin)
+    for name in (late, anew):
+        yield from _until(_holds(world, name, count))
+    yield rng.randint(100, 1_000)
+    if consumer.received:
+        consumer.ack(list(consumer.received), answer=True)
+    yield rng.randint(1_000, 4_000)
+    # All but one delete it, and say so with what they acknowledge next.
+    _publish(world, origin, 2)
+    for name in (origin, anew):
+        world.faults.trim(clusters[name], everything=True)
+    first, second = _consumer(world, anew), _consumer(world, late)
+    yield rng.randint(1_000, 3_000)
+    world.faults.trim(clusters[anew], everything=True)
+    if first.received:
+        first.ack(first.received[:1])
+    yield rng.randint(1_500, 3_000)
+    _stop(world, True, origin, anew)
+    _stop(world, True, late, anew)
+    _stop(world, True, anew, late)
+    world.faults.delete(clusters[anew], topic)
+    yield from _until(lambda: not _holds(world, anew, 1)() and topic in _topics(clusters[anew]))
+    yield rng.randint(500, 1_500)
+    _stop(world, True, anew, origin)
+    yield from _until(_holds(world, anew, 1))
+    world.faults.trim(clusters[late], everything=True)
+    yield rng.randint(100, 1_000)
+    if second.received:
+        second.ack(second.received[:1])
+    yield rng.randint(1_000, 3_000)
+    for name in world.names:
+        _stop(world, False, name, *world.names)
+
+
+def _topics(cluster: "Cluster") -> "set[str]":
+    return set(cluster.broker.topics) if cluster.broker is not None else set()
+
+
+STORIES: dict[str, Story] = {
+    "trim_volatile": trimmed_before_stored,
+    "epoch_no_incarnation": sought_twice_at_one_time,
+    "stale_low": marks_of_a_former_life,
+}
+"""By the planted bug that needs it."""

@@ -1,0 +1,274 @@
+"""Snapshot mode's truth: which cluster may count what, and tell what.
+
+    may        acknowledged in that cluster by a consumer or operator, or told there by an update that counts
+    an update  is on the disk of its writer: it tells only what the writer may count, and not what its starting point skipped
+    it counts  where it is on the disk, unless a seek there came that its writer did not know
+    a seek     leaves what the cursor covers then; what is not here yet is as if nobody had told it
+    a foreign seek that was heard: nothing that names it is told before something more is acknowledged
+    must       what counts there and was read does not come to consumers again
+
+A message that was sought back may well be told again by an update whose writer knows of the seek: its own cursor did not move
+back, and an update tells all that its writer has consumed. That is by design (../shared/design/replicated-subscriptions.md);
+what is checked is that there was a reason, and that the writer may count it.
+
+A planned failover tells a state of exact mode. From then on a subscription is judged as it was before there was all this: by
+what was acknowledged, or skipped by a starting point, anywhere.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.ids import OriginKey, Position
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.snapshots.state import later
+from magnetar.sim.ackrecords import Acked, Said, Told
+from magnetar.sim.truth import Violation
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire.acksets import AckedSetsMarker, Epoch, SoughtEpoch
+from magnetar.wire.markers import Claim, Marker, Snapshot, Update
+from magnetar.wire.metadata import parse_metadata
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated import ReplicatedTopic
+    from magnetar.broker.subscription import Subscription
+    from magnetar.sim.acks import Acks
+    from magnetar.sim.clients import Consumer
+    from magnetar.sim.cluster import Cluster
+    from magnetar.sim.world import World
+
+FORMER_MS: Final = 2_000
+"""So long a marker of a deleted subscription may be on its way to the disk."""
+
+
+class Updates:
+    """What worlds of snapshot mode are judged by.
+
+    Args:
+        acks: everything else about acknowledgements.
+        world: the world.
+    """
+
+    def __init__(self, acks: "Acks", world: "World") -> None:
+        self._acks, self.world = acks, world
+        self._final: dict[tuple[str, str, Position], set[int]] = {}
+        self._asked: dict[Consumer, Epoch | None] = {}
+        self.newest: dict[tuple[str, str], tuple[int, Position]] = {}
+        """Per cluster and topic the newest snapshot that is complete: in which life of the broker, and its local position."""
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def _uids(self, topic: str, held: Mapping[OriginKey, Sequence[tuple[int, int]]]) -> set[int]:
+        known = self.world.truth.messages
+        return {
+            known[name]
+            for key, runs in held.items()
+            for first, end in runs
+            for index in range(first, end)
+            if (name := (topic, key.cluster, key.incarnation, index)) in known
+        }
+
+    @staticmethod
+    def host(cluster: "Cluster", topic: str) -> "ReplicatedTopic | None":
+        """Where the machines of a topic are, once they have read everything."""
+        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        host = found.replicated if found is not None else None
+        return host if host is not None and host.ready else None
+
+    @staticmethod
+    def _counts(cluster: str, seek: Epoch | None, said: Said) -> bool:
+        """Whether what is told counts behind this seek here."""
+        if seek is None or said.seeks is None:
+            return True
+        known = said.seeks.get(cluster)
+        return known is not None and not later(known, seek)
+
+    def of_both_modes(self, topic: str, subscription: str) -> set[int]:
+        """What counts besides, once a failover told the state of a subscription as exact mode has it: what was skipped, too."""
+        shared = self._acks.all(topic, subscription)
+        if not shared.moved:
+            return set()
+        skipped = (self._acks.get((name, topic, subscription)).told_here.skipped for name in self.world.names)
+        return shared.acked.union(*skipped)
+
+    # ---------------------------------------------------------------------------------------------------------- markers
+
+    def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry, marker: Marker | None) -> None:
+        """A marker is on a disk."""
+        if isinstance(marker, Update):
+            truth = self._acks.get((cluster.name, topic, marker.subscription))
+            claim = marker.claim
+            assert claim is not None, "no broker here writes positions only"
+            if not entry.origin:
+                self._written(cluster, topic, entry, marker.subscription, truth, claim)
+                return
+            seeks = {seek.cluster: seek for seek in claim.seeks}
+            acked, base = self._uids(topic, claim.acked), self._uids(topic, claim.base or {})
+            self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, seeks))
+            for seek in claim.seeks:
+                self._heard(cluster, truth.told_here, seek)
+            if self._passes_on(cluster.name, entry.origin):
+                truth.told_here.news = True
+        elif isinstance(marker, SoughtEpoch):
+            if entry.origin:
+                self._heard(cluster, self._acks.get((cluster.name, topic, marker.subscription)).told_here, marker.epoch)
+        elif isinstance(marker, Snapshot):
+            self.newest[cluster.name, topic] = cluster.life, marker.local
+        elif isinstance(marker, AckedSetsMarker):
+            # A planned failover tells the whole set in either mode, and with it what a seek has passed over: from then on the
+            # subscription is a state of both modes at once, of which less is promised.
+            for one in marker.sets:
+                self._acks.all(topic, one.subscription).moved = True
+                truth = self._acks.get((cluster.name, topic, one.subscription))
+                if not entry.origin:
+                    found = truth.may | truth.undone | truth.told_here.skipped
+                    self._final.setdefault((cluster.name, topic, entry.position), set()).update(found)
+                else:
+                    base = self._acks.uids(topic, IndexSet(one.base)) if one.base is not None else set()
+                    acked = self._final.get((entry.origin, topic, entry.source), set()) | base
+                    acked |= self._acks.uids(topic, IndexSet(one.acks))
+                    self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, None))
+
+    def _written(
+        self, cluster: "Cluster", topic: str, entry: StoredEntry, name: str, truth: Acked, claim: Claim
+    ) -> None:
+        """An update of this cluster.
+
+        It lies in front of the marker of any seek here that it does not know, and a seek is answered behind that: so what it
+        tells counts here still, or is `undone`.
+        """
+        told = truth.told_here
+        if self._acks.all(topic, name).moved:
+            return
+        former = told.former if self.world.clock.now_ms <= told.former_ms else set()
+        acked = self._uids(topic, claim.acked)
+        if wrong := acked - truth.may - truth.undone - former:
+            raise Violation(
+                f"{cluster.name} tells that {self._acks.copies(wrong)} of {name} are acknowledged, which it cannot know"
+            )
+        if wrong := self._uids(topic, claim.base or {}) - told.skipped - former:
+            raise Violation(
+                f"{cluster.name} tells that the starting point of {name} skipped {self._acks.copies(wrong)}: it did not"
+            )
+        if not acked or told.news:
+            return
+        to = parse_metadata(entry.data).replicate_to
+        for seek in claim.seeks:
+            there = self.world.truth.copies.get((seek.cluster, topic))
+            # In another life nobody wants what was sought back.
+            lives = there is not None and there.incarnation == seek.incarnation
+            if lives and told.heard.get(seek.cluster) == seek and (not to or seek.cluster in to):
+                raise Violation(
+                    f"{cluster.name} has heard of the seek of {name} in {seek.cluster}, and undoes it: it tells of "
+                    f"{self._acks.copies(acked)}, and nothing was acknowledged there since"
+                )
+
+    def _said(self, cluster: "Cluster", truth: Acked, said: Said) -> None:
+        told = truth.told_here
+        told.said.append(said)
+        told.unread.append(said)
+        self._acks.behind_with(cluster.name)
+        if self._counts(cluster.name, told.seek, said):
+            truth.may |= said.acked
+        elif told.seek != told.sure:
+            truth.undone |= said.acked
+
+    @staticmethod
+    def _heard(cluster: "Cluster", told: Told, seek: Epoch) -> None:
+        if seek.cluster != cluster.name and later(told.heard.get(seek.cluster), seek):
+            told.heard[seek.cluster] = seek
+            told.news = False
+
+    def _passes_on(self, here: str, writer: str) -> bool:
+        """Whether an update may be passed on from here, to those whom its writer does not reach."""
+        return self.world.happened["cluster left the policy"] > 0 or any(
+            (here, other) in self.world.links and (writer, other) not in self.world.links
+            for other in self.world.names
+            if other not in (here, writer)
+        )
+
+    # ----------------------------------------------------------------------------------------------------- observation
+
+    def made(
+        self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, covers: set[int], *, heard: bool
+    ) -> None:
+        """A subscription is new here.
+
+        Args:
+            cluster, topic, machine, truth: which.
+            covers: what its cursor covers.
+            heard: an update made it.
+        """
+        before, said = truth.told_here, truth.told_here.said
+        told = truth.told_here = Told(said=said, unread=before.unread, heard=before.heard, news=before.news)
+        told.former = truth.may | truth.undone | before.skipped
+        told.former_ms = self.world.clock.now_ms + FORMER_MS
+        ready = self.host(cluster, topic) is not None
+        truth.may, truth.undone = set(), set()
+        if not heard:
+            told.base = set(covers)
+            copy = self.world.truth.copy(cluster, topic)
+            if copy is not None:
+                # A start at the latest skips everything so far, also what was here once.
+                told.base |= self._messages(copy.deleted)
+            if ready:
+                said = told.unread
+        if not ready:
+            told.unread = []  # nobody can say which of them are passed over
+        for one in said:
+            truth.may |= one.acked
+            if heard:
+                told.base |= one.base
+        told.skipped = set(told.base)
+
+    def _messages(self, uids: Iterable[int]) -> set[int]:
+        return {uid + number for uid in uids for number in range(self._acks.count(uid))}
+
+    def read(self, cluster: "Cluster", topic: str, name: str, truth: Acked) -> bool:
+        """The broker handled an event; whether there are markers that it has not read."""
+        told = truth.told_here
+        host = self.host(cluster, topic)
+        if not told.unread or host is None:
+            return bool(told.unread)
+        last = host.log.last
+        while told.unread and told.unread[0].position <= last:
+            said = told.unread.pop(0)
+            if said.seeks is None:
+                told.must.clear()  # a final state is a state of exact mode: what it says in full is not for here
+            elif name in host.subscriptions() and self._counts(cluster.name, told.latest, said):
+                told.must |= said.acked
+        return bool(told.unread)
+
+    def moved(
+        self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, held: set[int], covers: set[int]
+    ) -> None:
+        """A seek put the cursor somewhere else."""
+        told = truth.told_here
+        copy = self.world.truth.copy(cluster, topic)
+        gone = self._messages(copy.deleted) if copy is not None else set()
+        truth.undone |= (truth.may | told.base & held) - covers
+        truth.may = covers | truth.may & gone
+        told.base -= held - covers
+        told.must.clear()
+        told.news = True
+        host = self.host(cluster, topic)
+        if host is not None:
+            state = host.snapshot._states.get(machine.name)  # type: ignore[attr-defined]
+            told.seek = told.latest = state.seeks.get(cluster.name) if state is not None else None
+
+    def asked(self, consumer: "Consumer", truth: Acked) -> None:
+        """A seek was handled, and is not answered yet."""
+        self._asked[consumer] = truth.told_here.seek
+
+    def answered(self, consumer: "Consumer", truth: Acked) -> None:
+        """It is durable."""
+        seek = self._asked.pop(consumer, None)
+        told = truth.told_here
+        if seek is not None and seek.cluster == consumer.cluster and later(told.sure, seek):
+            told.sure = seek
+
+    def died(self, truth: Acked) -> None:
+        """A broker forgot what nothing durable had."""
+        told = truth.told_here
+        told.seek = told.sure
+        if self.world.clock.now_ms <= told.former_ms:
+            truth.may |= told.former

@@ -1,0 +1,150 @@
+"""Administration by message id, as Pulsar's tools ask for it, beside an official client: look, find, measure, expire."""
+
+import urllib.error
+import urllib.request
+from email.message import Message
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.wire.batches import walk_batch
+from tests.clients.test_admin_types import faults, path_of
+from tests.clients.test_policies import receive
+from tests.support.brokers import BrokerProcess, eventually
+
+
+def looked(broker: BrokerProcess, path: str) -> tuple[Message, bytes]:
+    with urllib.request.urlopen(broker.web + path, timeout=20) as answer:
+        return answer.headers, answer.read()
+
+
+def body(message_id: pulsar.MessageId, **more: Any) -> dict[str, Any]:
+    """As pulsar-admin sends it."""
+    return {"ledgerId": message_id.ledger_id(), "entryId": message_id.entry_id(), "partitionIndex": -1} | more
+
+
+def sent(client: pulsar.Client, topic: str, number: int) -> list[pulsar.MessageId]:
+    producer = client.create_producer(topic, batching_enabled=False)
+    return [producer.send(b"%d" % each, properties={"n": str(each)}) for each in range(number)]
+
+
+def test_a_message_is_looked_at_by_id_and_by_number(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    ids = sent(client, topic, 3)
+    path = path_of(topic)
+    for number, one in enumerate(ids):
+        headers, payload = looked(broker, f"{path}/ledger/{one.ledger_id()}/entry/{one.entry_id()}")
+        assert payload == b"%d" % number
+        assert headers["X-Pulsar-Message-ID"] == f"{one.ledger_id()}:{one.entry_id()}"
+        assert headers["X-Pulsar-PROPERTY"] == f'{{"n": "{number}"}}'
+        assert (
+            looked(broker, f"{path}/examinemessage?initialPosition=earliest&messagePosition={number + 1}")[1] == payload
+        )
+        assert looked(broker, f"{path}/examinemessage?messagePosition={3 - number}")[1] == payload
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        looked(broker, f"{path}/ledger/{ids[0].ledger_id()}/entry/3")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        looked(broker, f"{path}/examinemessage?messagePosition=4")
+
+
+def test_a_batch_is_looked_at_as_a_whole(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=500)
+    for number in range(5):
+        producer.send_async(b"%d" % number, lambda _result, _id: None)
+    producer.flush()
+    headers, payload = looked(broker, f"{path_of(topic)}/examinemessage")
+    assert headers["X-Pulsar-num-batch-message"] == "5"
+    assert [payload[first:end] for _, _, first, end in walk_batch(payload, 5)] == [
+        b"%d" % number for number in range(5)
+    ]
+
+
+def test_a_subscription_begins_at_the_message_of_a_time(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    ids = sent(client, topic, 2)
+    path = path_of(topic)
+    found = broker.rest("GET", f"{path}/messageid/0")
+    assert found == body(ids[0])
+    after = broker.rest("GET", f"{path}/messageid/9999999999999")
+    assert after == body(ids[1]) | {"entryId": ids[1].entry_id() + 1}
+    broker.rest("PUT", f"{path}/subscription/s", after)
+    client.create_producer(topic, batching_enabled=False).send(b"new")
+    assert receive(client.subscribe(topic, "s"), 1) == [b"new"]
+
+
+def test_sizes_from_a_message_on(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    ids = sent(client, topic, 3)
+    path = path_of(topic)
+    sizes = [broker.rest("PUT", f"{path}/backlogSize", body(one)) for one in ids]
+    assert sizes[0] == broker.rest("GET", f"{path}/stats")["storageSize"]
+    assert sizes[0] > sizes[1] > sizes[2] > 0
+
+
+def test_messages_expire_up_to_one(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s").close()
+    ids = sent(client, topic, 5)
+    path = f"{path_of(topic)}/subscription/s"
+    broker.rest("POST", f"{path}/expireMessages", body(ids[0], isExcluded=False, batchIndex=-1))
+    broker.rest("POST", f"{path}/expireMessages", body(ids[2], isExcluded=True))
+    analyzed = broker.rest("POST", f"{path}/analyzeBacklog")
+    assert (analyzed["entries"], analyzed["messages"], analyzed["aborted"]) == (3, 3, False)
+    assert broker.rest("POST", f"{path}/analyzeBacklog", body(ids[4]))["messages"] == 1
+    assert receive(client.subscribe(topic, "s"), 3) == [b"2", b"3", b"4"]
+    assert broker.rest("GET", f"{path_of(topic)}/stats")["subscriptions"]["s"]["totalMsgExpired"] == 2
+
+
+def test_a_connected_consumer_is_not_disturbed_by_expiry(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    ids = sent(client, topic, 3)
+    held = [consumer.receive(10_000) for _ in range(3)]
+    path = f"{path_of(topic)}/subscription/s"
+    broker.rest("POST", f"{path}/expireMessages", body(ids[1]))
+    for message in held:
+        consumer.acknowledge(message)
+    told = lambda: broker.rest("GET", f"{path_of(topic)}/stats")["subscriptions"]["s"]  # noqa: E731
+    eventually(lambda: (told()["msgBacklog"], told()["unackedMessages"]) == (0, 0))
+
+
+def test_properties(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    path = path_of(topic)
+    for own in (path, f"{path}-parts"):
+        broker.rest("PUT", own if own == path else f"{own}/partitions", {"a": "1"} if own == path else 2)
+        broker.rest("PUT", f"{own}/properties", {"b": "2"})
+        broker.rest("DELETE", f"{own}/properties?key=a")
+        assert broker.rest("GET", f"{own}/properties") == {"b": "2"}
+    client.subscribe(f"{topic}-parts", "s", properties={}).close()
+    broker.rest("PUT", f"{path}-parts/subscription/s/properties", {"who": "me"})
+    assert broker.rest("GET", f"{path}-parts/subscription/s/properties") == {"who": "me"}
+
+
+def test_what_is_stored_has_pulsars_types(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s").close()
+    sent(client, topic, 2)
+    path = path_of(topic)
+    place = {"ledgerId": int, "entryId": int}
+    ledger = {"ledgerId": int, "entries": int, "size": int, "timestamp": int, "isOffloaded": bool}
+    wanted = {
+        "creationDate": str,
+        "ledgers": [ledger],
+        "cursors": {"*": {"markDelete": place, "properties": {"*": int}}},
+        "properties": {"*": str},
+    }
+    info = broker.rest("GET", f"{path}/internal-info")
+    assert faults(info, wanted, "info") == []
+    assert info["ledgers"][0]["entries"] == 2
+    broker.rest("POST", f"{path}/terminate")
+    assert faults(broker.rest("GET", f"{path}/internal-info"), wanted | {"terminatedPosition": place}, "info") == []
+    broker.rest("POST", f"{path}/trim")
+    counts = dict.fromkeys(("entries", "messages", "markerMessages"), int)
+    counts |= {
+        f"filter{kind}{what}": int
+        for kind in ("Accepted", "Rejected", "Rescheduled")
+        for what in ("Entries", "Messages")
+    }
+    assert (
+        faults(broker.rest("POST", f"{path}/subscription/s/analyzeBacklog"), counts | {"aborted": bool}, "backlog")
+        == []
+    )

@@ -1,0 +1,83 @@
+"""What is told of a topic's last compaction: figures of the run that was, not of what else happened meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.storage.entries import EntryFlags, NewEntry
+from magnetar.wire import metadata
+from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geoworld import TOPIC, Node, World
+
+
+def publish(node: Node, *keys: str) -> None:
+    """One message a key, one entry each."""
+    entries = []
+    for number, key in enumerate(keys):
+        meta = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=node.world.now_ms)
+        meta.partition_key = key
+        entries.append(NewEntry(metadata.build(meta, b"x"), int(EntryFlags(0)), 1, node.world.now_ms))
+    node.run(lambda: node.topic.append(entries, lambda _append, error: None))
+    node.world.settle()
+
+
+@pytest.fixture
+def node() -> Node:
+    world = World("a")
+    world["a"].create()
+    world.settle()
+    return world["a"]
+
+
+def told(node: Node) -> dict[str, Any]:
+    compaction: dict[str, Any] = node.control.topic_stats(TOPIC)["compaction"]
+    return {key.removeprefix("lastCompaction"): value for key, value in compaction.items()}
+
+
+NEVER = {"RemovedEventCount": 0, "SucceedTimestamp": 0, "FailedTimestamp": 0, "DurationTimeInMills": 0}
+
+
+def test_figures_are_of_the_last_run(node: Node) -> None:
+    assert told(node) == NEVER
+    publish(node, *"abcaab")
+    node.hold_stores = True
+    began_ms = node.world.now_ms
+    node.control.compact(TOPIC)
+    node.world.advance(250)
+    assert told(node) == NEVER, "it is over when it is on disk"
+    node.hold_stores = False
+    node.world.settle()
+    ended_ms = began_ms + 250
+    assert told(node) == NEVER | {"RemovedEventCount": 3, "SucceedTimestamp": ended_ms, "DurationTimeInMills": 250}
+    publish(node, "c")
+    node.control.compact(TOPIC)
+    node.world.settle()
+    assert told(node)["RemovedEventCount"] == 1, "not all there ever were"
+
+
+def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(node, *"ab")
+    node.control.compact(TOPIC)
+    node.world.advance(10)
+    success_ms = told(node)["SucceedTimestamp"]
+    assert success_ms
+    monkeypatch.setattr("magnetar.broker.compaction.KEYS_MAX", 2)
+    publish(node, *"abc")
+    node.world.advance(1_000)
+    node.control.compact(TOPIC)
+    node.world.settle()
+    assert node.control.compaction_status(TOPIC)["status"] == "ERROR"
+    assert told(node)["SucceedTimestamp"] == success_ms
+    assert told(node)["FailedTimestamp"] == node.world.now_ms > success_ms
+    # Found superfluous all the same, and readers pass over it.
+    assert told(node)["RemovedEventCount"] == 2
+
+
+def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
+    publish(node, *"aa")
+    node.control.compact(TOPIC)
+    node.world.settle()
+    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    node.create()
+    node.world.settle()
+    assert told(node) == NEVER

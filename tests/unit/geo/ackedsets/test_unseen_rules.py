@@ -1,0 +1,78 @@
+"""Rules that chance alone hardly shows the lack of (`magnetar.sim.stories`): what they are for, and what comes without them.
+
+Each is tried with the machine as it is and with the rule left out (`magnetar.sim.plants_exact`): a test that is no test of the
+rule fails.
+"""
+
+from unittest.mock import Mock
+
+from magnetar.core.ids import Position
+from magnetar.geo.ackedsets import AckedSets
+from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.sim.plants_exact import KINDS
+from magnetar.wire.acksets import LowWater, Mark
+from tests.unit.geo.ackedsets.rig import INCARNATION, Rig, bits, marker, told
+
+
+def lives_of_b_and_c(position, index, incarnation):
+    """The marks of b and c for messages of a: b is in its only life, c in the one that is said."""
+    marks = (Mark("a", INCARNATION, index),)
+    return (LowWater("b", 3, Position(3, position), marks), LowWater("c", incarnation, Position(3, position), marks))
+
+
+def left_after_marks_of_a_former_life(kind):
+    """c's topic was made anew; b has not heard of it yet, and passes on what c retained before."""
+    rig = Rig()
+    rig.machine.__class__ = kind
+    rig.subscribe()
+    rig.ack(*[rig.publish() for _ in range(4)])
+    rig.pass_time()
+    rig.trim()
+    rig.hear(marker("b", low=lives_of_b_and_c(1, 0, 3)))
+    rig.incarnations["c"] = 4
+    rig.machine.rebased("c")
+    rig.pass_time()
+    rig.hear(marker("b", low=lives_of_b_and_c(2, 3, 3)))
+    before = rig.machine.states["s"].acks.copy()
+    rig.hear(marker("c", low=lives_of_b_and_c(3, 3, 4)[1:]))
+    assert rig.machine.states["s"].acks == bits("a", 3), "the new life speaks for itself"
+    return before
+
+
+def test_marks_of_a_peers_former_life_are_void():
+    """The new log may still take in a's messages, from a task that read them before a deleted them: c has to be told then."""
+    assert left_after_marks_of_a_former_life(AckedSets) == bits("a", 0, 1, 2, 3)
+    assert left_after_marks_of_a_former_life(KINDS["stale_low"]) == bits("a", 3)
+
+
+class OfB(Rig):
+    """The same in cluster b."""
+
+    cluster = "b"
+
+
+FROM_THE_FIRST = (Mark("b", 0, 0),)
+
+
+def consumed_after_two_seeks_at_one_time(kind):
+    """b goes back, acknowledges, loses its disk and its clock, and goes back once more; a hears of all of it."""
+    listener = Rig()
+    listener.subscribe()
+    listener.arrive("b", 0, 4)
+    times = set()
+    for incarnation, acks in ((INCARNATION, bits("b", 0, 1, 2, 3)), (INCARNATION + 1, IndexSet())):
+        rig = OfB(incarnation=incarnation)
+        rig.machine.__class__ = type("Alone", (kind,), {"world": Mock()})  # machines of the simulator tell it of seeks
+        rig.subscribe()
+        rig.machine.sought("s", lambda _: None)
+        epoch = rig.machine.states["s"].epoch
+        times.add(epoch.time_ms)
+        listener.hear(marker("b", told(full=True, epoch=epoch, acks=acks, base=IndexSet(), floor=FROM_THE_FIRST)))
+    assert len(times) == 1, "the clock of the second life repeats the first one's time"
+    return listener.machine.states["s"].consumed()
+
+
+def test_a_seek_of_a_new_life_is_not_taken_for_one_of_the_former():
+    """What the user went back to comes again, although the former life's seek had the same time."""
+    assert not consumed_after_two_seeks_at_one_time(AckedSets)
+    assert consumed_after_two_seeks_at_one_time(KINDS["epoch_no_incarnation"]) == bits("b", 0, 1, 2, 3)

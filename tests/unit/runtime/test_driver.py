@@ -1,0 +1,203 @@
+"""Whose turn it is: the log's reports between any two events, timers and answers a little at a time, sockets in between."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+
+from magnetar.broker.effects import Outbox, Read, Timer, Write
+from magnetar.core.ids import NONE
+from magnetar.runtime import driver as module
+from magnetar.runtime.driver import Driver
+
+
+class World:
+    """A driver whose broker, log and clock are the test's; what happened, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.outbox = Outbox(now_ms=0)
+        self.now_ms = 0
+        self.broken: Exception | None = None
+        self.submitted: list[Any] = []
+        self.log: Any = SimpleNamespace(steps=0, busy=False, submit=self.submitted.append, read=self.read)
+        self.broker: Any = SimpleNamespace(
+            appended=lambda batch: self.done.append(f"appended {batch}"),
+            append_failed=lambda batch, error: self.done.append(f"failed {batch}"),
+            healed=lambda: self.done.append("healed"),
+            log_of=lambda _topic: self,
+        )
+        clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
+        store: Any = None
+        self.driver = Driver(asyncio.get_running_loop(), self.broker, self.outbox, self.log, store, clock)
+
+    def cached(self, *_: Any) -> list[Any]:
+        return []
+
+    def locations(self, *_: Any) -> list[Any]:
+        return ["there"]
+
+    def read(self, locations: list[Any]) -> list[Any]:
+        if self.broken is not None:
+            raise self.broken
+        return locations
+
+    def event(self, name: str, then: Callable[[], None] = lambda: None) -> Callable[[], None]:
+        def handle() -> None:
+            self.done.append(name)
+            then()
+
+        return handle
+
+    async def until(self, check: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not check():  # noqa: ASYNC110 - turns of the loop are what is tested
+                await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each timer or answer is a turn of its own, whatever it takes."""
+    monkeypatch.setattr(module, "TURN_S", 0.0)
+
+
+def run(test: Callable[[World], Any]) -> World:
+    async def main() -> World:
+        world = World()
+        await test(world)
+        world.driver.shut_down()
+        return world
+
+    return uvloop.run(main())
+
+
+def test_the_logs_report_passes_events_that_wait() -> None:
+    async def test(world: World) -> None:
+        def report() -> None:
+            thread = threading.Thread(target=lambda: world.driver.appended(["x"]))  # type: ignore[list-item]
+            thread.start()
+            thread.join()
+
+        def first() -> None:
+            world.done.append("first")
+            world.driver.run(world.event("second"))
+            report()
+
+        world.driver.run(first)
+        world.driver.run(world.event("third"))
+        await world.until(lambda: len(world.done) == 4)
+
+    assert run(test).done == ["first", "appended ['x']", "second", "third"]
+
+
+def test_reports_keep_their_order() -> None:
+    async def test(world: World) -> None:
+        world.driver.append_failed(["a"], "broken")  # type: ignore[list-item]
+        world.driver.healed()
+        world.driver.appended(["b"])  # type: ignore[list-item]
+        await world.until(lambda: len(world.done) == 3)
+
+    assert run(test).done == ["failed ['a']", "healed", "appended ['b']"]
+
+
+class Listener(asyncio.Protocol):
+    """Tells when the event loop looked at its socket."""
+
+    def __init__(self, done: list[str]) -> None:
+        self.done = done
+
+    def data_received(self, data: bytes) -> None:
+        self.done.append("socket")
+
+
+def test_sockets_are_looked_at_between_timers() -> None:
+    """Five timers are due at once; while each is handled something comes by a socket."""
+    here, there = socket.socketpair()
+
+    async def test(world: World) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Listener(world.done), sock=here)
+
+        def due(_now_ms: int) -> None:
+            world.done.append("timer")
+            there.send(b"x")
+
+        world.driver.run(lambda: [world.outbox.put(Timer(0, due)) for _ in range(5)] and None)
+        await world.until(lambda: world.done.count("timer") == 5 and world.done[-1] == "socket")
+
+    done = run(test).done
+    last = len(done) - 1 - done[::-1].index("timer")
+    assert done[:last].count("socket") >= 3, f"sockets waited for all timers: {done}"
+    there.close()
+
+
+def test_light_ones_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_S", 1_000.0)
+
+    async def test(world: World) -> None:
+        for number in range(100):
+            world.driver._background.append((world.event(str(number)), ()))
+        world.driver._wake()
+        asyncio.get_running_loop().call_soon(lambda: world.done.append("the next one"))
+        await world.until(lambda: len(world.done) == 101)
+
+    assert run(test).done == [*map(str, range(100)), "the next one"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (None, ""),
+        (OSError("the disk is gone"), "the disk is gone"),
+        (ZeroDivisionError("a bug"), "unexpected ZeroDivisionError: a bug"),
+    ],
+)
+def test_what_a_reader_found_is_answered(broken: Exception | None, says: str) -> None:
+    """Whatever happens in its thread: who asked would wait for ever."""
+    found: list[tuple[Any, str]] = []
+
+    async def test(world: World) -> None:
+        world.broken = broken
+        asked = Read("t", NONE, 1, 1, lambda entries, error: found.append((entries, error)))
+        world.driver.run(lambda: world.outbox.put(asked))
+        await world.until(lambda: bool(found))
+
+    run(test)
+    assert found == [([] if broken else ["there"], says)]
+
+
+def test_what_is_written_goes_to_the_log() -> None:
+    async def test(world: World) -> None:
+        world.driver.run(lambda: world.outbox.put(Write("an append")))  # type: ignore[arg-type]
+        assert world.submitted == ["an append"]
+
+    run(test)
+
+
+def test_what_comes_after_the_end_is_not_heard() -> None:
+    """Sockets that are being closed may bring a last frame, and a reader's thread is gone."""
+
+    async def test(world: World) -> None:
+        world.driver.shut_down()
+        asked = Read("t", NONE, 1, 1, lambda entries, error: None)
+        world.driver.run(lambda: world.outbox.put(asked))
+        assert not world.outbox.effects
+        assert not world.driver.stopped.is_set()
+
+    run(test)
+
+
+def test_an_exception_stops_the_broker() -> None:
+    async def test(world: World) -> None:
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            world.driver.run(broken)
+        assert world.driver.stopped.is_set()
+
+    run(test)

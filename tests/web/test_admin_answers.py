@@ -1,0 +1,147 @@
+"""What the answers of partitions, permissions and peeking hold."""
+
+import sys
+import zlib
+from typing import Any
+
+import pytest
+
+from magnetar.wire.metadata import build, parse_metadata
+from tests.web.conftest import Tell, World
+from tests.web.fake_control import FakeTopic, entry
+
+A = "/admin/v2"
+N = f"{A}/namespaces/public/default"
+P = f"{A}/persistent/public/default"
+FULL = "persistent://public/default"
+PEEK = f"{P}/t/subscription/s/position/1"
+
+
+def test_internal_statistics_of_partitions_are_by_name(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/p/partitions", "2"))
+        world.control.existing[f"{FULL}/p-partition-1"].messages = [b"1", b"2"]
+        answer = (await world.ask("GET", f"{P}/p/partitioned-internalStats")).json
+        assert answer["metadata"]["partitions"] == 2
+        found = {name: stats["numberOfEntries"] for name, stats in answer["partitions"].items()}
+        assert found == {f"{FULL}/p-partition-0": 0, f"{FULL}/p-partition-1": 2}
+
+    tell(story)
+
+
+def test_missed_partitions_are_created_and_nothing_else(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/p/partitions", "3"))
+        del world.control.existing[f"{FULL}/p-partition-1"]
+        world.control.calls.clear()
+        await world.have(("POST", f"{P}/p/createMissedPartitions", None))
+        assert world.control.calls == [("create_topic", f"{FULL}/p-partition-1", None, {})]
+        await world.have(("POST", f"{P}/p/createMissedPartitions", None))
+        assert len(world.control.calls) == 1
+
+    tell(story)
+
+
+def test_partitions_are_terminated_with_their_last_ids(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/p/partitions", "2"))
+        world.control.existing[f"{FULL}/p-partition-1"].messages = [b"1", b"2"]
+        assert (await world.ask("POST", f"{P}/p/terminate/partitions")).json == {
+            "0": {"ledgerId": -1, "entryId": -1, "partitionIndex": 0},
+            "1": {"ledgerId": 7, "entryId": 1, "partitionIndex": 1},
+        }
+        assert all(world.control.existing[f"{FULL}/p-partition-{number}"].terminated for number in range(2))
+
+    tell(story)
+
+
+def test_times_of_partitions_are_the_first_or_the_last(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/p/partitions", "3"))
+        plain = world.control.topic_stats
+        times = {f"{FULL}/p-partition-{number}": (0, 700, 500)[number] for number in range(3)}
+
+        def stats(topic: str) -> dict[str, Any]:
+            return plain(topic) | {
+                "earliestMsgPublishTimeInBacklogs": times[topic],
+                "topicCreationTimeStamp": times[topic] + 10,
+                "lastPublishTimeStamp": times[topic],
+            }
+
+        world.control.topic_stats = stats  # type: ignore[method-assign]
+        answer = (await world.ask("GET", f"{P}/p/partitioned-stats")).json
+        assert answer["earliestMsgPublishTimeInBacklogs"] == 500
+        assert answer["topicCreationTimeStamp"] == 10
+        assert answer["lastPublishTimeStamp"] == 700
+
+    tell(story)
+
+
+def test_policies_of_a_namespace_tell_what_was_granted(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        empty = {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}}
+        assert (await world.ask("GET", N)).json["auth_policies"] == empty
+        await world.have(
+            ("POST", f"{N}/permissions/app", '["produce", "consume", "replicate"]'),
+            ("POST", f"{P}/t/permissions/reader", '["consume"]'),
+            ("POST", f"{N}/permissions/subscription/s", '["app"]'),
+        )
+        # `replicate` is no word of Pulsar's, whose tools would refuse the answer.
+        assert (await world.ask("GET", N)).json["auth_policies"] == {
+            "namespace_auth": {"app": ["consume", "produce"]},
+            "destination_auth": {f"{FULL}/t": {"reader": ["consume"]}},
+            "subscription_auth_roles": {"s": ["app"]},
+        }
+
+    tell(story)
+
+
+def test_peek_decompresses_unless_encrypted(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        plain, packed = b"payload" * 100, zlib.compress(b"payload" * 100)
+        world.control.peeked = entry(0, packed, compression=2, uncompressed_size=len(plain), num_messages_in_batch=3)
+        answer = await world.ask("GET", PEEK)
+        assert (answer.status, answer.data) == (200, plain)
+        assert answer.headers["X-Pulsar-Is-Encrypted"] == "false"
+        assert answer.headers["X-Pulsar-num-batch-message"] == "3"
+        locked = parse_metadata(world.control.peeked.data)
+        locked.encryption_keys.add(key="k", value=b"secret")
+        world.control.peeked = world.control.peeked._replace(data=build(locked, packed))
+        answer = await world.ask("GET", PEEK)
+        assert (answer.status, answer.data) == (200, packed)
+        assert answer.headers["X-Pulsar-Is-Encrypted"] == "true"
+        assert "X-Magnetar-Still-Compressed" not in answer.headers
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "why"), [(2, 4, "no ZLIB"), (2, 1 << 31, "at most"), (3, 4, "no ZSTD"), (1, 4, "no LZ4")]
+)
+def test_peek_gives_what_cannot_be_decompressed_as_it_is(tell: Tell, kind: int, size: int, why: str) -> None:
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.control.peeked = entry(
+            0, b"\xffdamaged", compression=kind, uncompressed_size=size, num_messages_in_batch=3
+        )
+        answer = await world.ask("GET", PEEK)
+        assert (answer.status, answer.data) == (200, b"\xffdamaged")
+        assert why in answer.headers["X-Magnetar-Still-Compressed"]
+        # Clients would take the body apart as a batch.
+        assert "X-Pulsar-num-batch-message" not in answer.headers
+
+    tell(story)
+
+
+def test_peek_says_what_has_to_be_installed(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.control.peeked = entry(0, b"x", compression=3, uncompressed_size=4)
+        answer = await world.ask("GET", PEEK)
+        assert answer.status == 412
+        assert "ZSTD" in answer.reason and "magnetar[spark]" in answer.reason
+
+    tell(story)
