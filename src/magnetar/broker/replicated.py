@@ -13,6 +13,7 @@ that a message which another cluster's consumer acknowledged is never sent in be
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.cover import StoredStates
@@ -40,6 +41,7 @@ REFUSED_MAX: Final = 1_000
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
+_origin_of = attrgetter("origin")
 
 
 class ReplicatedTopic(StoredStates):
@@ -220,9 +222,16 @@ class ReplicatedTopic(StoredStates):
                 self._counted.update(figures(*self._made, levels=False))  # what was counted stays counted
                 self._made = None
             return
-        if entries:
-            self._both()
-            self._event(lambda machine: machine.stored(entries))
+        if not entries:
+            return
+        if self._made is not None and self.mode == "exact" and not any(map(_origin_of, entries)):
+            # What this cluster wrote changes nothing of what is known to be acknowledged: that may wait for the machine's timer.
+            for machine in self._made:
+                machine.stored(entries)
+            self._settle()
+            return
+        self._both()
+        self._event(lambda machine: machine.stored(entries))
 
     def _acknowledged(self, name: str, acked: Acked) -> None:
         if not self.ready:
