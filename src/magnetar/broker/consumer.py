@@ -34,8 +34,9 @@ _SHOWN = {
     SubType.KEY_SHARED: "Key_Shared",
 }
 
-PERMITS_MAX = 1 << 31
-"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue."""
+PERMITS_MAX = (1 << 31) - 1
+"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue. It is the highest number that
+clients can read in statistics (Java's int)."""
 
 
 class Counters(NamedTuple):
