@@ -4,186 +4,17 @@ A tool of a typed language, such as pulsarctl, refuses the whole answer for one 
 """
 
 import re
+import time
 import urllib.request
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pulsar
 import pytest
 
 from tests.support.brokers import BrokerProcess, eventually
-
-NUMBER = (int, float)
-"""JSON has one kind of number; where Go wants a float any will do, where it wants an integer only an integer."""
-
-Types = dict[str, Any]
-"""Key -> type of its value; a dict of types for an object, a list of one for a list, `{"*": ...}` for an object by name."""
-
-RATES_IN: Types = {"msgRateIn": NUMBER, "msgThroughputIn": NUMBER, "averageMsgSize": NUMBER}
-RATES_OUT: Types = {"msgRateOut": NUMBER, "msgThroughputOut": NUMBER}
-CLIENT: Types = {"address": str, "connectedSince": str, "clientVersion": str, "metadata": {"*": str}}
-
-PUBLISHER: Types = (
-    RATES_IN
-    | CLIENT
-    | {"producerName": str, "producerId": int, "accessMode": str, "msgInCounter": int, "bytesInCounter": int}
-)
-
-CONSUMER: Types = (
-    RATES_OUT
-    | CLIENT
-    | {
-        "consumerName": str,
-        "msgRateRedeliver": NUMBER,
-        "messageAckRate": NUMBER,
-        "msgOutCounter": int,
-        "bytesOutCounter": int,
-        "availablePermits": int,
-        "unackedMessages": int,
-        "blockedConsumerOnUnackedMsgs": bool,
-        "avgMessagesPerEntry": int,
-        "lastAckedTimestamp": int,
-        "lastConsumedTimestamp": int,
-    }
-)
-
-SUBSCRIPTION: Types = RATES_OUT | {
-    "msgRateRedeliver": NUMBER,
-    "messageAckRate": NUMBER,
-    "type": str,
-    "isDurable": bool,
-    "isReplicated": bool,
-    "durable": bool,
-    "replicated": bool,
-    "msgBacklog": int,
-    "msgBacklogNoDelayed": int,
-    "msgBacklogMessages": int,
-    "backlogSize": int,
-    "earliestMsgPublishTimeInBacklog": int,
-    "unackedMessages": int,
-    "blockedSubscriptionOnUnackedMsgs": bool,
-    "msgDelayed": int,
-    "msgInReplay": int,
-    "activeConsumerName": str,
-    "consumers": [CONSUMER],
-    "msgOutCounter": int,
-    "bytesOutCounter": int,
-    "nonContiguousDeletedMessagesRanges": int,
-    "lastConsumedFlowTimestamp": int,
-    "lastConsumedTimestamp": int,
-    "lastAckedTimestamp": int,
-    "lastMarkDeleteAdvancedTimestamp": int,
-    "lastExpireTimestamp": int,
-    "msgRateExpired": NUMBER,
-    "totalMsgExpired": int,
-    "subscriptionProperties": {"*": str},
-}
-
-SUMMED: Types = (
-    RATES_IN
-    | RATES_OUT
-    | {
-        "msgInCounter": int,
-        "bytesInCounter": int,
-        "msgOutCounter": int,
-        "bytesOutCounter": int,
-        "storageSize": int,
-        "backlogSize": int,
-        "earliestMsgPublishTimeInBacklogs": int,
-        "topicCreationTimeStamp": int,
-        "lastPublishTimeStamp": int,
-        "publishers": [PUBLISHER],
-        "waitingPublishers": int,
-        "subscriptions": {"*": SUBSCRIPTION},
-        "replication": {"*": dict},
-        "deduplicationStatus": str,
-        "compaction": {
-            "lastCompactionRemovedEventCount": int,
-            "lastCompactionSucceedTimestamp": int,
-            "lastCompactionFailedTimestamp": int,
-            "lastCompactionDurationTimeInMills": int,
-        },
-    }
-)
-
-TOPIC: Types = SUMMED | {"ownerBroker": str, "originIndexNext": int, "incarnation": int}
-
-PARTITIONED: Types = SUMMED | {
-    "metadata": {"partitions": int, "deleted": bool},
-    "partitions": {"*": TOPIC},
-}
-
-LEDGER: Types = {"ledgerId": int, "entries": int, "size": int, "offloaded": bool}
-
-CURSOR: Types = {
-    "markDeletePosition": str,
-    "durableMarkDeletePosition": str,
-    "readPosition": str,
-    "individuallyDeletedMessages": str,
-    "messagesConsumedCounter": int,
-    "numberOfEntriesSinceFirstNotAckedMessage": int,
-    "totalNonContiguousDeletedMessagesRange": int,
-    "partiallyAcknowledgedBatches": int,
-    "waitingReadOp": bool,
-    "pendingReadOps": int,
-    "cursorLedger": int,
-    "cursorLedgerLastEntry": int,
-    "state": str,
-    "active": bool,
-    "properties": {"*": int},
-}
-
-INTERNAL: Types = {
-    "entriesAddedCounter": int,
-    "numberOfEntries": int,
-    "totalSize": int,
-    "currentLedgerEntries": int,
-    "currentLedgerSize": int,
-    "lastLedgerCreatedTimestamp": str,
-    "lastConfirmedEntry": str,
-    "state": str,
-    "ledgers": [LEDGER | {"timestamp": int}],
-    "cursors": {"*": CURSOR},
-    "schemaLedgers": [LEDGER],
-    "compactedLedger": LEDGER,
-    "compactedUpTo": str,
-    "watermarks": {"*": str},
-}
-
-PASSING_CLIENT: Types = {"address": str, "connectedSince": str, "metadata": {"*": str}}
-PASSING: Types = {
-    "publishers": [PASSING_CLIENT],
-    "subscriptions": {"*": {"msgDropCount": int, "type": str, "consumers": [PASSING_CLIENT]}},
-    "storageSize": int,
-    "msgDropCount": int,
-}
-
-OURS = {"idempotency", "replicatedMode", "replicatedState"}
-"""Keys that no tool of Pulsar's reads and that may be null."""
-
-
-def faults(shown: Any, wanted: Any, where: str, *, all_known: bool = True) -> list[str]:
-    """What is missing, unknown or of another type."""
-    if isinstance(wanted, list):
-        if not isinstance(shown, list):
-            return [f"{where} is no list"]
-        return [fault for each in shown for fault in faults(each, wanted[0], f"{where}[]", all_known=all_known)]
-    if isinstance(wanted, dict):
-        if not isinstance(shown, dict):
-            return [f"{where} is no object"]
-        if "*" in wanted:
-            each = wanted["*"]
-            return [f for key in shown for f in faults(shown[key], each, f"{where}.{key}", all_known=all_known)]
-        found = [f"{where}.{key} is missing" for key in sorted(wanted.keys() - shown.keys())]
-        if all_known:
-            found += [f"{where}.{key} is not in the table" for key in sorted(shown.keys() - wanted.keys() - OURS)]
-        for key in wanted.keys() & shown.keys():
-            found += faults(shown[key], wanted[key], f"{where}.{key}", all_known=all_known)
-        return found
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    # In Python a boolean is an integer, in JSON it is not.
-    right = type(shown) in kinds
-    return [] if right else [f"{where} is {shown!r}, not {' or '.join(kind.__name__ for kind in kinds)}"]
+from tests.support.pulsarstats import INTERNAL, PARTITIONED, PASSING, PASSING_PARTITIONED, TOPIC, faults
 
 
 def path_of(topic: str) -> str:
@@ -253,11 +84,14 @@ def test_delayed_messages_are_no_backlog_yet(broker: BrokerProcess, client: puls
 def test_a_partitioned_topic(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     path = path_of(topic)
     broker.rest("PUT", f"{path}/partitions", 2)
+    broker.rest("POST", f"{path}/backlogQuota", {"limitSize": 1 << 30})
     used(client, topic)
     stats = broker.rest("GET", f"{path}/partitioned-stats")
     assert faults(stats, PARTITIONED, "stats") == []
     created = [part["topicCreationTimeStamp"] for part in stats["partitions"].values()]
     assert stats["topicCreationTimeStamp"] == min(created)
+    assert (stats["backlogQuotaLimitSize"], stats["backlogQuotaLimitTime"]) == (1 << 30, -1)
+    assert stats["oldestBacklogMessageSubscriptionName"] == "s"
     internal = broker.rest("GET", f"{path}/partitioned-internalStats")
     assert faults(internal["partitions"], {"*": INTERNAL}, "internal") == []
     assert internal["metadata"]["partitions"] == 2
@@ -267,12 +101,80 @@ def test_a_partitioned_topic(broker: BrokerProcess, client: pulsar.Client, topic
 
 def test_a_topic_that_stores_nothing(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     topic = topic.replace("persistent://", "non-persistent://")
+    before_ms = time.time_ns() // 1_000_000
     used(client, topic)
     stats = broker.rest("GET", f"{path_of(topic)}/stats")
-    assert faults(stats, PASSING, "stats", all_known=False) == []
+    assert faults(stats, PASSING, "stats") == []
     ends = [*stats["publishers"], *stats["subscriptions"]["s"]["consumers"]]
     assert len(ends) == 2
     assert all(TIME.fullmatch(end["connectedSince"]) for end in ends)
+    assert all(end["clientVersion"].startswith("Pulsar-CPP") for end in ends)
+    assert before_ms <= stats["topicCreationTimeStamp"] <= stats["lastPublishTimeStamp"]
+    assert stats["ownerBroker"] == f"127.0.0.1:{broker.pulsar_port}"
+    assert stats["deduplicationStatus"] == "Disabled"
+
+
+def test_partitions_that_store_nothing(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    topic = topic.replace("persistent://", "non-persistent://")
+    broker.rest("PUT", f"{path_of(topic)}/partitions", 2)
+    used(client, topic)
+    stats = broker.rest("GET", f"{path_of(topic)}/partitioned-stats")
+    assert faults(stats, PASSING_PARTITIONED, "stats") == []
+    assert stats["msgInCounter"] == 6
+
+
+def test_what_is_acknowledged_out_of_order_and_kept(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    path = path_of(topic)
+    producer = client.create_producer(topic, batching_enabled=False, access_mode=pulsar.ProducerAccessMode.Exclusive)
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    client.subscribe(topic, "ahead").close()
+    broker.rest("POST", f"{path}/subscription/ahead/skip_all")
+    broker.rest("POST", f"{path}/backlogQuota", {"limitSize": 1 << 30})
+    broker.rest("POST", f"{path}/backlogQuota?backlogQuotaType=message_age", {"limitTime": 3_600})
+    began = time.monotonic()
+    for number in range(6):
+        producer.send(b"%d" % number)
+    messages = [consumer.receive(10_000) for _ in range(6)]
+    for message in (messages[1], messages[3]):
+        consumer.acknowledge(message)
+
+    def kept() -> dict[str, Any] | None:
+        stats: dict[str, Any] = broker.rest("GET", f"{path}/stats")
+        size = stats["nonContiguousDeletedMessagesRangesSerializedSize"]
+        return stats if size and stats["oldestBacklogMessageAgeSeconds"] >= 1 else None
+
+    stats = eventually(kept)
+    assert stats["nonContiguousDeletedMessagesRanges"] == 2
+    assert (stats["backlogQuotaLimitSize"], stats["backlogQuotaLimitTime"]) == (1 << 30, 3_600)
+    assert 1 <= stats["oldestBacklogMessageAgeSeconds"] <= time.monotonic() - began
+    assert stats["oldestBacklogMessageSubscriptionName"] in ("s", "ahead")
+    assert stats["topicEpoch"] == 1
+    reading = stats["subscriptions"]["s"]["consumers"][0]
+    first, last = reading["firstConsumedFlowTimestamp"], reading["lastConsumedFlowTimestamp"]
+    assert stats["topicCreationTimeStamp"] <= first <= last == stats["subscriptions"]["s"]["lastConsumedFlowTimestamp"]
+    assert first <= reading["firstMessagesSentTimestamp"] <= reading["lastConsumedTimestamp"]
+    internal = broker.rest("GET", f"{path}/internalStats")
+    assert internal["waitingCursorsCount"] == 1
+    waiting = internal["cursors"]["s"]
+    assert (waiting["waitingReadOp"], waiting["subscriptionHavePendingRead"], waiting["pendingReadOps"]) == (
+        True,
+        True,
+        0,
+    )
+    assert internal["cursors"]["ahead"]["waitingReadOp"] is False
+    assert TIME.fullmatch(waiting["lastLedgerSwitchTimestamp"])
+
+
+def test_keys_have_their_ranges(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
+    stats = broker.rest("GET", f"{path_of(topic)}/stats")
+    assert faults(stats, TOPIC, "stats") == []
+    told = stats["subscriptions"]["s"]["consumers"]
+    assert len(told) == len(consumers)
+    assert all(one["keyHashRanges"] == [f"[{a}, {b}]" for a, b in one["keyHashRangeArrays"]] for one in told)
+    ranges = sorted(tuple(each) for one in told for each in one["keyHashRangeArrays"])
+    assert [ranges[0][0], ranges[-1][1]] == [0, 65_535]
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(ranges))
 
 
 def test_compaction_is_told(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:

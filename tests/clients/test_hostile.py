@@ -226,3 +226,41 @@ def test_a_fault_behind_a_refused_request_is_told_once(own_broker: BrokerProcess
         answers = list(iter(client.answer, None))
     assert [answer.type for answer in answers if answer is not None] in ([], [14])
     assert own_broker.log.read_text().count("closed the connection") == 1
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_permits_are_never_more_than_a_client_can_read(broker: BrokerProcess, topic: str, domain: str) -> None:
+    topic = f"{domain}://{topic.partition('://')[2]}"
+    most, huge = (1 << 31) - 1, (1 << 32) - 1
+    with raw(broker) as client:
+        open_producer(client, topic)
+        client.send(
+            pb.BaseCommand(
+                type=4,
+                subscribe=pb.CommandSubscribe(
+                    topic=topic, subscription="s", subType=1, consumer_id=1, request_id=2, consumer_name="c"
+                ),
+            )
+        )
+        assert client.answer().type == 13  # type: ignore[union-attr]
+        for _ in range(2):
+            client.send(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=1, messagePermits=huge)))
+
+        def told(request: int) -> int:
+            ask = pb.CommandConsumerStats(request_id=request, consumer_id=1)
+            client.send(pb.BaseCommand(type=25, consumerStats=ask))
+            answer = client.answer()
+            assert answer is not None
+            return answer.consumerStatsResponse.availablePermits
+
+        def shown() -> int:
+            stats = broker.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")
+            return int(stats["subscriptions"]["s"]["consumers"][0]["availablePermits"])
+
+        assert (told(3), shown()) == (most, most)
+        for sequence in range(3):
+            payload = build(metadata(), b"%d" % sequence)
+            client.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=sequence)), payload)
+        kinds = [client.answer().type for _ in range(6)]  # type: ignore[union-attr]
+        assert sorted(kinds) == [7, 7, 7, 9, 9, 9]
+        assert (told(4), shown()) == (most - 3, most - 3)

@@ -173,6 +173,7 @@ def test_publishing_waits_for_its_rate_and_nothing_is_refused(client: pulsar.Cli
     assert receive(consumer, 10) == [b"%d" % number for number in range(10)], "a burst of one second's messages"
     waited = space.stats()["msgInCounter"]
     assert waited < 30, "all were stored although their rate forbids it"
+    assert space.stats()["publishRateLimitedTimes"] >= 1
     # The same connection's consumer is served meanwhile: its acknowledgements and pings are behind SENDs that wait.
     assert receive(consumer, 2) == [b"10", b"11"]
     space.set("publishRate", {"publishThrottlingRateInMsg": 10_000}, topic="t")
@@ -194,6 +195,9 @@ def test_dispatch_waits_for_its_rate(client: pulsar.Client, space: Space, kind: 
     assert len(receive(consumer, 5)) == 5
     with pytest.raises(pulsar.Timeout):
         consumer.receive(300)
+    throttled = space.stats()["subscriptions"]["s"]
+    assert throttled["dispatchThrottledMsgEventsByTopicLimit"] >= 1
+    assert throttled["dispatchThrottledMsgEventsBySubscriptionLimit"] == 0
     space.set("dispatchRate", {"dispatchThrottlingRateInMsg": 7, "ratePeriodInSecond": 3600}, topic="t")
     assert len(receive(consumer, 7)) == 7
     with pytest.raises(pulsar.Timeout):

@@ -137,6 +137,56 @@ def test_rates_are_what_was_published_over_the_time_that_passed(tmp_path: Path, 
         world.close()
 
 
+def test_what_is_dropped_has_a_rate(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 300\n").start()
+    broker = world["solo"]
+    path = f"/admin/v2/{FLEETING.replace('://', '/')}/stats"
+    client = connect(broker)
+    try:
+        consumer = client.subscribe(FLEETING, "slow", receiver_queue_size=1)
+        producer = client.create_producer(FLEETING, batching_enabled=False)
+
+        def dropping() -> dict[str, Any] | None:
+            for _ in range(20):
+                producer.send(b"x")
+            stats: dict[str, Any] = broker.rest("GET", path)
+            return stats if stats["msgDropRate"] else None
+
+        stats = eventually(dropping)
+        assert stats["msgDropRate"] == stats["subscriptions"]["slow"]["msgDropRate"]
+        assert stats["publishers"][0]["msgDropRate"] == 0
+        eventually(lambda: broker.rest("GET", path)["msgDropRate"] == 0)
+        assert consumer.receive(10_000).data() == b"x"
+    finally:
+        client.close()
+        world.close()
+
+
+def test_chunks_have_a_rate(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 300\n").start()
+    broker = world["solo"]
+    path = f"/admin/v2/{TOPIC.replace('://', '/')}/stats"
+    client = connect(broker)
+    try:
+        client.subscribe(TOPIC, "s")
+        producer = client.create_producer(TOPIC, batching_enabled=False, chunking_enabled=True)
+        producer.send(b"small")
+        assert broker.rest("GET", path)["msgChunkPublished"] is False
+
+        def told() -> bool:
+            producer.send(bytes(12 << 20))
+            stats = broker.rest("GET", path)
+            subscription = stats["subscriptions"]["s"]
+            ends = [stats["publishers"][0], subscription, subscription["consumers"][0]]
+            return all(end["chunkedMessageRate"] > 0 for end in ends)
+
+        eventually(told)
+        assert broker.rest("GET", path)["msgChunkPublished"] is True
+    finally:
+        client.close()
+        world.close()
+
+
 def test_rates_of_topics_producers_and_subscriptions(tmp_path: Path) -> None:
     world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 300\n").start()
     broker = world["solo"]

@@ -3,16 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-NOT_SUMMED = frozenset({"averageMsgSize", "incarnation", "originIndexNext", "ownerBroker"})
+NOT_SUMMED = frozenset({"averageMsgSize", "incarnation", "originIndexNext", "ownerBroker", "topicEpoch"})
 """What means nothing in sum."""
 
-LONGEST = frozenset({"lastCompactionDurationTimeInMills"})
-"""Of which the longest counts: partitions are compacted side by side."""
+LONGEST = frozenset(
+    {"lastCompactionDurationTimeInMills", "oldestBacklogMessageAgeSeconds", "replicationDelayInSeconds"}
+)
+"""Of which the longest counts: partitions are compacted, read and replicated side by side."""
+
+ALIKE = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime"})
+"""Policies of the topic: what holds for each of its partitions, -1 for no limit."""
+
+ALL_OF_THEM = frozenset({"connected"})
+"""Flags that are true when they are for every part; others are when they are for any."""
 
 FIRST_COUNTS = frozenset(
     {"earliestMsgPublishTimeInBacklog", "earliestMsgPublishTimeInBacklogs", "topicCreationTimeStamp"}
 )
 """Times of which the oldest counts; 0 stands for none."""
+
+OLDEST = "oldestBacklogMessageSubscriptionName"
+"""Of the partition where the oldest message is."""
 
 NEWEST = ("Timestamp", "TimeStamp", "Since")
 
@@ -21,10 +32,13 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One topic's statistics out of its partitions'.
 
     Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts, of those in
-    `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest; a flag is true when it is for any part; lists are joined,
-    objects merged by key; of texts the first that is not empty counts.
+    `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest, of those in `ALIKE` any; a flag is true when it is for any
+    part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts the first that is not
+    empty counts.
     """
     total = _merge(list(parts))
+    if OLDEST in total:  # a text that belongs to a number
+        total[OLDEST] = max(parts, key=lambda part: part["oldestBacklogMessageAgeSeconds"])[OLDEST]
     if total.get("msgInCounter"):
         total["averageMsgSize"] = total.get("bytesInCounter", 0) / total["msgInCounter"]
     return total
@@ -44,10 +58,12 @@ def _combine(key: str, values: list[Any]) -> Any:
         return None
     first = values[0]
     if isinstance(first, bool):
-        return any(values)
+        return all(values) if key in ALL_OF_THEM else any(values)
     if isinstance(first, int | float):
         if key in FIRST_COUNTS:
             return min(filter(None, values), default=0)
+        if key in ALIKE:
+            return first
         return max(values) if key.endswith(NEWEST) or key in LONGEST else sum(values)
     if isinstance(first, dict):
         return _merge(values)

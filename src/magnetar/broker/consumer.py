@@ -34,8 +34,9 @@ _SHOWN = {
     SubType.KEY_SHARED: "Key_Shared",
 }
 
-PERMITS_MAX = 1 << 31
-"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue."""
+PERMITS_MAX = (1 << 31) - 1
+"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue. It is the highest number that
+clients can read in statistics (Java's int)."""
 
 
 class Counters(NamedTuple):
@@ -45,11 +46,18 @@ class Counters(NamedTuple):
     bytes_out: int = 0
     messages_redelivered: int = 0
     messages_acked: int = 0
+    chunks_out: int = 0
 
     @classmethod
     def of(cls, consumer: "Consumer") -> "Counters":
         """A consumer's."""
-        return cls(consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
+        return cls(
+            consumer.messages_out,
+            consumer.bytes_out,
+            consumer.messages_redelivered,
+            consumer.messages_acked,
+            consumer.chunks_out,
+        )
 
     def __add__(self, other: tuple[int, ...]) -> "Counters":  # type: ignore[override]
         """Sum, number by number."""
@@ -58,12 +66,13 @@ class Counters(NamedTuple):
 
 def rates_out(meter: Meter) -> dict[str, float]:
     """Of `Counters`, with Pulsar's keys."""
-    messages_out, bytes_out, redelivered, acked = meter.per_s
+    messages_out, bytes_out, redelivered, acked, chunks = meter.per_s
     return {
         "msgRateOut": messages_out,
         "msgThroughputOut": bytes_out,
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
+        "chunkedMessageRate": chunks,
     }
 
 
@@ -84,6 +93,8 @@ class Consumer:
         pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
             Shared and Key_Shared only, in order of sending.
         unacked: messages in `pending`.
+        first_flow_ms, flow_ms: when it first and last asked for messages, wall clock; 0 for never. So `first_sent_ms`,
+            `last_consumed_ms` of what it was sent, `last_acked_ms` of what it acknowledged.
         cumulative: it acknowledged cumulatively at least once.
         remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
         auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
@@ -109,6 +120,10 @@ class Consumer:
     entries_out: int = 0
     messages_redelivered: int = 0
     messages_acked: int = 0
+    chunks_out: int = 0
+    first_flow_ms: int = 0
+    flow_ms: int = 0
+    first_sent_ms: int = 0
     last_consumed_ms: int = 0
     last_acked_ms: int = 0
     cumulative: bool = False
@@ -131,9 +146,12 @@ class Consumer:
         """Whether an entry may be sent to it now."""
         return self.permits > 0 and not self.paused and not self.blocked
 
-    def grant(self, permits: int) -> None:
+    def grant(self, permits: int, now_ms: int) -> None:
         """It asked for so many messages more."""
         self.permits = min(self.permits + permits, PERMITS_MAX)
+        self.flow_ms = now_ms
+        if not self.first_flow_ms:
+            self.first_flow_ms = now_ms
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (ConsumerStats)."""
@@ -148,6 +166,11 @@ class Consumer:
             "address": self.address,
             "connectedSince": iso_time(self.connected_ms),
             "lastAckedTimestamp": self.last_acked_ms,
+            "lastAckedTime": iso_time(self.last_acked_ms),
             "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastConsumedTime": iso_time(self.last_consumed_ms),
+            "firstMessagesSentTimestamp": self.first_sent_ms,
+            "lastConsumedFlowTimestamp": self.flow_ms,
+            "firstConsumedFlowTimestamp": self.first_flow_ms,
             "metadata": self.properties,
         }

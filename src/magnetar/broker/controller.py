@@ -18,7 +18,7 @@ from magnetar.broker.messagecontrol import MessageController
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
-from magnetar.broker.stats import broker_stats, internal_stats, topic_stats
+from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -99,7 +99,9 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
     def topic_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's topic stats."""
         passing = self._broker.nonpersistent.topics.get(topic)
-        return passing.stats() if passing is not None else topic_stats(self._broker, self._topic(topic))
+        if passing is not None:
+            return passing_stats(self._broker, passing)
+        return topic_stats(self._broker, self._topic(topic))
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's internal stats."""

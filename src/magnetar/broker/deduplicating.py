@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol
 
+from magnetar.broker import statkeys
 from magnetar.broker.deduplication import NOTHING, SEQUENCE_MAX, Deduplication, Numbers, Verdict, chunk_of, span
 from magnetar.broker.effects import Note, Outbox, Read
 from magnetar.broker.keeper import CursorKeeper
@@ -140,7 +141,9 @@ class TopicDeduplication:
         self._when_drained = when_drained
         self._ready: list[Callable[[], None]] = []
         self._since = 0
-        self._snapshot_ms = outbox.now_ms
+        self._taken = 0
+        """Entries that were taken into account since it began."""
+        self._snapshot_ms = self._began_ms = outbox.now_ms
         self._told_names: set[str] = set()
         self._restored_names: set[str] = set()
 
@@ -189,6 +192,7 @@ class TopicDeduplication:
             self._observe_all(entries)
             self._counters.replayed += len(entries)
             self._since += len(entries)
+            self._taken += len(entries)
             self._replay(entries[-1].position)
 
         self._outbox.put(Read(self.topic, start, READ_ENTRIES, READ_BYTES, taken))
@@ -291,6 +295,7 @@ class TopicDeduplication:
             for entry in entries:
                 self._observe(entry)
         self._since += len(entries)
+        self._taken += len(entries)
         if self._since >= self._settings.snapshot_entries and self.status is Status.ENABLED:
             self._since = 0
             # The receipts of this very append are handled after this; the cursor is encoded later, in the keeper's round.
@@ -385,12 +390,19 @@ class TopicDeduplication:
     def internal_stats(self) -> dict[str, object]:
         """As one of the `cursors` of the internal stats."""
         ids, _ = self.numbers.snapshot()
-        return {
-            "markDeletePosition": str(self.durable_mark_delete),
-            "readPosition": str(self._log.last),
-            "state": self.status.value,
-            "properties": ids,
-        }
+        last = self._log.last
+        behind = self._log.entries_between(self.durable_mark_delete, last) if last > self.durable_mark_delete else 0
+        return statkeys.internal_cursor(
+            mark_delete=self.durable_mark_delete,
+            read=last,
+            entries_behind=behind,
+            consumed=max(0, self._taken - behind),
+            state=self.status.value,
+            active=self.status is Status.ENABLED,
+            waiting=False,  # it is told of new entries, and reads only what was there before
+            since_ms=self._began_ms,
+            properties=ids,
+        )
 
     def validate(self) -> None:
         """Check what must hold after every step."""

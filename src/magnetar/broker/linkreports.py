@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker import statkeys
 from magnetar.broker.control import LinkState, LinkTopicState
+from magnetar.broker.linkflow import NO_FLOW
 from magnetar.broker.linkschemas import described_conflict
 from magnetar.broker.restores import Restores
 from magnetar.broker.topic import Topic
 from magnetar.core.ids import NONE
 from magnetar.core.names import link_cursor_name
+from magnetar.core.times import iso_time
 from magnetar.geo.destination import LinkDestination
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.policy import unlinked
@@ -138,12 +141,40 @@ class LinkReports:
             state = source.topics.get(topic.text)
             if state is not None and state.wanted:
                 told = self._topic_state(state, now_ms, target)
+                flow = topic.flows.get(target, NO_FLOW)
+                messages_in, bytes_in, messages_out, bytes_out = flow.meter.per_s
                 found[target] = {
+                    "msgRateIn": messages_in,
+                    "msgThroughputIn": bytes_in,
+                    "msgRateOut": messages_out,
+                    "msgThroughputOut": bytes_out,
+                    "msgInCount": flow.messages_in,
+                    "bytesInCount": flow.bytes_in,
+                    "msgOutCount": flow.messages_out,
+                    "bytesOutCount": flow.bytes_out,
+                    # Links expire nothing: what they have not sent would be lost.
+                    "msgRateExpired": 0.0,
+                    "msgExpiredCount": 0,
                     "replicationBacklog": told["lag_messages"],
                     "connected": bool(source.lease.holder) and not source.trouble,
                     "replicationDelayInSeconds": told["lag_ms"] // 1000,
+                    **self._connection("inbound", flow.inbound),
+                    **self._connection("outbound", source.pipeline if source.lease.live else None),
                 }
         return found
+
+    def _connection(self, direction: str, number: int | None) -> dict[str, str]:
+        """A pipeline's connection to this broker, with Pulsar's keys; nothing when it is gone, or was never there.
+
+        Pulsar's brokers speak to each other; here a pipeline takes entries from one and brings them to the other.
+        """
+        session = self._broker.sessions.get(number) if number is not None else None
+        if session is None:
+            return {}
+        return {
+            f"{direction}Connection": session.address,
+            f"{direction}ConnectedSince": iso_time(session.connected_ms),
+        }
 
     def cursor_stats(self, topic: Topic) -> dict[str, Any]:
         """The links' cursors, for internal statistics."""
@@ -151,12 +182,21 @@ class LinkReports:
         for target, source in self.sources.items():
             state = source.topics.get(topic.text)
             if state is not None:
-                found[link_cursor_name(target)] = {
-                    "markDeletePosition": str(state.cursor.c),
+                to_go = state.pending()[0]
+                active = bool(source.lease.holder)
+                found[link_cursor_name(target)] = statkeys.internal_cursor(
+                    mark_delete=state.cursor.c,
+                    read=state.cursor.c,
+                    entries_behind=to_go,
+                    state="Open" if state.wanted else "Orphan",
+                    active=active,
+                    waiting=active and state.wanted and not to_go,
+                    since_ms=self._broker.boot,
+                    properties={},
+                    consumed=topic.flows.get(target, NO_FLOW).messages_out,
+                ) | {
                     "sentPosition": str(state.cursor.s),
                     "generation": state.cursor.gen,
                     "durablePosition": str(state.low),
-                    "state": "Open" if state.wanted else "Orphan",
-                    "active": bool(source.lease.holder),
                 }
         return found

@@ -63,6 +63,7 @@ class Links(LinkReports):
         self.restores = Restores(broker, self)
         self.destination.on_heard = self._heard
         self.destination.on_retained = self._learn_retained
+        self.destination.on_stored = self._came
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
@@ -88,6 +89,11 @@ class Links(LinkReports):
 
     def _heard(self, topic: str, source: str, anew: bool) -> None:
         self._broker.replication.heard_from(topic, source, anew=anew)
+
+    def _came(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
+        found = self._broker.topics.get(topic)
+        if found is not None:
+            found.flow(source).came(messages, size, connection)
 
     def schemas_forgotten(self, id_: str) -> None:
         """A topic's schemas were forgotten here: their numbers begin again."""
@@ -263,8 +269,13 @@ class Links(LinkReports):
             state = states[name]
             # A rewind takes both back; what is sent again counts again.
             if state is not None and state.cursor.gen == cursor.gen and state.cursor.s > cursor.s:
-                sent[0] += max(0, state.index - index)
-                sent[1] += state.log.bytes_between(cursor.c, state.cursor.s)
+                messages = max(0, state.index - index)
+                size = state.log.bytes_between(cursor.c, state.cursor.s)
+                sent[0] += messages
+                sent[1] += size
+                topic = self._broker.topics.get(name)
+                if topic is not None:
+                    topic.flow(request.to).went(messages, size)
 
     def source(self, target: str) -> LinkSource:
         """The link to a cluster.

@@ -18,20 +18,21 @@ class Meter:
 
     Attributes:
         per_s: in the order of the counters.
+        since_ms: when the interval began that is running.
     """
 
-    __slots__ = ("_at_ms", "_before", "per_s")
+    __slots__ = ("_before", "per_s", "since_ms")
 
     def __init__(self, counters: int, began_ms: int = 0) -> None:
         self.per_s = (0.0,) * counters
         self._before: Sequence[int] = (0,) * counters
-        self._at_ms = began_ms
+        self.since_ms = began_ms
 
     def update(self, now_ms: int, counters: Sequence[int]) -> None:
         """The counters as they are now; an interval ends, another begins."""
-        elapsed_s = (now_ms - self._at_ms) / 1000
-        if self._at_ms and 0 <= elapsed_s < INTERVAL_S_MIN:
+        elapsed_s = (now_ms - self.since_ms) / 1000
+        if self.since_ms and 0 <= elapsed_s < INTERVAL_S_MIN:
             return  # of what has just begun: a message in a moment is no rate; it counts in the next interval
-        if self._at_ms and elapsed_s > 0:
+        if self.since_ms and elapsed_s > 0:
             self.per_s = tuple((new - old) / elapsed_s for new, old in zip(counters, self._before, strict=True))
-        self._at_ms, self._before = now_ms, counters
+        self.since_ms, self._before = now_ms, counters

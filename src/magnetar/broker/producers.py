@@ -42,8 +42,8 @@ class AccessMode(IntEnum):
 
 
 def rates_in(meter: Meter, messages: int, size: int) -> dict[str, float]:
-    """Of counters of messages and bytes, with Pulsar's keys."""
-    messages_in, bytes_in = meter.per_s
+    """Of counters that begin with messages and bytes, with Pulsar's keys."""
+    messages_in, bytes_in = meter.per_s[:2]
     return {
         "msgRateIn": messages_in,
         "msgThroughputIn": bytes_in,
@@ -62,7 +62,8 @@ class Producer:
         answered: its PRODUCER command was: it is open, as its client sees it.
         fenced: it lost its place, or its turn, to another with exclusive access.
         pending: entries appended and not yet confirmed.
-        entries, messages, bytes: counters since it connected.
+        entries, messages, bytes, chunks: counters since it connected.
+        partial: its client can publish to some of a topic's partitions alone (PIP-79), and is then one producer in all of them.
         numbers: of its name, where deduplication is on.
         last_publish: its newest batch on the way to the log.
         schema_version: of the schema it brought, as it stamps its messages with it; b"" without one.
@@ -89,16 +90,25 @@ class Producer:
     messages: int = 0
     schema_version: bytes = b""
     bytes: int = 0
+    chunks: int = 0
+    partial: bool = False
     numbers: Numbers | None = None
     last_publish: "PublishToken | None" = None
     meter: Meter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meter = Meter(2, self.connected_ms)
+        self.meter = Meter(3, self.connected_ms)
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """What its rates are of: messages, bytes, chunks of messages."""
+        return self.messages, self.bytes, self.chunks
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (PublisherStats); the counters are ours."""
         return rates_in(self.meter, self.messages, self.bytes) | {
+            "chunkedMessageRate": self.meter.per_s[2],
+            "supportsPartialProducer": self.partial,
             "producerName": self.name,
             "producerId": self.producer_id,
             "address": self.address,

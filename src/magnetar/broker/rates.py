@@ -78,6 +78,13 @@ class Rate:
         """Bytes that may go now."""
         return UNLIMITED if self._bytes is None else self._bytes.room(now_ms)
 
+    def used_up(self, now_ms: int) -> tuple[bool, bool]:
+        """Whether it is the messages, and whether it is the bytes, of which none may go now."""
+        return (
+            self._messages is not None and self._messages.room(now_ms) <= 0,
+            self._bytes is not None and self._bytes.room(now_ms) <= 0,
+        )
+
     def take(self, messages: int, size: int) -> None:
         """So much went."""
         if self._messages is not None:

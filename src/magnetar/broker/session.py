@@ -68,7 +68,10 @@ class Session:
         self.outbox = broker.outbox
         self.number = number
         self.address = address
+        self.connected_ms = broker.outbox.now_ms
         self.client_version = ""
+        self.partial_producers = False
+        """Whether the client says that it can publish to some of a topic's partitions alone (PIP-79)."""
         self.certificate = certificate
         self.tls = tls
         self.identity = NOBODY
@@ -174,6 +177,7 @@ class Session:
 
     def _connect(self, frame: Frame) -> None:
         self.client_version = frame.command.connect.client_version
+        self.partial_producers = frame.command.connect.feature_flags.supports_partial_producer
         try:
             accepted = self.handshake.connect(frame.command)
         except BrokerError as error:

@@ -151,6 +151,7 @@ class SessionProducers:
             connected_ms=self._broker.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
             schema_version=version,
+            partial=self._session.partial_producers,
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         deduplication = topic.deduplication
@@ -286,7 +287,9 @@ class SessionProducers:
             raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
         topic = self.topics[producer_id]
         if topic.publish_throttle is not None:
-            frames = topic.publish_throttle.admit(producer, self, frames)
+            admitted = topic.publish_throttle.admit(producer, self, frames)
+            topic.publish_limited += len(admitted) < len(frames)
+            frames = admitted
         if frames:
             self.publish_now(producer, frames)
 

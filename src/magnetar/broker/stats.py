@@ -1,16 +1,22 @@
 """Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (pulsar-facts H)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker import statkeys
 from magnetar.broker.deduplicating import CURSOR_NAME, Status
 from magnetar.broker.producers import rates_in
 from magnetar.core.ids import NONE
 from magnetar.core.times import iso_time
+from magnetar.metadata.policies import BacklogQuota
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+    from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+    from magnetar.broker.session import Session
     from magnetar.broker.subscription import Subscription
     from magnetar.broker.topic import Topic
+
+NO_QUOTA: Final = BacklogQuota()
 
 
 def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
@@ -20,36 +26,52 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         subscriptions[name]["replicatedMode"] = broker.replication.mode_of(topic)
     for name, subscription in topic.subscriptions.items():
         subscriptions[name]["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
-        for consumer, shown in zip(subscription.consumers, subscriptions[name]["consumers"], strict=True):
-            _add_version(broker, consumer.connection, shown)
     publishers = topic.publisher_stats()
-    for producer, shown in zip(topic.producers.live.values(), publishers, strict=True):
-        _add_version(broker, producer.connection, shown)
+    _add_clients(broker, topic, publishers, subscriptions)
     earliest = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
     last = topic.last_message_position()
-    return rates_in(topic.meter, topic.messages_in, topic.bytes_in) | {
-        "msgRateOut": sum(subscription["msgRateOut"] for subscription in subscriptions.values()),
-        "msgThroughputOut": sum(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
-        "msgInCounter": topic.messages_in,
-        "bytesInCounter": topic.bytes_in,
-        "msgOutCounter": sum(subscription["msgOutCounter"] for subscription in subscriptions.values()),
-        "bytesOutCounter": sum(subscription["bytesOutCounter"] for subscription in subscriptions.values()),
-        "storageSize": topic.log.bytes_retained,
-        "backlogSize": max((s.get("backlogSize", 0) for s in subscriptions.values()), default=0),
-        "earliestMsgPublishTimeInBacklogs": min(filter(None, earliest), default=0),
-        "topicCreationTimeStamp": topic.record.created_ms,
-        "lastPublishTimeStamp": topic.log.time_at(last) if topic.log.valid(last) else 0,
-        "publishers": publishers,
-        "waitingPublishers": len(topic.producers.waiting),
-        "subscriptions": subscriptions,
-        "replication": broker.links.topic_stats(topic),
-        "deduplicationStatus": topic.deduplication.status if topic.deduplication is not None else Status.DISABLED,
-        "compaction": broker.compactions.status(topic).stats(),
-        "idempotency": topic.idempotency.stats() if topic.idempotency is not None else None,
-        "ownerBroker": broker.service_url.removeprefix("pulsar://"),
-        "originIndexNext": topic.log.next_index,
-        "incarnation": topic.record.incarnation,
-    }
+    return (
+        rates_in(topic.meter, topic.messages_in, topic.bytes_in)
+        | statkeys.of_topics()
+        | _backlog(broker, topic, subscriptions)
+        | {
+            **{key: sum(subscription[key] for subscription in subscriptions.values()) for key in SUMMED},
+            "msgInCounter": topic.messages_in,
+            "bytesInCounter": topic.bytes_in,
+            "systemTopicBytesInCounter": topic.bytes_in if topic.name.local.startswith("__") else 0,
+            "msgChunkPublished": topic.chunked,
+            "publishRateLimitedTimes": topic.publish_limited,
+            "storageSize": topic.log.bytes_retained,
+            "earliestMsgPublishTimeInBacklogs": min(filter(None, earliest), default=0),
+            "topicCreationTimeStamp": topic.record.created_ms,
+            "lastPublishTimeStamp": topic.log.time_at(last) if topic.log.valid(last) else 0,
+            "publishers": publishers,
+            "waitingPublishers": len(topic.producers.waiting),
+            "subscriptions": subscriptions,
+            "replication": broker.links.topic_stats(topic),
+            "deduplicationStatus": (
+                Status.DISABLED if topic.deduplication is None else topic.deduplication.status
+            ).value,
+            "compaction": broker.compactions.status(topic).stats(),
+            "idempotency": topic.idempotency.stats() if topic.idempotency is not None else None,
+            "ownerBroker": _owner(broker),
+            "originIndexNext": topic.log.next_index,
+            "incarnation": topic.record.incarnation,
+        }
+        | _epoch(topic)
+    )
+
+
+SUMMED: Final = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+    "delayedMessageIndexSizeInBytes",
+)
+"""Of a topic: what is the sum of its subscriptions'."""
 
 
 def _earliest(topic: "Topic", subscription: "Subscription") -> int:
@@ -58,11 +80,60 @@ def _earliest(topic: "Topic", subscription: "Subscription") -> int:
     return topic.log.time_at(first) if first is not None else 0
 
 
-def _add_version(broker: "Broker", connection: int, shown: dict[str, Any]) -> None:
-    """What the client of a producer or consumer calls itself; links and clients that are just going have no session."""
+def _backlog(broker: "Broker", topic: "Topic", subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What a topic keeps for its subscriptions, and may keep. As for the quotas, its age is that of the durable ones alone."""
+    quotas = broker.resources.backlog_quotas(topic.name)
+    size, age = quotas.get("destination_storage", NO_QUOTA), quotas.get("message_age", NO_QUOTA)
+    times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items() if s["isDurable"]}
+    oldest_ms, oldest = min(((at_ms, name) for name, at_ms in times.items() if at_ms), default=(0, ""))
+    return {
+        "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
+        "backlogQuotaLimitSize": size.limit_size,
+        "backlogQuotaLimitTime": age.limit_time,
+        "oldestBacklogMessageAgeSeconds": max(0, broker.outbox.now_ms - oldest_ms) // 1000 if oldest else -1,
+        "oldestBacklogMessageSubscriptionName": oldest,
+    }
+
+
+def _epoch(topic: "Topic | NonPersistentTopic") -> dict[str, int]:
+    """Of its producers; as in Pulsar, nothing before the first one with exclusive access."""
+    epoch = topic.producers.topic_epoch
+    return {"topicEpoch": epoch} if epoch else {}
+
+
+def _owner(broker: "Broker") -> str:
+    return broker.service_url.removeprefix("pulsar://")
+
+
+def passing_stats(broker: "Broker", topic: "NonPersistentTopic") -> dict[str, Any]:
+    """Pulsar's stats of a topic, or partition, that stores nothing."""
+    shown = topic.stats()
+    _add_clients(broker, topic, shown["publishers"], shown["subscriptions"])
+    return shown | {"ownerBroker": _owner(broker)} | _epoch(topic)
+
+
+def _add_clients(
+    broker: "Broker",
+    topic: "Topic | NonPersistentTopic",
+    publishers: list[dict[str, Any]],
+    subscriptions: dict[str, dict[str, Any]],
+) -> None:
+    """Who the clients of a topic's producers and consumers are, which only their connections know."""
+    for producer, shown in zip(topic.producers.live.values(), publishers, strict=True):
+        _add_client(broker, producer.connection, shown)
+    for name, subscription in topic.subscriptions.items():
+        for consumer, shown in zip(subscription.consumers, subscriptions[name]["consumers"], strict=True):
+            session = _add_client(broker, consumer.connection, shown)
+            if session is not None and broker.access.enabled:
+                shown["appId"] = session.identity.role
+
+
+def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Session | None":
+    """What a client calls itself; links and clients that are just going have no session."""
     session = broker.sessions.get(connection)
     if session is not None and session.client_version:
         shown["clientVersion"] = session.client_version
+    return session
 
 
 def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
@@ -84,15 +155,17 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "currentLedgerSize": current.bytes if current else 0,
         "lastLedgerCreatedTimestamp": iso_time(current.created_ms) if current else "",
         "lastConfirmedEntry": str(log.last) if log.last != NONE else "-1:-1",
+        "waitingCursorsCount": sum(cursor.get("waitingReadOp", False) for cursor in cursors.values()),
+        "pendingAddEntriesCount": topic.entries_pending,
         "state": "Terminated" if topic.record.terminated else "Fenced" if topic.fenced else "LedgerOpened",
         "ledgers": [
-            {
+            statkeys.LEDGER
+            | {
                 "ledgerId": ledger.ledger,
                 "entries": ledger.entries,
                 "size": ledger.bytes,
                 # Pulsar: when it was closed, 0 before. Of that only the time of the last entry is kept.
                 "timestamp": ledger.newest_ms if ledger.closed else 0,
-                "offloaded": False,
             }
             for ledger in ledgers
         ],
@@ -106,7 +179,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
 
 def _compacted(topic: "Topic") -> dict[str, Any]:
     """With Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not counted."""
-    return {"ledgerId": -1, "entries": _compacted_entries(topic), "size": -1, "offloaded": False}
+    return statkeys.LEDGER | {"ledgerId": -1, "entries": _compacted_entries(topic), "size": -1}
 
 
 def _compacted_entries(topic: "Topic") -> int:

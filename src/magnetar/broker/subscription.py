@@ -245,6 +245,7 @@ class Subscription(AckedSubscription):
         )
         self._own_rate = rate_of(*own_rate, self._outbox.now_ms, self._own_rate)
         around.rates = tuple(rate for rate in (topic_rate, self._own_rate) if rate is not None)
+        around.own_rate = self._own_rate
         around.delays = delays
         self._dispatcher.limits_changed()
 
@@ -267,8 +268,8 @@ class Subscription(AckedSubscription):
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """A consumer asks for so many messages more."""
-        consumer.grant(permits)
-        self.moments.flow_ms = self._outbox.now_ms
+        now_ms = self.moments.flow_ms = self._outbox.now_ms
+        consumer.grant(permits, now_ms)
         self._dispatcher.dispatch()
 
     def available(self) -> None:

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker import statkeys
 from magnetar.broker.consumer import Consumer, SubType, rates_out
+from magnetar.broker.dispatch.base import NOTHING_DRAINS
 from magnetar.core.times import iso_time
 
 if TYPE_CHECKING:
@@ -20,8 +22,11 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
     consumers = dispatcher.consumers
     counters = subscription.counters()
     active = dispatcher.active
+    throttled = dispatcher.around.throttled
     shown: dict[str, Any] = (
         rates_out(subscription.meter)
+        | statkeys.of_subscriptions()
+        | NOTHING_DRAINS
         | {
             "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
             "isDurable": subscription.durable,
@@ -34,12 +39,15 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "unackedMessages": sum(consumer.unacked for consumer in consumers),
             "blockedSubscriptionOnUnackedMsgs": False,
             "msgDelayed": 0,
+            "delayedMessageIndexSizeInBytes": 0,
             "msgInReplay": 0,
+            "allowOutOfOrderDelivery": False,
             "activeConsumerName": active.name if active is not None else "",
-            "consumers": [consumer.stats() for consumer in consumers],
+            "consumers": [consumer.stats() | dispatcher.consumer_stats(consumer) for consumer in consumers],
             "msgOutCounter": counters.messages_out,
             "bytesOutCounter": counters.bytes_out,
             "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
+            "nonContiguousDeletedMessagesRangesSerializedSize": cursor.runs_bytes,
             "lastConsumedFlowTimestamp": moments.flow_ms,
             "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
             "lastAckedTimestamp": moments.acked_ms,
@@ -49,6 +57,10 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "msgRateExpired": subscription.expired_meter.per_s[0],
             "totalMsgExpired": subscription.expired_entries,
             "subscriptionProperties": dict(cursor.labels),
+            "dispatchThrottledMsgEventsBySubscriptionLimit": throttled.messages_own,
+            "dispatchThrottledBytesEventsBySubscriptionLimit": throttled.bytes_own,
+            "dispatchThrottledMsgEventsByTopicLimit": throttled.messages_topic,
+            "dispatchThrottledBytesEventsByTopicLimit": throttled.bytes_topic,
         }
         | dispatcher.stats()
     )
@@ -66,7 +78,8 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
             break
         # Pulsar writes ranges open at their lower end.
         runs.append(f"({first.ledger}:{first.entry - 1}..{last}]")
-    return {
+    reading, again = dispatcher.reading.in_flight, dispatcher.reads_again
+    return statkeys.CURSOR | {
         "markDeletePosition": str(cursor.mark_delete),
         "durableMarkDeletePosition": str(subscription.durable_mark_delete),
         "readPosition": str(dispatcher.reading.after),
@@ -75,10 +88,12 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
         "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries() + len(cursor.acked),
         "totalNonContiguousDeletedMessagesRange": cursor.acked.count_runs(),
         "partiallyAcknowledgedBatches": len(cursor.partial),
-        "waitingReadOp": False,
-        "pendingReadOps": int(dispatcher.reading.in_flight),
-        "cursorLedger": -1,
-        "cursorLedgerLastEntry": -1,
+        "waitingReadOp": dispatcher.waits,
+        "pendingReadOps": int(reading) + again,
+        "subscriptionHavePendingRead": dispatcher.waits or reading,
+        "subscriptionHavePendingReplayRead": again > 0,
+        # Pulsar: since when the cursor has its ledger. Here it has none: since when it is open.
+        "lastLedgerSwitchTimestamp": iso_time(subscription.created_ms),
         "state": "Closed" if subscription.closed else "Open" if subscription.durable else "NoLedger",
         "active": bool(dispatcher.consumers),
         "properties": dict(cursor.properties),
@@ -93,7 +108,12 @@ def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str
 
 def consumer_fields(consumer: Consumer, *, backlog: int, expired_per_s: float = 0.0) -> dict[str, Any]:
     """The same of a consumer whose subscription has so many entries before it, of which so many expire in a second."""
-    return rates_out(consumer.meter) | {
+    messages_out, bytes_out, redelivered, acked, _ = consumer.meter.per_s
+    return {
+        "msgRateOut": messages_out,
+        "msgThroughputOut": bytes_out,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
         "consumerName": consumer.name,
         "availablePermits": max(0, consumer.permits),
         "unackedMessages": consumer.unacked,

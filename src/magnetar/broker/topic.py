@@ -16,6 +16,7 @@ from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Timer, Write
 from magnetar.broker.idempotency_topic import TopicIdempotency
+from magnetar.broker.linkflow import LinkFlow
 from magnetar.broker.meter import Meter
 from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.rates import Rate
@@ -101,6 +102,8 @@ class PublishToken:
         outbox.put(Send(producer.connection, [buffer]))
 
 
+_CHUNK: Final = int(EntryFlags.CHUNK)
+
 WOKEN_AT_ONCE: Final = 4
 """Subscriptions that one event tells of new entries: each of them may send what its consumers have room for, some 0.2 ms."""
 
@@ -115,6 +118,12 @@ class Topic:
         outbox: the broker's.
         limits: what its policies say; kept up to date by `broker.limits`.
         on_confirmed: called with this topic after entries became readable (links and statistics).
+
+    Attributes:
+        entries_staged, entries_in: entries that were sent on their way to the log, and those of them that it has.
+        chunked: a producer published a message in chunks since the topic was loaded.
+        publish_limited: how often SENDs had to wait for the publish rate.
+        flows: by cluster, what links moved from and to it.
     """
 
     def __init__(
@@ -154,7 +163,11 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)
+        self.flows: dict[str, LinkFlow] = {}
+        self.entries_staged = 0
         self.entries_in = 0
+        self.chunked = False
+        self.publish_limited = 0
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
         """The newest append that is in flight."""
@@ -233,6 +246,7 @@ class Topic:
             token=token,
         )
         self.in_flight += 1
+        self.entries_staged += len(entries)
         self._newest = append
         if self.idempotency is not None:
             self.idempotency.staged(append)
@@ -260,10 +274,16 @@ class Topic:
         producer.last_publish = token
         producer.pending += len(entries)
         producer.entries += len(entries)
-        size = sum(len(entry.data) for entry in entries)
-        count = sum(entry.count for entry in entries)
+        size = count = chunks = 0
+        for entry in entries:
+            size += len(entry.data)
+            count += entry.count
+            chunks += entry.flags & _CHUNK
         producer.messages += count
         producer.bytes += size
+        if chunks:
+            producer.chunks += chunks // _CHUNK
+            self.chunked = True
         if self.publish_throttle is not None and self.publish_throttle.rate is not None:
             self.publish_throttle.rate.take(count, size)
         return append
@@ -360,6 +380,7 @@ class Topic:
         if not self.log.fail():
             return False
         self.fenced = True
+        self.entries_staged = self.entries_in
         if self.deduplication is not None:
             self.deduplication.fail()
         if self.idempotency is not None:
@@ -428,6 +449,19 @@ class Topic:
 
     # --------------------------------------------------------------------------------------------------- statistics
 
+    @property
+    def entries_pending(self) -> int:
+        """Entries on their way to the log."""
+        return self.entries_staged - self.entries_in
+
+    def flow(self, cluster: str) -> LinkFlow:
+        """What links move from and to a cluster, for them to count."""
+        found = self.flows.get(cluster)
+        if found is None:
+            # Nothing moved so far in the interval that is running for the topic.
+            found = self.flows[cluster] = LinkFlow(self.meter.since_ms)
+        return found
+
     def publisher_stats(self) -> list[dict[str, Any]]:
         """One dict per live producer, with Pulsar's keys."""
         return [producer.stats() for producer in self.producers.live.values()]
@@ -435,6 +469,7 @@ class Topic:
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self.in_flight >= 0, "more appends answered than sent"
+        assert self.entries_pending >= 0, "more entries are in the log than were sent there"
         assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
         assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()

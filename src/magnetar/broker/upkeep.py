@@ -41,12 +41,15 @@ STEP_TOPICS_MIN: Final = 50
 
 
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
-    """End the interval over which the rates of a topic, its producers and its subscriptions are told, and begin another."""
+    """End the interval over which the rates of a topic, its producers, subscriptions and links are told, and begin another."""
     topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
     for producer in topic.producers.live.values():
-        producer.meter.update(now_ms, (producer.messages, producer.bytes))
+        producer.meter.update(now_ms, producer.counted)
     for subscription in topic.subscriptions.values():
         subscription.update_rates(now_ms)
+    if isinstance(topic, Topic):
+        for flow in topic.flows.values():
+            flow.update(now_ms)
 
 
 def _nobody(_error: str) -> None:

@@ -74,6 +74,10 @@ class LinkDestination(Handshakes):
         boot: clock at this broker's start, ms; never the same twice.
         schemas: the registry; None: there is none, and schema versions are left out of what comes.
         message_bytes_max, silence_ms, pending_bytes_max: limits.
+
+    Attributes:
+        on_stored: told of a topic, a source cluster, a connection, and how many messages and bytes the disk has of what it
+            brought.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class LinkDestination(Handshakes):
         super().__init__(outbox, cluster=cluster, uuid=uuid, host=host, boot=boot, silence_ms=silence_ms)
         self.pending_bytes = 0
         self.incoming: dict[str, dict[str, int]] = {}
+        self.on_stored: Callable[[str, str, int, int, int], None] = lambda *_told: None
         self._message_bytes_max = message_bytes_max
         self._pending_bytes_max = pending_bytes_max
         self._stamps: dict[str, Stamp] = {}
@@ -171,7 +176,7 @@ class LinkDestination(Handshakes):
         end = positions[-1]
         if verdict.first_new is not None:
             entries, obstacle = self._prepare(coming, verdict.first_new)
-            stored = self._store(topic, request, entries, response) if entries else True
+            stored = self._store(topic, coming, entries, response) if entries else True
             if not stored:
                 coming.reply(response)
                 return
@@ -249,11 +254,11 @@ class LinkDestination(Handshakes):
     def _store(
         self,
         topic: DestinationTopic,
-        request: pb.CommandGeoAppend,
+        coming: _Coming,
         entries: list[NewEntry],
         response: pb.CommandGeoAppendResponse,
     ) -> bool:
-        name, source = request.topic, request.source
+        name, source = coming.request.topic, coming.request.source
         size = sum(len(entry.data) for entry in entries)
         flying, last = self._flying.setdefault((name, source), []), entries[-1].source
 
@@ -264,9 +269,11 @@ class LinkDestination(Handshakes):
                 self._failed(name, error)
             else:
                 told = self.incoming.setdefault(source, {"entries": 0, "messages": 0, "bytes": 0})
+                messages = sum(entry.count for entry in entries)
                 told["entries"] += len(entries)
-                told["messages"] += sum(entry.count for entry in entries)
+                told["messages"] += messages
                 told["bytes"] += size
+                self.on_stored(name, source, coming.connection, messages, size)
                 self._persisted(name, source, topic.log.watermark(source))
 
         try:

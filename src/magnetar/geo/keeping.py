@@ -48,7 +48,7 @@ class KeptLink:
         self.record = LinkRecord()
         self.changes = Changes(boot)
         self.lease = Lease(outbox)
-        self._lease_connection = -1
+        self.pipeline = -1
         self.polls = Polls(outbox, self.changes, self.lease)
         self.on_rebased: Callable[[str], None] = _nobody
         self._stored: dict[str, LinkTopicRecord] = {}

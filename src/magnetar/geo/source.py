@@ -238,13 +238,13 @@ class LinkSource(OperatedLink):
     def _ask_lease(self, connection: int, request: pb.CommandGeoTopics) -> bool:
         granted = self.lease.ask(request.pipeline, request.lease_ms)
         if granted and request.pipeline:
-            self._lease_connection = connection
+            self.pipeline = connection
         return granted
 
     def disconnected(self, connection: int) -> None:
         """A connection is gone; its poll is forgotten."""
         self.polls.cancel(connection)
-        if connection == self._lease_connection:
+        if connection == self.pipeline:
             self.lease.left()
 
     def _topics(self, request_id: int, known: int, leased: bool) -> pb.CommandGeoTopicsResponse:

@@ -106,6 +106,7 @@ class Cursor:
     Attributes:
         dirty: changed since the last `encode`.
         runs_left_out, partials_left_out: what the last `encode` had no room for (RUNS_STORED_MAX, PARTIALS_STORED_MAX).
+        runs_bytes: of what was stored last, the part that runs take.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Cursor:
         self.dirty = False
         self.runs_left_out = 0
         self.partials_left_out = 0
+        self.runs_bytes = 0
         self._acked_messages = 0
         self._partial_messages = 0
         self._advance()
@@ -333,9 +335,11 @@ class Cursor:
             parts.append(_text(name) + _text(text))
         ledgers, self.runs_left_out = self._runs_to_store(runs_max)
         parts.append(struct.pack("<I", len(ledgers)))
+        self.runs_bytes = 0
         for ledger, entries in ledgers:
             data = entries.serialize()
             parts.append(struct.pack("<qI", ledger, len(data)) + data)
+            self.runs_bytes += len(data)
         partials = sorted(self.partial)[:partials_max]
         parts.append(struct.pack("<I", len(partials)))
         for position in partials:
@@ -373,7 +377,9 @@ class Cursor:
         cursor = cls(log, mark_delete, properties, labels)
         for _ in range(reader.count()):
             (ledger,) = reader.numbers("<q")
-            entries = BitMap.deserialize(reader.bytes())
+            data = reader.bytes()
+            entries = BitMap.deserialize(data)
+            cursor.runs_bytes += len(data)
             cursor.acked.ledgers[ledger] = entries
             cursor.acked.size += len(entries)
         for _ in range(reader.count()):

@@ -17,5 +17,31 @@ def part(expired: int, rate: float, at_ms: int, took_ms: int, failed_ms: int) ->
     }
 
 
+def test_what_belongs_to_the_oldest_message_is_told_together() -> None:
+    parts = [
+        {"oldestBacklogMessageAgeSeconds": age, "oldestBacklogMessageSubscriptionName": name, "topicEpoch": 3}
+        for age, name in ((-1, ""), (5, "slow"), (90, "slowest"), (7, "quick"))
+    ]
+    assert sum_stats(parts) == {
+        "oldestBacklogMessageAgeSeconds": 90,
+        "oldestBacklogMessageSubscriptionName": "slowest",
+    }
+    assert sum_stats(parts[:1])["oldestBacklogMessageAgeSeconds"] == -1
+
+
+def test_limits_are_the_same_for_each_partition() -> None:
+    parts = [{"backlogQuotaLimitSize": -1, "backlogQuotaLimitTime": 60}] * 3
+    assert sum_stats(parts) == {"backlogQuotaLimitSize": -1, "backlogQuotaLimitTime": 60}
+
+
+def test_a_link_is_connected_when_all_its_partitions_are_and_as_late_as_the_last() -> None:
+    parts = [
+        {"replication": {"b": {"connected": late < 9, "replicationDelayInSeconds": late, "msgRateOut": 1.5}}}
+        for late in (3, 9)
+    ]
+    together = {"connected": False, "replicationDelayInSeconds": 9, "msgRateOut": 3.0}
+    assert sum_stats(parts) == {"replication": {"b": together}}
+
+
 def test_counts_and_rates_are_summed_times_are_the_newest_and_a_duration_the_longest() -> None:
     assert sum_stats([part(3, 0.5, 900, 20, 0), part(4, 0.25, 700, 30, 5)]) == part(7, 0.75, 900, 30, 5)

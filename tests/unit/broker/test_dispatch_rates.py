@@ -57,3 +57,26 @@ def test_a_rate_that_is_lifted_lets_everything_go_at_once(sub_type: SubType) -> 
     world.subscription.follow(**LIMITS)
     world.pump()
     assert len(world.take(consumer)) == 27
+
+
+@pytest.mark.parametrize("sub_type", list(SubType))
+def test_it_is_counted_whose_rate_was_waited_for(sub_type: SubType) -> None:
+    world = World()
+    consumer = world.consumer("a", sub_type, permits=10_000)
+
+    def told(*rates: Any, own: tuple[int, int, int] = (0, 0, 1000)) -> tuple[int, ...]:
+        world.subscription.follow(**LIMITS | {"own_rate": own, "topic_rate": rates[0] if rates else None})
+        world.publish_many(10)
+        world.pump()
+        world.take(consumer)
+        stats = world.subscription.stats()
+        kinds = [f"{what}EventsBy{whose}Limit" for whose in ("Subscription", "Topic") for what in ("Msg", "Bytes")]
+        return tuple(stats[f"dispatchThrottled{kind}"] for kind in kinds)
+
+    hour = 3_600_000
+    assert told(own=(3, 0, hour)) == (1, 0, 0, 0)
+    world.subscription.follow(**LIMITS)
+    world.advance(hour)
+    world.pump()
+    assert told(Rate(0, 1, hour, world.outbox.now_ms))[3] == 1
+    assert told(Rate(0, 1, hour, world.outbox.now_ms))[:3] == (1, 0, 0)

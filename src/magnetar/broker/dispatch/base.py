@@ -27,6 +27,15 @@ WAKE_MS_MIN: Final = 5
 """Between two looks at a dispatch rate: at high rates many messages go at a time, not each by its own timer."""
 
 MARKER: Final = int(EntryFlags.MARKER)
+CHUNK: Final = int(EntryFlags.CHUNK)
+
+
+NOTHING_DRAINS: Final = {
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
+"""Statistics of a subscription, or consumer, without keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,11 @@ class KeySharedPolicy:
     sticky: bool = False
     ranges: tuple[tuple[int, int], ...] = ()
     out_of_order: bool = False
+
+    @property
+    def mode(self) -> str:
+        """As statistics write it."""
+        return "STICKY" if self.sticky else "AUTO_SPLIT"
 
 
 class Dispatcher(ABC):
@@ -123,9 +137,27 @@ class Dispatcher(ABC):
         """The one that gets everything, of the types that have such a one."""
         return None
 
+    @property
+    def waits(self) -> bool:
+        """Whether somebody could take more, and everything there is was read."""
+        return self._at_end and any(consumer.can_receive for consumer in self.consumers)
+
+    @property
+    def _at_end(self) -> bool:
+        return not self.around.held and not self.reading.in_flight and self.reading.after >= self.around.log.last
+
+    @property
+    def reads_again(self) -> int:
+        """Reads under way of entries that are to be sent again."""
+        return 0
+
     def stats(self) -> dict[str, Any]:
         """The policy's part of the subscription's statistics, with Pulsar's keys."""
         return {}
+
+    def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
+        """The policy's part of a consumer's."""
+        return NOTHING_DRAINS
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -151,6 +183,7 @@ class Dispatcher(ABC):
             return False
         if not self._rate_timer:
             self._rate_timer = True
+            self.around.count_throttled()
             outbox = self.around.outbox
             outbox.put(Timer(outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN), self._rate_due))
         return True
@@ -197,4 +230,7 @@ def count_sent(consumer: Consumer, entries: int, messages: int, size: int, now_m
     consumer.messages_out += messages
     consumer.entries_out += entries
     consumer.bytes_out += size
-    consumer.last_consumed_ms = now_ms
+    if entries:  # of what was looked at, all may have been acknowledged before
+        consumer.last_consumed_ms = now_ms
+        if not consumer.first_sent_ms:
+            consumer.first_sent_ms = now_ms

@@ -7,7 +7,7 @@ mark-delete. Entries that are acknowledged one by one above it are left out. Del
 from collections.abc import Iterable, Mapping
 
 from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.base import CHUNK, MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Send
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -30,6 +30,11 @@ class Exclusive(Dispatcher):
     def active(self) -> Consumer | None:
         """The one that gets everything."""
         return self._active
+
+    @property
+    def waits(self) -> bool:
+        """Whether the active one could take more, and everything there is was read."""
+        return self._started and self._active is not None and self._active.can_receive and self._at_end
 
     def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """Only one."""
@@ -124,7 +129,7 @@ class Exclusive(Dispatcher):
         cursor = self.around.cursor
         partition = self.around.partition
         look_up = not cursor.in_order
-        messages = sent = size = dealt_with = 0
+        messages = sent = size = dealt_with = chunks = 0
         for entry in entries:
             if messages >= permits:
                 break
@@ -142,10 +147,12 @@ class Exclusive(Dispatcher):
                     bits = partial.bits
                     count = bits.bit_count()
             append_message(buffers, consumer, partition, entry, 0, bits)
+            chunks += entry.flags & CHUNK
             messages += count
             sent += 1
             size += len(entry.data)
         self.reading.take(entries, dealt_with)
+        consumer.chunks_out += chunks // CHUNK
         count_sent(consumer, sent, messages, size, self.around.outbox.now_ms)
         if self.around.rates:
             self.around.sent(messages, size)

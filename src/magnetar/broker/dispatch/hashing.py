@@ -7,7 +7,7 @@ or going moves only its own share of the keys.
 
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.consumer import Consumer
 
@@ -58,6 +58,7 @@ class Ring:
     def __init__(self) -> None:
         self._points: list[int] = []
         self._owners: list[Consumer] = []
+        self._ranges: dict[Consumer, list[tuple[int, int]]] | None = None
 
     def rebuild(self, consumers: list[Consumer]) -> None:
         """Take over who there is, in the order of their coming."""
@@ -72,6 +73,20 @@ class Ring:
         points.sort(key=lambda point: point[:3])
         self._points = [point[0] for point in points]
         self._owners = [point[3] for point in points]
+        self._ranges = None
+
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        """Which slots are whose: ranges in ascending order, both ends inclusive, no two of a consumer next to each other."""
+        if self._ranges is None:
+            self._ranges = {}
+            last = -1
+            for point, owner in zip([*self._points, SLOTS - 1], [*self._owners, *self._owners[:1]], strict=False):
+                if point > last:
+                    mine = self._ranges.setdefault(owner, [])
+                    begin = mine.pop()[0] if mine and mine[-1][1] == last else last + 1
+                    mine.append((begin, point))
+                    last = point
+        return self._ranges
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None when there is nobody."""
@@ -111,9 +126,24 @@ class StickyRanges:
         """Its ranges are free again."""
         self._ranges = [each for each in self._ranges if each[2] is not consumer]
 
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        """Which slots are whose: ranges in ascending order, both ends inclusive."""
+        found: dict[Consumer, list[tuple[int, int]]] = {}
+        for first, last, consumer in self._ranges:
+            found.setdefault(consumer, []).append((first, last))
+        return found
+
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None when nobody named it."""
         place = bisect_left(self._ranges, slot + 1, key=lambda each: each[0]) - 1
         if place < 0 or self._ranges[place][1] < slot:
             return None
         return self._ranges[place][2]
+
+
+def shown_ranges(ranges: list[tuple[int, int]]) -> dict[str, Any]:
+    """A consumer's slots as statistics write them: as Pulsar 4 does by default, and as it did before."""
+    return {
+        "keyHashRangeArrays": [list(each) for each in ranges],
+        "keyHashRanges": [f"[{first}, {last}]" for first, last in ranges],
+    }

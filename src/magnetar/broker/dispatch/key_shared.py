@@ -19,8 +19,9 @@ from heapq import heappop, heappush, merge
 from typing import Any
 
 from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.base import KeySharedPolicy
-from magnetar.broker.dispatch.hashing import Ring, StickyRanges, slot_of
+from magnetar.broker.dispatch.base import NOTHING_DRAINS, KeySharedPolicy
+from magnetar.broker.dispatch.draininghashes import DrainingHashes
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
 from magnetar.broker.dispatch.multiple import MultipleConsumers
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
@@ -61,6 +62,7 @@ class KeyShared(MultipleConsumers):
         self._ready: dict[Consumer, dict[int, Position]] = {}
         self._heads: dict[Consumer, list[tuple[Position, int]]] = {}
         self._freed = False
+        self._draining = DrainingHashes()
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
@@ -96,6 +98,7 @@ class KeyShared(MultipleConsumers):
         """Slots have other owners now."""
         if isinstance(self._ring, Ring):
             self._ring.rebuild(self.consumers)
+        self._draining.split_anew(self.consumers, self._ring.ranges() if self.holders else {}, self.holders)
         self._none_ready()
         for slot in self.waiting:
             self._make_ready(slot)
@@ -128,6 +131,8 @@ class KeyShared(MultipleConsumers):
         self._slots[position] = slot
         insort(self.waiting.setdefault(slot, []), position)
         self._waiting_count += 1
+        if self._draining and slot in self.holders:
+            self._draining.held_back(self.holders[slot][0], slot)
         self._make_ready(slot)
 
     def _make_ready(self, slot: int) -> None:
@@ -180,6 +185,8 @@ class KeyShared(MultipleConsumers):
             self.holders[slot] = (holder, count - 1)
             return
         del self.holders[slot]
+        if self._draining:
+            self._draining.free(holder, slot)
         if slot in self.waiting:
             self._make_ready(slot)
             self._freed = True
@@ -205,6 +212,7 @@ class KeyShared(MultipleConsumers):
         """Nothing is to be sent."""
         self.waiting.clear()
         self.holders.clear()
+        self._draining.clear()
         self._slots.clear()
         self._none_ready()
         self._waiting_count = 0
@@ -325,11 +333,16 @@ class KeyShared(MultipleConsumers):
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys."""
+        each = [self._draining.stats(consumer, self.holders) for consumer in self.consumers]
         return super().stats() | {
-            "keySharedMode": "STICKY" if self._policy.sticky else "AUTO_SPLIT",
+            "keySharedMode": self._policy.mode,
             "allowOutOfOrderDelivery": self._policy.out_of_order,
-            "drainingHashesCount": sum(1 for slot in self.waiting if slot in self.holders),
+            **{key: sum(one[key] for one in each) for key in NOTHING_DRAINS},
         }
+
+    def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
+        """With Pulsar's keys."""
+        return self._draining.stats(consumer, self.holders) | shown_ranges(self._ring.ranges().get(consumer, []))
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -355,6 +368,7 @@ class KeyShared(MultipleConsumers):
                     pending.setdefault(self._slots[position], []).append(consumer)
             assert {slot: (each[0], len(each)) for slot, each in pending.items()} == self.holders, "holders are wrong"
             assert all(len(set(each)) == 1 for each in pending.values()), "a slot is pending at two consumers"
+        self._draining.validate(self.consumers, self._ring.owner, self.holders)
 
 
 def _shown(policy: KeySharedPolicy) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.dispatch.base import MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.base import CHUNK, MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
 from magnetar.broker.dispatch.delayed import DELAYED, EVER_MS, Delayed
 from magnetar.broker.dispatch.refetch import Refetch
 from magnetar.broker.dispatch.surroundings import Surroundings
@@ -267,7 +267,7 @@ class MultipleConsumers(Dispatcher):
         partition = self.around.partition
         pending = consumer.pending
         buffers = self._buffers.setdefault(consumer, [])
-        messages = size = 0
+        messages = size = chunks = 0
         for entry in entries:
             position = Position(entry.ledger, entry.entry)
             count = entry.count
@@ -280,9 +280,11 @@ class MultipleConsumers(Dispatcher):
                 consumer.messages_redelivered += count
             append_message(buffers, consumer, partition, entry, again, bits)
             pending[position] = count
+            chunks += entry.flags & CHUNK
             messages += count
             size += len(entry.data)
         self._given += len(entries)
+        consumer.chunks_out += chunks // CHUNK
         count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
         if self.around.rates:
             self.around.sent(messages, size)
@@ -447,10 +449,16 @@ class MultipleConsumers(Dispatcher):
         """What is pending on the consumers."""
         return self.unacked
 
+    @property
+    def reads_again(self) -> int:
+        """Reads under way of entries that are to be sent again."""
+        return self.refetch.reads
+
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys."""
         return {
             "msgDelayed": len(self.delayed),
+            "delayedMessageIndexSizeInBytes": self.delayed.bytes,
             "msgInReplay": self.waiting_count(),
             "blockedSubscriptionOnUnackedMsgs": self.blocked,
         }

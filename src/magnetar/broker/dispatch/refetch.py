@@ -52,6 +52,11 @@ class Refetch:
         self._retrying = False
         self._generation = 0
 
+    @property
+    def reads(self) -> int:
+        """Reads under way."""
+        return self._in_flight
+
     def keep(self, entry: StoredEntry) -> None:
         """Keep an entry that is at hand, if there is room."""
         if self._held_bytes + len(entry.data) <= self._around.limits.look_ahead_bytes_max:

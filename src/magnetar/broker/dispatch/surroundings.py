@@ -73,6 +73,16 @@ class Limits:
 
 
 @dataclass(slots=True)
+class Throttled:
+    """How often a subscription had to wait for a rate of dispatch: its own or its topic's, of messages or of bytes."""
+
+    messages_own: int = 0
+    bytes_own: int = 0
+    messages_topic: int = 0
+    bytes_topic: int = 0
+
+
+@dataclass(slots=True)
 class Surroundings:
     """One subscription's part of the world.
 
@@ -81,7 +91,9 @@ class Surroundings:
         partition: the topic's number, -1 when it is no partition.
         held: nothing is sent, whoever is connected: the subscription is fenced (`broker.fences`).
         rates: dispatch rates, the topic's and the subscription's own; usually none.
+        own_rate: the one of `rates` that is the subscription's own.
         delays: whether entries wait for their `deliver_at_time`.
+        throttled: since the subscription was loaded.
     """
 
     outbox: Outbox
@@ -93,7 +105,9 @@ class Surroundings:
     limits: Limits = field(default_factory=Limits)
     held: bool = False
     rates: tuple[Rate, ...] = ()
+    own_rate: Rate | None = None
     delays: bool = True
+    throttled: Throttled = field(default_factory=Throttled)
 
     def messages_by_rate(self) -> int:
         """Messages that the rates let go now."""
@@ -109,6 +123,18 @@ class Surroundings:
         """So much went to consumers."""
         for rate in self.rates:
             rate.take(messages, size)
+
+    def count_throttled(self) -> None:
+        """Nothing may be sent now: count whose rate says so, and of what."""
+        told, now_ms = self.throttled, self.outbox.now_ms
+        for rate in self.rates:
+            messages, size = rate.used_up(now_ms)
+            if rate is self.own_rate:
+                told.messages_own += messages
+                told.bytes_own += size
+            else:
+                told.messages_topic += messages
+                told.bytes_topic += size
 
     def wait_ms(self) -> int:
         """Until the rates let something go; 0: now."""

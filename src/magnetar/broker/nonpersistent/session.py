@@ -166,6 +166,7 @@ class SessionNonPersistent:
             connected_ms=self._broker.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
             schema_version=version,
+            partial=self._session.partial_producers,
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
@@ -324,12 +325,13 @@ class SessionNonPersistent:
         self._broker.nonpersistent.left(topic)
 
     def _flow(self, base: pb.BaseCommand) -> None:
-        self.consumers[base.flow.consumer_id][0].grant(base.flow.messagePermits)
+        self.consumers[base.flow.consumer_id][0].grant(base.flow.messagePermits, self._broker.outbox.now_ms)
 
     def _ack(self, base: pb.BaseCommand) -> None:
         command = base.ack
         consumer, _ = self.consumers[command.consumer_id]
         consumer.messages_acked += len(command.message_id)
+        consumer.last_acked_ms = self._broker.outbox.now_ms
         if command.HasField("request_id"):
             self._session.send(commands.ack_response(command.consumer_id, command.request_id, None, ""))
 

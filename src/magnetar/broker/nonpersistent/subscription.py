@@ -3,9 +3,17 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker import statkeys
 from magnetar.broker.consumer import Consumer, Counters, SubType, rates_out
-from magnetar.broker.dispatch.base import ACTIVE_CHANGE_VERSION, KeySharedPolicy, append_message, count_sent
-from magnetar.broker.dispatch.hashing import Ring, StickyRanges, slot_of
+from magnetar.broker.dispatch.base import (
+    ACTIVE_CHANGE_VERSION,
+    CHUNK,
+    NOTHING_DRAINS,
+    KeySharedPolicy,
+    append_message,
+    count_sent,
+)
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -39,6 +47,7 @@ class NonPersistentSubscription:
         self.consumers: list[Consumer] = []
         self.dropped = 0
         self.meter = Meter(len(Counters._fields), outbox.now_ms)
+        self.drop_meter = Meter(1, outbox.now_ms)
         self._outbox = outbox
         self._partition = partition
         self._policy = KeySharedPolicy()
@@ -128,6 +137,7 @@ class NonPersistentSubscription:
                 self.dropped += entry.count
                 continue
             append_message(buffers.setdefault(consumer, []), consumer, self._partition, entry, 0, 0)
+            consumer.chunks_out += entry.flags & CHUNK != 0
             count_sent(consumer, 1, entry.count, len(entry.data), self._outbox.now_ms)
         for consumer, messages in buffers.items():
             self._outbox.put(Send(consumer.connection, messages))
@@ -168,21 +178,37 @@ class NonPersistentSubscription:
     def update_rates(self, now_ms: int) -> None:
         """Work out what happened per second since the last call."""
         self.meter.update(now_ms, self.counters())
+        self.drop_meter.update(now_ms, (self.dropped,))
         for consumer in self.consumers:
             consumer.meter.update(now_ms, Counters.of(consumer))
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentSubscriptionStats)."""
-        counters, rates = self.counters(), rates_out(self.meter)
-        return {
-            "type": self.sub_type.shown,
-            "msgRateOut": rates["msgRateOut"],
-            "msgThroughputOut": rates["msgThroughputOut"],
-            "msgOutCounter": counters.messages_out,
-            "bytesOutCounter": counters.bytes_out,
-            "msgBacklog": 0,
-            "msgDropCount": self.dropped,
-            "activeConsumerName": self._active.name if self._active is not None else "",
-            "isDurable": False,
-            "consumers": [consumer.stats() for consumer in self.consumers],
-        }
+        """With Pulsar's keys (NonPersistentSubscriptionStats); `msgDropCount` is ours."""
+        counters, consumers, keyed = self.counters(), self.consumers, self.sub_type is SubType.KEY_SHARED
+        ranges = self._ring.ranges() if keyed else {}
+        shown = (
+            rates_out(self.meter)
+            | statkeys.of_subscriptions_without_log()
+            | NOTHING_DRAINS  # what was sent is nobody's any more: no slot has to wait for it
+            | {
+                "type": self.sub_type.shown,
+                "msgOutCounter": counters.messages_out,
+                "bytesOutCounter": counters.bytes_out,
+                "msgDropCount": self.dropped,
+                "msgDropRate": self.drop_meter.per_s[0],
+                "activeConsumerName": self._active.name if self._active is not None else "",
+                "lastConsumedFlowTimestamp": max((consumer.flow_ms for consumer in consumers), default=0),
+                "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
+                "lastAckedTimestamp": max((consumer.last_acked_ms for consumer in consumers), default=0),
+                "allowOutOfOrderDelivery": keyed and self._policy.out_of_order,
+                "consumers": [
+                    consumer.stats()
+                    | NOTHING_DRAINS
+                    | (shown_ranges(ranges.get(consumer, [])) | {"drainingHashes": []} if keyed else {})
+                    for consumer in consumers
+                ],
+            }
+        )
+        if keyed:
+            shown["keySharedMode"] = self._policy.mode
+        return shown

@@ -1,15 +1,18 @@
 """A topic that stores nothing: its producers and its subscriptions."""
 
-from typing import Any
+from typing import Any, Final
 
+from magnetar.broker import statkeys
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.producers import Producer, Producers, rates_in
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
-from magnetar.storage.entries import NewEntry, StoredEntry
+from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
 from magnetar.wire import commands
+
+_CHUNK: Final = int(EntryFlags.CHUNK)
 
 
 class NonPersistentTopic:
@@ -32,6 +35,9 @@ class NonPersistentTopic:
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)
+        self.created_ms = outbox.now_ms
+        self.published_ms = 0
+        self.chunked = False
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
@@ -78,7 +84,11 @@ class NonPersistentTopic:
             self.bytes_in += len(entry.data)
             producer.messages += entry.count
             producer.bytes += len(entry.data)
+            if entry.flags & _CHUNK:
+                producer.chunks += 1
+                self.chunked = True
         producer.entries += len(entries)
+        self.published_ms = entries[-1].publish_time
         for subscription in self.subscriptions.values():
             subscription.deliver(stored)
         answer = commands.receipts(
@@ -98,23 +108,31 @@ class NonPersistentTopic:
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentTopicStats)."""
+        """With Pulsar's keys (NonPersistentTopicStats); `msgDropCount` is ours."""
         subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
-        return rates_in(self.meter, self.messages_in, self.bytes_in) | {
-            "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
-            "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
-            "msgInCounter": self.messages_in,
-            "bytesInCounter": self.bytes_in,
-            "msgOutCounter": self._gone_out[0] + sum(one["msgOutCounter"] for one in subscriptions.values()),
-            "bytesOutCounter": self._gone_out[1] + sum(one["bytesOutCounter"] for one in subscriptions.values()),
-            "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
-            "storageSize": 0,
-            "backlogSize": 0,
-            "publishers": [producer.stats() for producer in self.producers.live.values()],
-            "waitingPublishers": len(self.producers.waiting),
-            "subscriptions": subscriptions,
-            "replication": {},
-        }
+        # A producer that is too fast is slowed down by its socket: nothing is dropped before the subscriptions.
+        publishers = [producer.stats() | {"msgDropRate": 0.0} for producer in self.producers.live.values()]
+        return (
+            rates_in(self.meter, self.messages_in, self.bytes_in)
+            | statkeys.of_topics_without_log()
+            | {
+                "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
+                "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
+                "msgInCounter": self.messages_in,
+                "bytesInCounter": self.bytes_in,
+                "msgOutCounter": self._gone_out[0] + sum(one["msgOutCounter"] for one in subscriptions.values()),
+                "bytesOutCounter": self._gone_out[1] + sum(one["bytesOutCounter"] for one in subscriptions.values()),
+                "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
+                "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values()),
+                "systemTopicBytesInCounter": self.bytes_in if self.name.local.startswith("__") else 0,
+                "msgChunkPublished": self.chunked,
+                "topicCreationTimeStamp": self.created_ms,
+                "lastPublishTimeStamp": self.published_ms,
+                "publishers": publishers,
+                "waitingPublishers": len(self.producers.waiting),
+                "subscriptions": subscriptions,
+            }
+        )
 
     def validate(self) -> None:
         """Check what must hold after every step."""

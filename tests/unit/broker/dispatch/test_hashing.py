@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from magnetar.broker.consumer import Consumer, SubType
@@ -48,6 +50,20 @@ def test_the_ring_does_not_depend_on_the_order_of_coming() -> None:
     one.rebuild([a, b])
     other.rebuild([b, a])
     assert all(one.owner(slot) is other.owner(slot) for slot in range(0, SLOTS, 97))
+
+
+def test_ranges_are_the_slots_of_each_owner() -> None:
+    ring = Ring()
+    assert ring.ranges() == {}
+    for everyone in ([consumer("a")], [consumer(name) for name in "abc"], [consumer("a"), consumer("a")]):
+        ring.rebuild(everyone)
+        owners: list[Consumer | None] = [None] * SLOTS
+        for owner, ranges in ring.ranges().items():
+            assert all(after[0] > before[1] + 1 for before, after in pairwise(ranges)), "two that are one"
+            for first, last in ranges:
+                owners[first : last + 1] = [owner] * (last - first + 1)
+        assert owners == [ring.owner(slot) for slot in range(SLOTS)]
+    assert list(ring.ranges()) and ring.ranges() is ring.ranges()
 
 
 def test_consumers_of_one_name_share_too() -> None:

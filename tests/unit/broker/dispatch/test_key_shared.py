@@ -83,11 +83,39 @@ def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it() -> None
     assert kept != set(KEYS)
     assert world.got(b) == []
     moved = [key for key in KEYS if key not in kept]
-    assert world.subscription.stats()["drainingHashesCount"] == len(moved)
+    stats = world.subscription.stats()
+    assert (stats["drainingHashesCount"], stats["drainingHashesUnackedMessages"]) == (len(moved), len(moved))
+    of_a, of_b = stats["consumers"]
+    assert sorted(each["hash"] for each in of_a["drainingHashes"]) == sorted(slot_of(key.encode()) for key in moved)
+    assert all((each["unackMsgs"], each["blockedAttempts"]) == (1, 1) for each in of_a["drainingHashes"])
+    assert (of_b["drainingHashesCount"], of_b["drainingHashes"]) == (0, [])
     world.ack(a, first[moved[0]])
     assert world.got(b) == [second[moved[0]]]
+    of_a = world.subscription.stats()["consumers"][0]
+    assert (of_a["drainingHashesCount"], of_a["drainingHashesClearedTotal"]) == (len(moved) - 1, 1)
     world.ack(a, *(first[key] for key in KEYS))
     assert sorted(world.got(b)) == [second[key] for key in moved]
+    stats = world.subscription.stats()
+    assert (stats["drainingHashesCount"], stats["drainingHashesClearedTotal"]) == (0, len(moved))
+
+
+def test_hashes_that_go_back_to_who_has_them_drain_no_more() -> None:
+    world = World()
+    a = world.consumer("a", KEY_SHARED, permits=1_000)
+    world.publish(*(keyed(key) for key in KEYS))
+    b = world.consumer("b", KEY_SHARED, permits=1_000)
+    assert world.subscription.stats()["drainingHashesCount"] > 0
+    world.leave(b)
+    assert world.subscription.stats()["drainingHashesCount"] == 0
+    assert len(world.got(a)) == len(KEYS)
+
+
+def test_a_consumer_that_holds_nothing_up_but_its_permits_drains_nothing() -> None:
+    world = World()
+    a = world.consumer("a", KEY_SHARED, permits=1)
+    world.publish(*(keyed("k") for _ in range(5)))
+    assert len(world.got(a)) == 1
+    assert world.subscription.stats()["drainingHashesCount"] == 0
 
 
 def test_what_a_gone_consumer_held_comes_before_what_is_newer_of_the_same_key() -> None:

@@ -1,0 +1,152 @@
+"""Keys of Pulsar's statistics whose value is always the same here, each with the reason: typed clients look for them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from magnetar.core.ids import Position
+from magnetar.core.times import iso_time
+
+
+def of_topics() -> dict[str, Any]:
+    """Of TopicStats."""
+    return {
+        # There is no tiered storage: everything is on the broker's own disk.
+        "offloadedStorageSize": 0,
+        "lastOffloadLedgerId": 0,
+        "lastOffloadSuccessTimeStamp": 0,
+        "lastOffloadFailureTimeStamp": 0,
+        # Transactions are refused.
+        "ongoingTxnCount": 0,
+        "abortedTxnCount": 0,
+        "committedTxnCount": 0,
+        # Links and compaction read the log themselves, not by a subscription that is the broker's own.
+        "bytesOutInternalCounter": 0,
+    }
+
+
+def of_subscriptions() -> dict[str, Any]:
+    """Of SubscriptionStats."""
+    return {
+        # There are no entry filters.
+        "filterProcessedMsgCount": 0,
+        "filterAcceptedMsgCount": 0,
+        "filterRejectedMsgCount": 0,
+        "filterRescheduledMsgCount": 0,
+        # Rates of dispatch are topics' and subscriptions'; a broker has none.
+        "dispatchThrottledMsgEventsByBrokerLimit": 0,
+        "dispatchThrottledBytesEventsByBrokerLimit": 0,
+        # Nobody waits for mark-delete to pass what was there before they came: hashes drain instead (PIP-379).
+        "consumersAfterMarkDeletePosition": {},
+    }
+
+
+def of_subscriptions_without_log() -> dict[str, Any]:
+    """Of SubscriptionStats, where nothing is stored: no cursor, no backlog, nothing to send later or again, no rates."""
+    return of_subscriptions() | {
+        "isDurable": False,
+        "isReplicated": False,
+        "durable": False,
+        "replicated": False,
+        "msgBacklog": 0,
+        "msgBacklogNoDelayed": 0,
+        "backlogSize": 0,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "unackedMessages": 0,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "msgInReplay": 0,
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "lastMarkDeleteAdvancedTimestamp": 0,
+        "lastExpireTimestamp": 0,
+        "msgRateExpired": 0.0,
+        "totalMsgExpired": 0,
+        "subscriptionProperties": {},
+        "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+        "dispatchThrottledMsgEventsByTopicLimit": 0,
+        "dispatchThrottledBytesEventsByTopicLimit": 0,
+    }
+
+
+def of_topics_without_log() -> dict[str, Any]:
+    """Of TopicStats, where nothing is stored: no backlog, no quota on it, nothing to compare with or to compact, no rates."""
+    return of_topics() | {
+        "storageSize": 0,
+        "backlogSize": 0,
+        "backlogQuotaLimitSize": -1,
+        "backlogQuotaLimitTime": -1,
+        "oldestBacklogMessageAgeSeconds": -1,
+        "oldestBacklogMessageSubscriptionName": "",
+        "earliestMsgPublishTimeInBacklogs": 0,
+        "publishRateLimitedTimes": 0,
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "replication": {},  # links carry what is stored
+        "deduplicationStatus": "Disabled",
+        "compaction": {
+            "lastCompactionRemovedEventCount": 0,
+            "lastCompactionSucceedTimestamp": 0,
+            "lastCompactionFailedTimestamp": 0,
+            "lastCompactionDurationTimeInMills": 0,
+        },
+    }
+
+
+LEDGER: Final = {
+    # There is no tiered storage, and no copy of a ledger that could be missing: copies are other clusters' own.
+    "offloaded": False,
+    "underReplicated": False,
+}
+"""Of LedgerInfo."""
+
+CURSOR: Final = {
+    # Cursors are kept in the metadata store, not in ledgers.
+    "cursorLedger": -1,
+    "cursorLedgerLastEntry": -1,
+}
+"""Of CursorStats."""
+
+
+def internal_cursor(
+    *,
+    mark_delete: Position,
+    read: Position,
+    entries_behind: int,
+    consumed: int,
+    state: str,
+    active: bool,
+    waiting: bool,
+    since_ms: int,
+    properties: Mapping[str, int],
+) -> dict[str, Any]:
+    """CursorStats of the broker's own cursors: they have no holes, and nobody reads by them through a dispatcher.
+
+    Args:
+        mark_delete, read: up to where.
+        entries_behind: that mark-delete has to pass yet.
+        consumed: messages that it passed since the broker's start.
+        state: a word.
+        active: somebody uses it.
+        waiting: somebody waits for new entries.
+        since_ms: when it was opened.
+        properties: numbers kept with it.
+    """
+    return CURSOR | {
+        "markDeletePosition": str(mark_delete),
+        "readPosition": str(read),
+        "individuallyDeletedMessages": "[]",
+        "messagesConsumedCounter": consumed,
+        "numberOfEntriesSinceFirstNotAckedMessage": entries_behind,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "waitingReadOp": waiting,
+        "pendingReadOps": 0,
+        "subscriptionHavePendingRead": waiting,
+        "subscriptionHavePendingReplayRead": False,
+        "lastLedgerSwitchTimestamp": iso_time(since_ms),
+        "state": state,
+        "active": active,
+        "properties": dict(properties),
+    }
