@@ -32,8 +32,8 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "msgThroughputOut": sum(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
-        "msgOutCounter": sum(subscription["msgOutCounter"] for subscription in subscriptions.values()),
-        "bytesOutCounter": sum(subscription["bytesOutCounter"] for subscription in subscriptions.values()),
+        "msgOutCounter": topic.traffic().messages_out,
+        "bytesOutCounter": topic.traffic().bytes_out,
         "storageSize": topic.log.bytes_retained,
         "backlogSize": max((s.get("backlogSize", 0) for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": min(filter(None, earliest), default=0),
@@ -106,10 +106,10 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
 
 def _compacted(topic: "Topic") -> dict[str, Any]:
     """With Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not counted."""
-    return {"ledgerId": -1, "entries": _compacted_entries(topic), "size": -1, "offloaded": False}
+    return {"ledgerId": -1, "entries": compacted_entries(topic), "size": -1, "offloaded": False}
 
 
-def _compacted_entries(topic: "Topic") -> int:
+def compacted_entries(topic: "Topic") -> int:
     """Entries that one who reads compacted is given of what is compacted; -1 when the topic never was."""
     horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
     if horizon == NONE:

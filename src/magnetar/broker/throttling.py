@@ -53,10 +53,14 @@ class PublishThrottle:
     Args:
         outbox: the broker's.
         rate: None: no limit any more; what waits goes.
+
+    Attributes:
+        held_up: how often something had to wait.
     """
 
     def __init__(self, outbox: Outbox, rate: Rate | None) -> None:
         self.rate = rate
+        self.held_up = 0
         self._outbox = outbox
         self._waiting: dict[Producer, _Waiting] = {}
         self._armed = False
@@ -74,6 +78,7 @@ class PublishThrottle:
                 return frames
         else:
             passed = 0
+        self.held_up += 1
         waiting = self._waiting.get(producer)
         if waiting is None:
             waiting = self._waiting[producer] = _Waiting(publisher)

@@ -39,6 +39,7 @@ class NonPersistentSubscription:
         self.consumers: list[Consumer] = []
         self.dropped = 0
         self.meter = Meter(len(Counters._fields), outbox.now_ms)
+        self.drop_meter = Meter(1, outbox.now_ms)
         self._outbox = outbox
         self._partition = partition
         self._policy = KeySharedPolicy()
@@ -168,6 +169,7 @@ class NonPersistentSubscription:
     def update_rates(self, now_ms: int) -> None:
         """Work out what happened per second since the last call."""
         self.meter.update(now_ms, self.counters())
+        self.drop_meter.update(now_ms, (self.dropped,))
         for consumer in self.consumers:
             consumer.meter.update(now_ms, Counters.of(consumer))
 
