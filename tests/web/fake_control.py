@@ -285,8 +285,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
                 told = self.topic_stats(one)
                 keys = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter")
                 self.rows.topics.gone(one, tuple(told[key] for key in keys))
-                for name in told["subscriptions"]:
-                    self.rows.subscriptions.gone((one, name), (1, 5))
+                for subscription in told["subscriptions"]:
+                    self.rows.subscriptions.gone((one, subscription), (1, 5))
                 del self.existing[one]
             if count:
                 self.resources.apply(self.resources.delete_partitioned(name))
