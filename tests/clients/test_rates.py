@@ -2,6 +2,7 @@
 
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,4 +222,126 @@ def test_rates_of_topics_producers_and_subscriptions(tmp_path: Path) -> None:
             eventually(lambda path=path: not broker.rest("GET", path)["msgRateIn"])
         client.close()
     finally:
+        world.close()
+
+
+def windowed(
+    broker: BrokerProcess, path: str, act: Callable[[], object], keys: dict[str, Callable[[Any], float]]
+) -> Any:
+    """Do something again and again until all of these rates are told at once; the statistics that tell them."""
+
+    def told() -> Any:
+        act()
+        stats = broker.rest("GET", path)
+        return stats if all(rate(stats) > 0 for rate in keys.values()) else None
+
+    return eventually(told, what=", ".join(keys))
+
+
+def test_rates_of_redeliveries_and_acknowledgements(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 500\n").start()
+    broker = world["solo"]
+    client = connect(broker)
+    path = f"/admin/v2/{TOPIC.replace('://', '/')}/stats"
+    try:
+        consumer = client.subscribe(
+            TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1
+        )
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+
+        def of_subscription(key: str) -> Callable[[Any], float]:
+            return lambda stats: float(stats["subscriptions"]["s"][key])
+
+        def of_consumer(key: str) -> Callable[[Any], float]:
+            return lambda stats: float(stats["subscriptions"]["s"]["consumers"][0][key])
+
+        # Something is sent and sent again, and nothing acknowledged.
+        producer.send(b"again")
+        keys = {"redeliver": of_subscription("msgRateRedeliver"), "its": of_consumer("msgRateRedeliver")}
+        stats = windowed(broker, path, lambda: consumer.negative_acknowledge(consumer.receive(10_000)), keys)
+        assert of_subscription("messageAckRate")(stats) == of_consumer("messageAckRate")(stats) == 0
+        # What is sent again is sent: it is part of what goes out, and here nearly all of it.
+        assert of_subscription("msgRateRedeliver")(stats) <= of_subscription("msgRateOut")(stats)
+        # Each is acknowledged as it comes, and nothing is sent again any more.
+        consumer.acknowledge(consumer.receive(10_000))
+        eventually(lambda: of_subscription("msgRateRedeliver")(broker.rest("GET", path)) == 0)
+
+        def once() -> None:
+            producer.send(b"once")
+            consumer.acknowledge(consumer.receive(10_000))
+
+        keys = {"ack": of_subscription("messageAckRate"), "its": of_consumer("messageAckRate")}
+        stats = windowed(broker, path, once, keys)
+        assert of_subscription("msgRateRedeliver")(stats) == 0
+        text = scrape(broker)
+        assert metric(text, "pulsar_subscription_msg_rate_redeliver", TOPIC, "s") == 0
+        assert metric(text, "pulsar_consumer_msg_ack_rate", TOPIC) == metric(
+            text, "pulsar_subscription_msg_ack_rate", TOPIC, "s"
+        )
+        # Interval by interval, what was acknowledged is about what went out: a message's two halves may be in two of them.
+        sent = acknowledged = 0.0
+        last = broker.rest("GET", path)
+
+        def balanced() -> bool:
+            nonlocal sent, acknowledged, last
+            once()
+            stats = broker.rest("GET", path)
+            if of_subscription("msgRateOut")(stats) != of_subscription("msgRateOut")(last):
+                sent += of_subscription("msgRateOut")(stats)
+                acknowledged += of_subscription("messageAckRate")(stats)
+                last = stats
+            return bool(sent) and 0.7 < acknowledged / sent < 1.3
+
+        eventually(balanced)
+        eventually(lambda: of_subscription("messageAckRate")(broker.rest("GET", path)) == 0)
+    finally:
+        client.close()
+        world.close()
+
+
+def test_rates_of_a_partitioned_topic_are_those_of_its_partitions(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], "[broker]\nretention_interval_ms = 500\n").start()
+    broker = world["solo"]
+    client = connect(broker)
+    path = f"/admin/v2/{TOPIC.replace('://', '/')}"
+    keys = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+    try:
+        broker.rest("PUT", f"{path}/partitions", 2)
+        consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
+        producer = client.create_producer(
+            TOPIC,
+            batching_enabled=False,
+            message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+        )
+
+        def flowing() -> Any:
+            for _ in range(4):
+                producer.send(bytes(200))
+                consumer.acknowledge(consumer.receive(10_000))
+            stats = broker.rest("GET", f"{path}/partitioned-stats")
+            each = stats["partitions"].values()
+            rated = all(part[key] and part["subscriptions"]["s"]["messageAckRate"] for part in each for key in keys)
+            return stats if rated else None
+
+        stats = eventually(flowing)
+        parts = list(stats["partitions"].values())
+        assert len(parts) == 2
+        for key in keys:
+            assert stats[key] == pytest.approx(sum(part[key] for part in parts)), key
+        whole = stats["subscriptions"]["s"]
+        for key in ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver"):
+            assert whole[key] == pytest.approx(sum(part["subscriptions"]["s"][key] for part in parts)), key
+        # Both get every other message: neither has nearly all.
+        slower, faster = sorted(part["msgRateIn"] for part in parts)
+        assert faster < 4 * slower
+        for part in (f"{TOPIC}-partition-{number}" for number in range(2)):
+            assert metric(scrape(broker), "pulsar_in_messages_total", part) > 0
+
+        def idle() -> bool:
+            stats = broker.rest("GET", f"{path}/partitioned-stats")
+            return not any(stats[key] for key in keys)
+
+        eventually(idle)
+    finally:
+        client.close()
         world.close()

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.broker.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview
+from magnetar.broker.measuring import Connections, PublishLatency
+from magnetar.broker.metriccontrol import BrokerFigures, TopicFigures
+from magnetar.broker.series import Series, Shown, SubscriptionKey, Traffic
+from magnetar.broker.upkeep import Totals
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
@@ -72,6 +76,9 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         self.ready = True
         self.peeked = entry(0, b"hello")
         self.link_states = [link_state("us-west", "us-east")]
+        self.rows = Series()
+        self.figures: dict[str, TopicFigures] = {}
+        self.latency = PublishLatency()
         self.blocked = {
             "persistent://public/default/t": SkipPreview(
                 topic="persistent://public/default/t", through="7:3", messages=3, entries=1, bytes=900
@@ -150,6 +157,27 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "ready": self.ready,
             "state": "" if self.ready else "the disk is full",
         }
+
+    def broker_figures(self) -> BrokerFigures:
+        return BrokerFigures(
+            len(self.existing), 0, 0, 0, {"public/default": len(self.existing)}, Totals(), Connections(), self.latency
+        )
+
+    def topic_figures(self, topic: str) -> TopicFigures:
+        return self.figures.get(topic, TopicFigures())
+
+    def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
+        stats = {name: self.topic_stats(name) for name in self.existing}
+        traffic = {
+            name: Traffic(one["msgInCounter"], one["bytesInCounter"], one["msgOutCounter"], one["bytesOutCounter"])
+            for name, one in stats.items()
+        }
+        sent = {
+            (name, subscription): (told["msgOutCounter"], told["bytesOutCounter"])
+            for name, one in stats.items()
+            for subscription, told in one["subscriptions"].items()
+        }
+        return self.rows.show(traffic, sent, topics_max, subscriptions_max)
 
     def links(self) -> list[LinkState]:
         return self.link_states
@@ -254,6 +282,11 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
         def act() -> None:
             for one in gone:
+                told = self.topic_stats(one)
+                keys = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter")
+                self.rows.topics.gone(one, tuple(told[key] for key in keys))
+                for subscription in told["subscriptions"]:
+                    self.rows.subscriptions.gone((one, subscription), (1, 5))
                 del self.existing[one]
             if count:
                 self.resources.apply(self.resources.delete_partitioned(name))

@@ -242,6 +242,52 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
     tell(story)
 
 
+def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.admin.metrics.METRIC_TOPICS_MAX", 3)
+    monkeypatch.setattr("magnetar.admin.metrics.METRIC_SUBSCRIPTIONS_MAX", 2)
+
+    async def story(world: World) -> None:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        control = world.control
+        before: dict[str, float] = {}
+
+        async def scrape() -> dict[str, float]:
+            """Counters by series; the (other) ones alone of topics that were deleted may not be less than before."""
+            text = (await world.ask("GET", "/metrics")).data.decode()
+            found = {
+                f"{sample.name} {sorted(sample.labels.items())}": sample.value
+                for family in text_string_to_metric_families(text)
+                if family.type == "counter"
+                for sample in family.samples
+                if "topic" in sample.labels
+            }
+            assert [name for name, value in before.items() if found.get(name, value) < value] == []
+            before.clear()
+            before.update(found)
+            return found
+
+        for number in range(5, 15):
+            control.existing[f"{FULL}/t{number:02}"] = FakeTopic({}, {"s": {"consumers": 0}}, [b"12345"])
+        await scrape()
+        control.existing[f"{FULL}/t00"] = FakeTopic(messages=[b"1"])  # before all others by name
+        await scrape()
+        for number in (14, 0, 5, 6, 7, 8):  # without a row, and with one
+            control.delete_topic(f"{FULL}/t{number:02}", True, lambda _error: None)
+            await asyncio.sleep(0)
+            found = await scrape()
+            assert f"{FULL}/t{number:02}" not in str(found)
+        for topic in control.existing.values():
+            topic.messages.append(b"67890")
+        found = await scrape()
+        own = sum(
+            value for name, value in found.items() if name.startswith("pulsar_in_messages") and "(other)" not in name
+        )
+        assert own == 3, "a row that is given later begins at zero"
+
+    tell(story)
+
+
 def test_a_topic_deleted_during_a_scrape_does_no_harm(tell: Tell) -> None:
     async def story(world: World) -> None:
         for number in range(100):

@@ -3,29 +3,21 @@
 from collections.abc import Iterable
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from magnetar.admin import metricfamilies as table
+from magnetar.admin.exposition import Row
+from magnetar.admin.metricfamilies import Family
 
 EVENTS = ("applied", "told", "snapshots", "refused")
 
 
-def families(state: dict[str, Any]) -> Iterable[Metric]:
-    """Every family of `GET /geo/v1/metadata`; none while synchronisation is off."""
+def families(state: dict[str, Any]) -> Iterable[tuple[Family, list[Row]]]:
+    """Every family of `GET /geo/v1/metadata` with its rows (labels besides `cluster`); none while synchronisation is off."""
     if not state.get("enabled"):
         return
-    for name, text, value in (
-        ("documents", "Tenants, namespaces, policies and the like that exist.", state.get("documents", 0)),
-        ("deletions", "Deletions that some cluster has not confirmed.", state.get("deletions", 0)),
-        ("waiting", "Documents that are ahead of this cluster's clock.", len(state.get("waiting", ()))),
-        ("kept", "Documents deleted elsewhere that topics here need.", len(state.get("kept", ()))),
-    ):
-        yield GaugeMetricFamily(f"magnetar_metadata_{name}", text, value)
-    agrees = GaugeMetricFamily(
-        "magnetar_metadata_agrees", "1 while a cluster's last digest is this one's.", labels=["cluster"]
-    )
-    for cluster, peer in state.get("clusters", {}).items():
-        agrees.add_metric([cluster], 1 if peer.get("agrees") else 0)
-    yield agrees
-    events = CounterMetricFamily("magnetar_metadata_events", "Since the start; see docs/metadata.md.", labels=["event"])
-    for name in EVENTS:
-        events.add_metric([name], state.get("counters", {}).get(name, 0))
-    yield events
+    for family in table.METADATA:
+        value = state.get(family.key, 0)
+        yield family, [((), value if isinstance(value, int) else len(value))]
+    clusters = state.get("clusters", {})
+    yield table.METADATA_AGREES, [((name,), bool(peer.get("agrees"))) for name, peer in clusters.items()]
+    counters = state.get("counters", {})
+    yield table.METADATA_EVENTS, [((name,), counters.get(name, 0)) for name in EVENTS]

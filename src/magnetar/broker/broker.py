@@ -23,6 +23,7 @@ from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.limits import Limits
 from magnetar.broker.links import Links
 from magnetar.broker.machines import Machines
+from magnetar.broker.measuring import Connections, PublishLatency
 from magnetar.broker.metasync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.producers import Producer
@@ -36,6 +37,7 @@ from magnetar.broker.records import (
 )
 from magnetar.broker.replication import MakeMachines, Replication
 from magnetar.broker.schemas import Schemas
+from magnetar.broker.series import Series
 from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -129,6 +131,9 @@ class Broker:
         self.ledger_ids = ledger_ids
         self.cache = cache
         self.sessions: dict[int, Session] = {}
+        self.connections = Connections()
+        self.publish_latency = PublishLatency()
+        self.series = Series()
         self._handshakes: deque[tuple[int, int]] = deque()
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
@@ -257,7 +262,8 @@ class Broker:
         self.topics.pop(topic.text, None)
         for subscription in list(topic.subscriptions.values()):
             subscription.close("topic deleted")
-        topic.subscriptions.clear()
+            self.forget_subscription(topic, subscription)
+        self.series.topics.gone(topic.text, topic.traffic())
         self.fences.removed(topic.text)
         self._fenced.discard(topic.text)
         self.links.removed(topic)
@@ -265,6 +271,11 @@ class Broker:
         self.compactions.removed(topic)
         self.replication.removed(topic)
         self.metasync.topic_removed(topic.name)
+
+    def forget_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription is none of its topic's any more."""
+        topic.forget(subscription)
+        self.series.subscriptions.gone((topic.text, subscription.name), subscription.counters()[:2])
 
     def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         """A subscription of a topic over a cursor."""
@@ -289,6 +300,7 @@ class Broker:
 
     def connected(self, connection: int, address: str, certificate: str = "", tls: bool = False) -> None:
         """A client came; `certificate` is the common name of the one that TLS checked."""
+        self.connections.made += 1
         self.sessions[connection] = Session(self, connection, address, certificate, tls=tls)
         # One timer for all: thousands may come and go in the time that each has.
         self._handshakes.append((self.outbox.now_ms + self.config.handshake_ms_max, connection))
@@ -300,6 +312,7 @@ class Broker:
         while waiting and waiting[0][0] <= now_ms:
             session = self.sessions.get(waiting.popleft()[1])
             if session is not None and not session.handshake.connected and not session.closed:
+                self.connections.failed += 1
                 session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
         if waiting:
             self.timer(waiting[0][0], self._handshakes_due)
@@ -320,6 +333,7 @@ class Broker:
         session = self.sessions.pop(connection, None)
         self._held.discard(connection)
         if session is not None:
+            self.connections.ended += 1
             session.disconnected()
 
     def writable(self, connection: int, writable: bool) -> None:
@@ -346,7 +360,8 @@ class Broker:
         for text, entries in concerned.items():
             self.replication.stored(touched[text], entries)
         for append in confirmed:
-            self._settle(append)
+            if self._settle(append):
+                self.publish_latency.add(self.outbox.moment_s - append.asked_s, len(append.entries))
             append.token(append, "")
             if "behind" in append.extra:
                 touched[append.topic].answer_behind(append)
@@ -442,10 +457,11 @@ class Broker:
             session.hold(True)
             self._held.add(session.number)
 
-    def _settle(self, append: Append) -> None:
+    def _settle(self, append: Append) -> bool:
+        """What a client published is on the disk, or never will be; whether it was a client's."""
         size = append.extra.get("bytes", 0)
         if not size:
-            return
+            return False
         self._pending_bytes -= size
         session = self.sessions.get(append.extra["session"])
         if session is not None:
@@ -454,6 +470,7 @@ class Broker:
             for number in self._held:
                 self.sessions[number].hold(False)
             self._held.clear()
+        return True
 
     def close_producer(self, producer: Producer) -> None:
         """Close a producer from this side; its client looks the topic up again."""
@@ -489,7 +506,7 @@ class Broker:
             return
         topic = self.topics.get(subscription.topic)
         if topic is not None and topic.subscriptions.get(subscription.name) is subscription:
-            del topic.subscriptions[subscription.name]
+            self.forget_subscription(topic, subscription)
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
         self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)

@@ -353,7 +353,7 @@ class Catalog:
         def stored(error: str) -> None:
             if error:
                 if topic.subscriptions.get(name) is subscription:
-                    del topic.subscriptions[name]
+                    self._broker.forget_subscription(topic, subscription)
                     self._broker.replication.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
             else:
@@ -561,7 +561,7 @@ class Catalog:
                 )
             )
             return
-        del topic.subscriptions[subscription.name]
+        self._broker.forget_subscription(topic, subscription)
         subscription.close("unsubscribed")
         if not subscription.durable:
             done(None)

@@ -120,6 +120,7 @@ class Run:
         began_ms: when it was made, wall clock.
         removed: messages found superfluous that were not before.
         unread: batches that were kept whole because they could not be opened.
+        read_bytes: of the entries that were looked at.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Run:
         self.began_ms = outbox.now_ms
         self.removed = 0
         self.unread = 0
+        self.read_bytes = 0
         self._outbox, self._log, self._compacted, self._done = outbox, log, compacted, done
         self._withdrawn = withdrawn
         self._end = log.last
@@ -169,6 +171,7 @@ class Run:
             return
         superfluous: list[Loser] = []
         for entry in read:
+            self.read_bytes += len(entry.data)
             for key, empty, place in self._messages(entry):
                 older = self._newest.pop(key, None) or self._deletions.pop(key, None)
                 if older is not None:

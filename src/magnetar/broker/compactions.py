@@ -40,6 +40,8 @@ class Status:
         removed: messages that the last one that ended found superfluous.
         succeeded_ms, failed_ms: when one last ended well, and when one last did not; wall clock, 0 for never.
         took_ms: of the last one that ended, from its first read to its last word on disk.
+        read_bytes: that the last one that ended has read.
+        removed_total, successes, failures: of all.
     """
 
     state: State = State.NOT_RUN
@@ -48,15 +50,22 @@ class Status:
     succeeded_ms: int = 0
     failed_ms: int = 0
     took_ms: int = 0
+    read_bytes: int = 0
+    removed_total: int = 0
+    successes: int = 0
+    failures: int = 0
 
     def ended(self, run: Run, error: str, now_ms: int) -> None:
         """One is over; `error` says why it failed, "" that it did not."""
         self.state, self.error = (State.ERROR, error) if error else (State.SUCCESS, "")
         if error:
             self.failed_ms = now_ms
+            self.failures += 1
         else:
             self.succeeded_ms = now_ms
-        self.removed, self.took_ms = run.removed, now_ms - run.began_ms
+            self.successes += 1
+        self.removed, self.took_ms, self.read_bytes = run.removed, now_ms - run.began_ms, run.read_bytes
+        self.removed_total += run.removed
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (CompactionStats)."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 from magnetar.broker.failovers import FailoverControl
 from magnetar.broker.messagecontrol import MessageControl
 from magnetar.broker.metacontrol import MetadataControl
+from magnetar.broker.metriccontrol import MetricControl
 from magnetar.broker.schemacontrol import SchemaControl
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -127,7 +128,7 @@ class SkipPreview(TypedDict):
     bytes: int
 
 
-class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageControl, Protocol):
+class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageControl, MetricControl, Protocol):
     """The broker, as administration sees it."""
 
     # ------------------------------------------------------------------------------------------------------- reads

@@ -16,6 +16,7 @@ from magnetar.broker.effects import Store
 from magnetar.broker.failovers import FailoverController
 from magnetar.broker.messagecontrol import MessageController
 from magnetar.broker.metacontrol import MetadataController
+from magnetar.broker.metriccontrol import MetricController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
 from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats
@@ -42,7 +43,7 @@ class Run(Protocol):
         """Handle one event and carry out its effects."""
 
 
-class Controller(FailoverController, SchemaController, MetadataController, MessageController):
+class Controller(FailoverController, SchemaController, MetadataController, MessageController, MetricController):
     """What admin may ask of a broker.
 
     Args:

@@ -122,11 +122,13 @@ class Outbox:
 
     Attributes:
         now_ms: wall clock in ms, set by the driver before each event; never goes back within a run.
+        moment_s: a finer clock, set likewise, of which only differences mean anything. It measures; nothing is decided by it.
         effects: since the last drain.
         wake: called by the driver's owner when effects were added outside an event (never by machines).
     """
 
     now_ms: int = 0
+    moment_s: float = 0.0
     effects: list[Effect] = field(default_factory=list)
 
     def put(self, effect: Effect) -> None:

@@ -190,6 +190,7 @@ class Session:
 
     def connected(self, *, link: bool) -> None:
         """CONNECT is answered; what a link peer needs is there."""
+        self.broker.connections.let_in += 1
         hello = None
         if link:
             hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
@@ -200,6 +201,7 @@ class Session:
 
     def refuse_connection(self, error: BrokerError, *, logged: bool = False) -> None:
         """Answer with an error, then end the connection; `logged`: why is in the log already."""
+        self.broker.connections.failed += 1
         self.send(commands.error(NO_REQUEST, error.code, error.message))
         self.close("" if logged else error.message)
         self.closed = True

@@ -38,6 +38,8 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
             **{key: sum(subscription[key] for subscription in subscriptions.values()) for key in SUMMED},
             "msgInCounter": topic.messages_in,
             "bytesInCounter": topic.bytes_in,
+            "msgOutCounter": topic.traffic().messages_out,
+            "bytesOutCounter": topic.traffic().bytes_out,
             "systemTopicBytesInCounter": topic.bytes_in if topic.name.local.startswith("__") else 0,
             "msgChunkPublished": topic.chunked,
             "publishRateLimitedTimes": topic.publish_limited,
@@ -65,8 +67,6 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
 SUMMED: Final = (
     "msgRateOut",
     "msgThroughputOut",
-    "msgOutCounter",
-    "bytesOutCounter",
     "nonContiguousDeletedMessagesRanges",
     "nonContiguousDeletedMessagesRangesSerializedSize",
     "delayedMessageIndexSizeInBytes",
@@ -179,10 +179,10 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
 
 def _compacted(topic: "Topic") -> dict[str, Any]:
     """With Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not counted."""
-    return statkeys.LEDGER | {"ledgerId": -1, "entries": _compacted_entries(topic), "size": -1}
+    return statkeys.LEDGER | {"ledgerId": -1, "entries": compacted_entries(topic), "size": -1}
 
 
-def _compacted_entries(topic: "Topic") -> int:
+def compacted_entries(topic: "Topic") -> int:
     """Entries that one who reads compacted is given of what is compacted; -1 when the topic never was."""
     horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
     if horizon == NONE:

@@ -12,15 +12,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction import Compacted
+from magnetar.broker.consumer import Counters
 from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.deduplication import Mark, Numbers
 from magnetar.broker.effects import Outbox, Send, Timer, Write
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.linkflow import LinkFlow
+from magnetar.broker.measuring import Writes
 from magnetar.broker.meter import Meter
 from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.rates import Rate
 from magnetar.broker.records import TopicRecord
+from magnetar.broker.series import Traffic
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.throttling import PublishThrottle
 from magnetar.broker.topiclimits import TopicLimits
@@ -168,6 +171,12 @@ class Topic:
         self.entries_in = 0
         self.chunked = False
         self.publish_limited = 0
+        self.writes: Writes | None = None
+        """None until something is written: of thousands of topics most may be idle."""
+        self.evictions: dict[str, int] = {}
+        """Kind of backlog quota -> how often it took messages from subscriptions."""
+        self.gone_out = Counters()
+        """What subscriptions that are gone had sent."""
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
         """The newest append that is in flight."""
@@ -245,6 +254,7 @@ class Topic:
             durable=self.durable if durable is None else durable,
             token=token,
         )
+        append.asked_s = self.outbox.moment_s
         self.in_flight += 1
         self.entries_staged += len(entries)
         self._newest = append
@@ -346,10 +356,13 @@ class Topic:
             self.idempotency.confirmed(append)
         if self._newest is append:
             self._newest = None
-        self.entries_in += len(append.entries)
-        for entry in append.entries:
+        entries = append.entries
+        self.entries_in += len(entries)
+        for entry in entries:
             self.messages_in += entry.count
-            self.bytes_in += len(entry.data)
+        if self.writes is None:
+            self.writes = Writes(self.outbox.now_ms)
+        self.bytes_in += self.writes.add(entries, self.outbox.moment_s - append.asked_s)
 
     def dispatch(self) -> None:
         """New entries are readable: wake the subscriptions and the links."""
@@ -422,6 +435,16 @@ class Topic:
         """
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or self.log.bytes_retained > 0 or any(not one.auto_schema for one in readers)
+
+    def forget(self, subscription: Subscription) -> None:
+        """A subscription is none of the topic's any more; what it sent stays counted."""
+        del self.subscriptions[subscription.name]
+        self.gone_out += subscription.counters()
+
+    def traffic(self) -> Traffic:
+        """What went in and out since the topic was loaded; it never falls."""
+        out = sum((one.counters() for one in self.subscriptions.values()), self.gone_out)
+        return Traffic(self.messages_in, self.bytes_in, out.messages_out, out.bytes_out)
 
     def durable_subscriptions(self) -> Iterable[Subscription]:
         """The subscriptions that hold back retention."""

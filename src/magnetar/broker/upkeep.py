@@ -10,7 +10,7 @@ retention   closed ledgers that nobody needs any more are deleted; what only the
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
@@ -43,6 +43,8 @@ STEP_TOPICS_MIN: Final = 50
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
     """End the interval over which the rates of a topic, its producers, subscriptions and links are told, and begin another."""
     topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
+    if isinstance(topic, Topic) and topic.writes is not None:
+        topic.writes.end(now_ms)
     for producer in topic.producers.live.values():
         producer.meter.update(now_ms, producer.counted)
     for subscription in topic.subscriptions.values():
@@ -50,6 +52,34 @@ def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
     if isinstance(topic, Topic):
         for flow in topic.flows.values():
             flow.update(now_ms)
+
+
+class Totals(NamedTuple):
+    """Sums over all topics, each as it was when the last round came to it."""
+
+    messages_in_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    messages_out_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    entries_written_per_s: float = 0.0
+    backlog: int = 0
+
+    def plus(self, topic: Topic | NonPersistentTopic) -> "Totals":
+        """With one topic more."""
+        messages_in, bytes_in = topic.meter.per_s
+        out = [one.meter.per_s for one in topic.subscriptions.values()]
+        written, backlog = 0.0, 0
+        if isinstance(topic, Topic):
+            written = topic.writes.latency.told.per_s if topic.writes is not None else 0.0
+            backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
+        return Totals(
+            self.messages_in_per_s + messages_in,
+            self.bytes_in_per_s + bytes_in,
+            self.messages_out_per_s + sum(each[0] for each in out),
+            self.bytes_out_per_s + sum(each[1] for each in out),
+            self.entries_written_per_s + written,
+            self.backlog + backlog,
+        )
 
 
 def _nobody(_error: str) -> None:
@@ -61,11 +91,16 @@ class Upkeep:
 
     Args:
         broker: whose; the first round comes after `retention_interval_ms`.
+
+    Attributes:
+        totals: of the last round that ended.
     """
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._trimming: set[str] = set()
+        self.totals = Totals()
+        self._summed = Totals()
         self._left: list[Topic] = []
         self._at_a_time = 0
         self._next_ms = 0
@@ -91,6 +126,8 @@ class Upkeep:
             return
         for unkept in broker.nonpersistent.topics.values():
             update_rates(unkept, now_ms)
+            self._summed = self._summed.plus(unkept)
+        self.totals, self._summed = self._summed, Totals()
         broker.links.tick(now_ms)
         broker.timer(max(self._next_ms, now_ms + 1), self._round)
 
@@ -98,6 +135,7 @@ class Upkeep:
         broker = self._broker
         self.inactive(topic, now_ms)
         update_rates(topic, now_ms)
+        self._summed = self._summed.plus(topic)
         if topic.log.last == NONE or topic.deleting:
             return
         self.enforce(topic, now_ms)
@@ -194,6 +232,7 @@ class Upkeep:
                     subscription.advance_to(Position(ledger.ledger, ledger.entries - 1))
             lost = before - subscription.backlog_entries()
             if lost:
+                topic.evictions[kind] = topic.evictions.get(kind, 0) + 1
                 text = f"{lost} entries of subscription {subscription.name} of {topic.text} were given up: over the backlog quota"
                 self._broker.outbox.put(Note("warning", text))
 

@@ -140,6 +140,7 @@ class Driver:
             while self._urgent or self._pending:
                 event, arguments = (self._urgent or self._pending).popleft()
                 self._outbox.now_ms = self._clock.now_ms()
+                self._outbox.moment_s = time.perf_counter()
                 event(*arguments)
                 effects = self._outbox.effects
                 if effects:

@@ -111,6 +111,7 @@ class Append:
         token: opaque to storage; the broker's note of whom to answer.
         epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
             told of a failure must not be written after it: its positions and origin indexes are void.
+        asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
     """
 
     topic: str
@@ -123,3 +124,4 @@ class Append:
     bytes_total: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     epoch: int = 0
+    asked_s: float = 0.0

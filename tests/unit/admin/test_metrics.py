@@ -1,25 +1,111 @@
 """Series of one scrape."""
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from magnetar.admin import metricfamilies
 from magnetar.admin.metrics import Figures, Snapshot
+from magnetar.broker.measuring import Connections, PublishLatency, Writes
+from magnetar.broker.metriccontrol import BrokerFigures, CompactionFigures, TopicFigures
+from magnetar.broker.series import Rows, Series, Traffic
+from magnetar.broker.upkeep import Totals
+from magnetar.core.ids import NONE
+from magnetar.storage.entries import StoredEntry
+from tests.support.tools import tool
+from tests.web.fake_control import link_state
+
+TOPIC = "persistent://public/default/t"
+
+RATES = {"msgRateIn": 1, "msgRateOut": 2, "msgThroughputIn": 3, "msgThroughputOut": 4}
 
 
-def test_of_what_has_no_series_of_its_own_counts_are_summed_and_the_newest_time_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("magnetar.admin.metrics.METRIC_SUBSCRIPTIONS_MAX", 1)
+def entry(size: int) -> StoredEntry:
+    return StoredEntry(1, 0, 0, 1, 0, 0, "", 0, 0, NONE, bytes(size))
+
+
+def exposed(snapshot: Snapshot) -> str:
+    """As Prometheus reads it."""
+    return "".join(Figures(snapshot, "here", "1").page())
+
+
+def scraped(snapshot: Snapshot) -> Iterable[Metric]:
+    """The families that a scrape finds."""
+    return text_string_to_metric_families(exposed(snapshot))
+
+
+def full() -> Snapshot:
+    """Something of everything."""
+    latency, writes = PublishLatency(), Writes(0)
+    latency.add(0.003, 2)
+    writes.add([entry(600), entry(100)], 0.003)
+    writes.end(2_000)
+    counted = (1, 2, 3, 4)
+    topic: Any = {
+        "topic": TOPIC, "lag_messages": 3, "lag_ms": 1500, "paused": False, "blocked": "schema", "blocked_at": "7:1",
+        "schema_conflict": {
+            "source": {"version": 1, "type": "AVRO", "digest": "ab"},
+            "target": {"version": None},
+            "strategy": "FULL",
+        },
+    }  # fmt: skip
+    series = Series()
+    topics, subscriptions = series.show({TOPIC: Traffic(*counted)}, {(TOPIC, "s"): (3, 4)}, 10, 10)
+    return Snapshot(
+        {"security": {"in": 1}, "schemas": {"refused_incompatible": 1}},
+        {
+            TOPIC: {
+                "storageSize": 9,
+                "subscriptions": {"s": {"msgBacklog": 2, "consumers": [{}]}},
+                "replication": {"there": RATES},
+            }
+        },
+        [link_state("here", "there", topics=[topic])],
+        [
+            {
+                "topic": TOPIC,
+                "subscription": "s",
+                "setBytes": 1,
+                "runs": 1,
+                "pending": 0,
+                "unsent": 0,
+                "towards": {"there": {"lagMessages": 1, "lagMs": 500}},
+            }
+        ],
+        {"markers_written": 1},
+        {"there": {"schemas": 1}},
+        {"enabled": True, "documents": 1, "clusters": {"there": {"agrees": True}}},
+        BrokerFigures(1, 1, 1, 1, {"public/default": 1}, Totals(backlog=2), Connections(3, 2, 1, 1), latency),
+        {
+            TOPIC: TopicFigures(
+                writes.latency.told,
+                writes.size.told,
+                CompactionFigures(1, 2, 3, 4, 5.0, 6),
+                1,
+                2,
+                3,
+                {"message_age": 1},
+                {"s": 0.5},
+            )
+        },
+        topics,
+        subscriptions,
+    )
+
+
+def test_of_what_has_no_series_of_its_own_counts_are_summed_and_the_newest_time_counts() -> None:
     told = [{"totalMsgExpired": 3, "lastExpireTimestamp": at_ms} for at_ms in (700, 900, 800)]
-    topics = {"persistent://public/default/t": {"subscriptions": dict(zip("abc", told, strict=True))}}
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures(Snapshot({}, topics, metadata={"groups": []}), "here", "1"))
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+    topics = {TOPIC: {"subscriptions": dict(zip("abc", told, strict=True))}}
+    rows = Rows[tuple[str, str]](2).show({(TOPIC, name): (0, 0) for name in "abc"}, 1)
     found = {
         (sample.name.removeprefix("pulsar_subscription_"), sample.labels["subscription"]): sample.value
-        for family in families
+        for family in scraped(Snapshot({}, topics, subscription_rows=rows))
         for sample in family.samples
         if family.type == "gauge" and sample.name.endswith(("expired", "expire_timestamp"))
     }
@@ -31,3 +117,62 @@ def test_of_what_has_no_series_of_its_own_counts_are_summed_and_the_newest_time_
         ("last_expire_timestamp", "a"): 700,
         ("last_expire_timestamp", "(other)"): 900,
     }
+
+
+def test_every_metric_is_in_the_table_and_of_its_type_with_its_labels() -> None:
+    known = {family.name: family for section in metricfamilies.SECTIONS for family in section.families}
+    assert len(known) == sum(len(section.families) for section in metricfamilies.SECTIONS)
+    text = exposed(full())
+    told = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert told.keys() == known.keys()
+    for name, family in known.items():
+        assert told[name] == ("gauge" if family.kind == "info" else family.kind), name
+        rows = re.findall(rf"^{name}(?:_count|_bucket)?{{(.*)}} \S+$", text, re.MULTILINE)
+        assert rows, f"{name} has no row: nobody would see whether it can be written"
+        labels = set(re.findall(r'(\w+)="', rows[0])) - {"quantile", "le"}
+        assert labels == {"cluster", *family.labels}, name
+
+
+def test_entries_are_told_by_latency_and_size() -> None:
+    found = {
+        sample.name: sample.value
+        for family in scraped(full())
+        for sample in family.samples
+        if sample.name.startswith(("pulsar_storage_write_latency", "pulsar_entry_size")) and sample.value
+    }
+    assert found == {
+        "pulsar_storage_write_latency_le_5": 2,
+        "pulsar_storage_write_latency_count": 2,
+        "pulsar_storage_write_latency_sum": pytest.approx(6_000),
+        "pulsar_entry_size_le_128": 1,
+        "pulsar_entry_size_le_1_kb": 1,
+        "pulsar_entry_size_count": 2,
+        "pulsar_entry_size_sum": 700,
+    }
+
+
+@pytest.fixture
+def generator() -> ModuleType:
+    """tools/generate_metrics.py as a module."""
+    return tool("generate_metrics")
+
+
+def test_the_page_is_what_the_table_gives(generator: ModuleType) -> None:
+    page = Path(generator.PAGE)
+    assert page.read_text(encoding="utf-8") == generator.page(), "run `make docs`"
+    names = set(re.findall(r"`((?:pulsar|magnetar)_\w+)`", page.read_text(encoding="utf-8")))
+    assert names >= {family.name for section in metricfamilies.SECTIONS for family in section.families}
+
+
+def test_labels_are_escaped_as_prometheus_reads_them() -> None:
+    name = 'persistent://public/default/a"b\\c\nd'
+    rows = Rows[str](4).show({name: (1, 2, 3, 4)}, 1)
+    found = [
+        sample
+        for family in scraped(Snapshot({}, topic_rows=rows))
+        for sample in family.samples
+        if sample.name == "pulsar_in_messages_total"
+    ]
+    assert [(one.labels, one.value) for one in found] == [
+        ({"cluster": "here", "namespace": "public/default", "topic": name}, 1)
+    ]

@@ -1,6 +1,6 @@
 """Counters of `/metrics` never fall, whatever goes away."""
 
-from magnetar.admin.metrics import REPLICATED_LEVELS
+from magnetar.admin.metricfamilies import REPLICATED_LEVELS
 from magnetar.broker.seats import LEVELS
 from magnetar.core.ids import LATEST
 from tests.support.geoworld import TOPIC, Node, World
@@ -38,7 +38,7 @@ def busy() -> World:
 
 
 def test_the_page_knows_which_figures_are_levels() -> None:
-    assert REPLICATED_LEVELS.keys() == LEVELS
+    assert {family.key for family in REPLICATED_LEVELS} == LEVELS
 
 
 def test_what_a_deleted_topic_counted_stays_counted() -> None:
@@ -89,3 +89,58 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
     world.settle()
     node.restart()
     assert told() == (0, 0), "since the start"
+
+
+def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:
+    """Messages sent, by row of topics and of subscriptions."""
+    topics, subscriptions = node.control.series(topics_max, subscriptions_max)
+    by_topic = {text: counted[2] for text, counted in topics.rows.items()}
+    by_subscription = {key[1]: counted[0] for key, counted in subscriptions.rows.items()}
+    if topics.rest is not None:
+        by_topic["(other)"] = topics.rest[2]
+    if subscriptions.rest is not None:
+        by_subscription["(other)"] = subscriptions.rest[0]
+    return by_topic, by_subscription
+
+
+def test_what_a_subscription_sent_stays_counted_when_it_is_gone() -> None:
+    world = World(["a"])
+    node = world["a"]
+    node.create(TOPIC)
+    world.settle()
+    client, number = consumer(node)
+    node.publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    assert shown(node, 10) == ({TOPIC: 4}, {"s": 4})
+    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+    client.unsubscribe(number)
+    world.settle()
+    assert shown(node, 10) == ({TOPIC: 4}, {})
+    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+
+
+def test_what_is_counted_together_does_not_fall_when_topics_and_subscriptions_go() -> None:
+    world = World(["a"])
+    node = world["a"]
+    for topic in (TOPIC, OTHER):
+        node.create(topic)
+        world.settle()
+    before = shown(node, 1)
+    assert before[0].keys() == {TOPIC, "(other)"}
+    client, number = consumer(node, topic=OTHER)
+    node.publish(b"1", b"2", topic=OTHER)
+    world.settle()
+    assert shown(node, 1) == ({TOPIC: 0, "(other)": 2}, {"(other)": 2})
+    client.unsubscribe(number)
+    world.settle()
+    assert shown(node, 1) == ({TOPIC: 0, "(other)": 2}, {"(other)": 2})
+    # The row that becomes free is given to the other topic, which begins at zero in it.
+    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    world.settle()
+    assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
+    node.create(TOPIC)
+    world.settle()
+    assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
+    assert node.control_call(lambda done: node.control.delete_topic(OTHER, True, done)) is None
+    world.settle()
+    assert shown(node, 1)[0] == {TOPIC: 0, "(other)": 2}

@@ -322,6 +322,8 @@ class SessionNonPersistent:
         topic = subscription.topic
         if not subscription.consumers and topic.subscriptions.get(subscription.name) is subscription:
             topic.drop_subscription(subscription.name)
+            key = (topic.text, subscription.name)
+            self._broker.series.subscriptions.gone(key, subscription.counters()[:2])
         self._broker.nonpersistent.left(topic)
 
     def _flow(self, base: pb.BaseCommand) -> None:

@@ -3,10 +3,12 @@
 from typing import Any, Final
 
 from magnetar.broker import statkeys
+from magnetar.broker.consumer import Counters
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.producers import Producer, Producers, rates_in
+from magnetar.broker.series import Traffic
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
@@ -41,7 +43,7 @@ class NonPersistentTopic:
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
-        self._gone_out = [0, 0]
+        self._gone_out = Counters()
 
     @property
     def used(self) -> bool:
@@ -99,9 +101,12 @@ class NonPersistentTopic:
 
     def drop_subscription(self, name: str) -> None:
         """Forget a subscription; what it gave out stays counted."""
-        counters = self.subscriptions.pop(name).counters()
-        self._gone_out[0] += counters.messages_out
-        self._gone_out[1] += counters.bytes_out
+        self._gone_out += self.subscriptions.pop(name).counters()
+
+    def traffic(self) -> Traffic:
+        """What went in and out; it never falls."""
+        out = sum((one.counters() for one in self.subscriptions.values()), self._gone_out)
+        return Traffic(self.messages_in, self.bytes_in, out.messages_out, out.bytes_out)
 
     def consumer_count(self) -> int:
         """Consumers of all subscriptions."""
@@ -120,8 +125,8 @@ class NonPersistentTopic:
                 "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
                 "msgInCounter": self.messages_in,
                 "bytesInCounter": self.bytes_in,
-                "msgOutCounter": self._gone_out[0] + sum(one["msgOutCounter"] for one in subscriptions.values()),
-                "bytesOutCounter": self._gone_out[1] + sum(one["bytesOutCounter"] for one in subscriptions.values()),
+                "msgOutCounter": self.traffic().messages_out,
+                "bytesOutCounter": self.traffic().bytes_out,
                 "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
                 "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values()),
                 "systemTopicBytesInCounter": self.bytes_in if self.name.local.startswith("__") else 0,

@@ -77,6 +77,7 @@ class NonPersistentTopics:
         """Somebody left a topic: without anybody it ends."""
         if not topic.used and not topic.kept and self.topics.get(topic.text) is topic:
             del self.topics[topic.text]
+            self._broker.series.topics.gone(topic.text, topic.traffic())
 
     def of(self, namespace: NamespaceName) -> list[str]:
         """Names of those of a namespace, sorted."""
