@@ -128,6 +128,9 @@ class Figures(Collector):
             yield self._gauge(name, text, [], [([], broker.get(key, 0))])
         left_out = max(0, broker.get("topics", 0) - len(self._seen.topics))
         yield self._gauge("magnetar_metrics_topics_left_out", f"Topics in {OTHER}.", [], [([], left_out)])
+        text = "Ranges and batches of acknowledgements that stored cursors had no room for (cursor_ranges_max)."
+        ranges: list[tuple[list[str], float]] = [([], broker.get("cursorRangesLeftOut", 0))]
+        yield self._counter("magnetar_cursor_ranges_left_out_total", text, [], ranges)
         numbers = broker.get("deduplication", {})
         names: list[tuple[list[str], float]] = [([], numbers.get("producerNames", 0))]
         yield self._gauge("magnetar_deduplication_producer_names", "Names whose numbers are kept.", [], names)
