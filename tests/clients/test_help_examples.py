@@ -2,9 +2,7 @@
 
 import contextlib
 import io
-import os
 import re
-import subprocess
 import sys
 import urllib.error
 from collections.abc import Iterator
@@ -109,15 +107,8 @@ def prepare(world: World, command: str) -> None:
 
 def example(world: World, command: str) -> str:
     """From its help."""
-    done = subprocess.run(
-        [sys.executable, "-m", "magnetar", *command.split(), "--help"],
-        env=os.environ | {"COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=world.folder,
-    )
-    return " ".join(done.stdout.split("Example: ")[1].split())
+    shown = run(world, f"magnetar {command} --help")
+    return " ".join(shown.split("Example: ")[1].split())
 
 
 def run(world: World, command: str) -> str:
