@@ -1,6 +1,7 @@
 """Replicated subscriptions between real brokers, with the official client; couriers carry the links."""
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,7 +208,19 @@ def test_a_partitioned_topic(mesh: Mesh, topic: str) -> None:
     there.close()
 
 
-def test_markers_are_seen_by_nobody(mesh: Mesh, topic: str) -> None:
+def in_mode(mesh: Mesh, mode: str, topic: str) -> str:
+    """A topic like this one, in a namespace of that mode in all clusters."""
+    namespace = f"public/{mode}-{uuid.uuid4().hex[:8]}"
+    for name in "abc":
+        path = f"/admin/v2/namespaces/{namespace}"
+        mesh[name].rest("PUT", path, {"replication_clusters": ["a", "b", "c"]})
+        mesh[name].rest("POST", f"/geo/v1/namespaces/{namespace}/subscriptionMode", mode)
+    return topic.replace("public/default", namespace)
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_markers_are_seen_by_nobody(mesh: Mesh, topic: str, mode: str) -> None:
+    topic = in_mode(mesh, mode, topic)
     here = consume(mesh, "a", topic)
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     producer.send(b"0")
@@ -228,7 +241,7 @@ def test_markers_are_seen_by_nobody(mesh: Mesh, topic: str) -> None:
                 == 0
             )
         )
-        assert cursor["replicatedState"]["mode"] == "exact"
+        assert cursor["replicatedState"]["mode"] == mode
         state = list(mesh[cluster].rest("GET", f"/geo/v1/subscriptions?topic={topic}"))
         assert [(one["subscription"], one["backlog"]) for one in state] == [("s", 0)]
     here.close()
@@ -291,12 +304,72 @@ def test_snapshot_mode(make_mesh: Callable[..., Mesh], topic: str) -> None:
     until(mesh, "b", topic, 0)
     (state,) = mesh["b"].rest("GET", "/geo/v1/subscriptions")
     assert state["mode"] == "snapshot"
-    # The namespace's own mode, under load.
+
+
+class Publishing:
+    """A producer on a thread of its own that does not stop by itself; its messages are the numbers from 0 on."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self.sent = 0
+        self._producer = client.create_producer(topic, batching_enabled=False)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.002):
+            self._producer.send(b"%d" % self.sent)
+            self.sent += 1
+
+    def close(self) -> int:
+        """Stop; how many were sent."""
+        self._stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.sent
+
+
+@pytest.mark.parametrize(("first", "then"), [("snapshot", "exact"), ("exact", "snapshot")])
+def test_the_mode_changes_under_load(make_mesh: Callable[..., Mesh], topic: str, first: str, then: str) -> None:
+    """Somebody publishes and somebody acknowledges before, during and after the change in either cluster."""
+    mesh = make_mesh("ab", ["ab", "ba"], f'[subscriptions]\nmode = "{first}"\nsnapshot_interval_ms = 300\n')
+    here = consume(mesh, "a", topic, "shared")
+    load = Publishing(mesh.client("a"), topic)
+    left: dict[int, pulsar.Message] = {}
+    taken = 0
+
+    def consume_to(count: int) -> None:
+        """All but every fifth are acknowledged."""
+        nonlocal taken
+        for message in take(here, count - taken):
+            taken += 1
+            number = int(message.data())
+            if number % 5:
+                here.acknowledge(message)
+            else:
+                left[number] = message
+
+    consume_to(50)
     for name in "ab":
-        mesh[name].rest("POST", "/geo/v1/namespaces/public/default/subscriptionMode", "exact")
-    for n in range(20, 30):
-        producer.send(b"%d" % n)
-    messages = take(here, 10)
-    for message in messages[1::2]:
+        before = load.sent
+        mesh[name].rest("POST", "/geo/v1/namespaces/public/default/subscriptionMode", then)
+        consume_to(taken + 50)
+        assert load.sent > before, "nothing was published during the change"
+    consume_to(taken + 50)
+    count = load.close()
+    consume_to(count)
+    assert sorted(left) == list(range(0, count, 5))
+    until(mesh, "a", topic, len(left))
+    if then == "exact":
+        # Also what snapshot mode could not tell: it lay behind holes.
+        until(mesh, "b", topic, len(left))
+        there = consume(mesh, "b", topic, "shared")
+        assert {int(message.data()) for message in take(there, len(left))} == left.keys()
+        assert nothing(there)
+        there.close()
+    for message in left.values():
         here.acknowledge(message)
-    until(mesh, "b", topic, 5)
+    until(mesh, "b", topic, 0)
+    for name in "ab":
+        (state,) = mesh[name].rest("GET", f"/geo/v1/subscriptions?topic={topic}")
+        assert (state["mode"], state["backlog"]) == (then, 0)

@@ -57,6 +57,12 @@ BROKER: Final = _of(
     ("magnetar_broker_ready", "gauge", "1 while publishes are taken.", "ready"),
     ("pulsar_broker_storage_size", "gauge", "Bytes stored.", "storageSize"),
     ("pulsar_broker_storage_logical_size", "gauge", "The same: nothing is stored twice.", "storageSize"),
+    (
+        "magnetar_cursor_ranges_left_out_total",
+        "counter",
+        "Ranges and batches of acknowledgements that stored cursors had no room for (cursor_ranges_max).",
+        "cursorRangesLeftOut",
+    ),
 )
 
 BROKER_FIGURES: Final = _of(

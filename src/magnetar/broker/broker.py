@@ -142,6 +142,7 @@ class Broker:
         self.healthy = True
         self._fenced: set[str] = set()
         self._pending_bytes = 0
+        self.ranges_left_out = 0
         self._held: set[int] = set()
         self._names = 0
         self.limits = Limits(self)
@@ -291,10 +292,14 @@ class Broker:
             on_dirty=self._cursor_dirty if durable else _ignore,
             on_detached=self._consumer_detached,
         )
+        made.on_left_out = self._ranges_left_out
         made.withdrawals = topic.withdrawals
         topic.withdrawals.cover(cursor)
         self.limits.made(topic, made)
         return made
+
+    def _ranges_left_out(self, more: int) -> None:
+        self.ranges_left_out += more
 
     # ------------------------------------------------------------------------------------------------- driver's events
 

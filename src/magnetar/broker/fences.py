@@ -143,6 +143,7 @@ class Fences:
                 target: {
                     "lag_messages": state.lag_messages(),
                     "settled": str(state.cursor.c),
+                    "unsettled": self._unsettled(topic, state.index),
                     "paused": state.paused or source.record.paused,
                     "blocked": state.blocked,
                     "lease": bool(source.lease.holder),
@@ -152,6 +153,11 @@ class Fences:
                 if (state := source.topics.get(text)) is not None and state.wanted
             },
         }
+
+    def _unsettled(self, topic: Topic, index: int) -> Run | None:
+        """What was published here from an origin index on; None: nothing."""
+        end = topic.log.next_index
+        return (self._broker.cluster, topic.log.incarnation, index, end - 1) if index < end else None
 
     def unacknowledged(self, text: str, name: str) -> list[Run]:
         """What a subscription has not acknowledged, by identity, as far as it is told (`broker.finals`).

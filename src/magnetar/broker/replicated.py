@@ -65,7 +65,7 @@ class ReplicatedTopic(StoredStates):
         self._around, self._broker = around, around.broker
         self._outbox = around.broker.outbox
         self.cluster = around.broker.cluster
-        self.markers_written = self.markers_failed = 0
+        self.markers_written = self.markers_failed = self.not_made = 0
         self.updated_ms: dict[str, int] = {}
         self.progress = Progress(topic.log)
         self._names: tuple[str, ...] | None = None
@@ -217,7 +217,9 @@ class ReplicatedTopic(StoredStates):
         if not self.ready:
             # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
             entries = [entry for entry in entries if not entry.flags & _MARKER]
-        if not self.known and self.ready and not any(entry.flags & _MARKER for entry in entries):
+        # A machine remembers of what could not be made here that it has missed something.
+        idle = not self.known and not self._refused and self.ready
+        if idle and not any(entry.flags & _MARKER for entry in entries):
             if self._made is not None:
                 self._counted.update(figures(*self._made, levels=False))  # what was counted stays counted
                 self._made = None
@@ -262,6 +264,7 @@ class ReplicatedTopic(StoredStates):
             self._names = ()  # new machines shall hear of it as a creation, which is told at once
             self._both()
         self._names = None
+        self._refused.discard(subscription.name)
         self._connect(subscription)
         if self.ready:
             self._created(subscription.name)
@@ -427,10 +430,12 @@ class ReplicatedTopic(StoredStates):
             return
         reason = self._cannot_create(subscription)
         if reason:
+            self.not_made += 1
             if subscription not in self._refused and len(self._refused) < REFUSED_MAX:
                 self._refused.add(subscription)
                 self.note("warning", f"{self._topic.text}: {reason}")
             return
+        self._refused.discard(subscription)
         cursor = Cursor.at(self.log, EARLIEST)
         made = self._around.heard_of(self._topic, subscription, cursor)
         self._names = None
@@ -520,7 +525,11 @@ class ReplicatedTopic(StoredStates):
         told = Counter(self._counted)
         if self._made is not None:
             told.update(figures(*self._made, levels=False))
-        return told | {"markers_written": self.markers_written, "markers_failed": self.markers_failed}
+        return told | {
+            "markers_written": self.markers_written,
+            "markers_failed": self.markers_failed,
+            "subscriptions_not_made": self.not_made,
+        }
 
     def validate(self) -> None:
         """Check what must hold after every event."""

@@ -210,6 +210,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
         "pendingPublishBytes": broker.pending_bytes,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
+        "cursorRangesLeftOut": broker.ranges_left_out,
         "deduplication": broker.deduplications.stats(),
         "idempotency": broker.idempotencies.stats(),
         "schemas": broker.schemas.stats(),

@@ -89,6 +89,7 @@ class Subscription(AckedSubscription):
     Attributes:
         consumers: in the order of their coming.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
+        on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
         expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
             quota on bytes took is not among them, as in Pulsar.
     """
@@ -120,7 +121,8 @@ class Subscription(AckedSubscription):
         self._on_dirty = on_dirty
         self._on_detached = on_detached
         self._ranges_max = config.cursor_ranges_max
-        self._told_left_out = False
+        self._left_out = 0
+        self.on_left_out: Callable[[int], None] | None = None
         self.meter = Meter(len(Counters._fields), outbox.now_ms)
         self.expired_entries = 0
         self.expired_meter = Meter(1, outbox.now_ms)
@@ -404,7 +406,7 @@ class Subscription(AckedSubscription):
         """The cursor as stored. Says so when it has more holes than are stored."""
         data = self.cursor.encode(self._ranges_max)
         left_out = self.cursor.runs_left_out + self.cursor.partials_left_out
-        if left_out and not self._told_left_out:
+        if left_out and not self._left_out:
             self._outbox.put(
                 Note(
                     "warning",
@@ -412,7 +414,9 @@ class Subscription(AckedSubscription):
                     f"are kept in memory only and come again after a restart (cursor_ranges_max = {self._ranges_max})",
                 )
             )
-        self._told_left_out = left_out > 0
+        if left_out > self._left_out and self.on_left_out is not None:
+            self.on_left_out(left_out - self._left_out)
+        self._left_out = left_out
         return data
 
     @property

@@ -8,7 +8,7 @@ is told to give up and A is put back; what is certain and what is not is said in
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -32,6 +32,8 @@ RECONNECT_S: Final = 0.25
 
 _T = TypeVar("_T")
 Row = dict[str, Any]
+Run = list[Any]
+"""[origin cluster, topic incarnation there, first origin index, last]."""
 
 
 class Stuck(MagnetarError):
@@ -200,20 +202,34 @@ class Move:
         return plan
 
     def _to_sync(self, row: Row) -> int:
-        """Acknowledgements of the source that the target lacks. In snapshot mode they wait for the next snapshot: compared."""
-        known = row["topic"] in {there["topic"] for there in self._there}
-        return self._behind(row) if row.get("mode") == "snapshot" and known else int(row.get("unsent", 0))
+        """Acknowledgements of the source that the target lacks: of what it holds, and of what is on its way there.
 
-    def _behind(self, row: Row) -> int:
-        """Messages that are acknowledged in the source and not in the target."""
-        return self._acknowledged_in((self._b, self.target), (self._a, self.source), row["topic"])
+        Markers that the source has written say nothing of how far they came: both clusters are compared. A target without
+        the subscription has nothing to compare; it is made by the first thing that it hears.
+        """
+        unsettled = row["links"][self.target].get("unsettled")
+        runs = [unsettled] if unsettled is not None else []
+        if row["topic"] in {there["topic"] for there in self._there}:
+            return self._behind(row, runs)
+        under_way = self._acknowledged(self._a, self.source, row["topic"], runs) if runs else 0
+        return max(int(row.get("unsent", 0)), under_way)
 
-    def _acknowledged_in(self, lacks: tuple[AdminClient, str], has: tuple[AdminClient, str], topic: str) -> int:
+    def _behind(self, row: Row, more: Sequence[Run] = ()) -> int:
+        """Messages that are acknowledged in the source and not in the target, which may lack `more` altogether."""
+        return self._acknowledged_in((self._b, self.target), (self._a, self.source), row["topic"], more)
+
+    def _acknowledged_in(
+        self, lacks: tuple[AdminClient, str], has: tuple[AdminClient, str], topic: str, more: Sequence[Run] = ()
+    ) -> int:
         """By identity: what one cluster has not acknowledged and the other one has."""
-        (one, one_name), (other, other_name) = lacks, has
-        runs = self._ask(one, one_name, lambda: one.get(self._path(topic, "unacknowledged")))
+        one, name = lacks
+        runs = self._ask(one, name, lambda: one.get(self._path(topic, "unacknowledged")))["runs"]
+        return self._acknowledged(*has, topic, [*runs, *more])
+
+    def _acknowledged(self, client: AdminClient, cluster: str, topic: str, runs: Sequence[Run]) -> int:
+        """How many of some messages a cluster holds and has acknowledged."""
         path = self._path(topic, "acknowledged")
-        return int(self._ask(other, other_name, lambda: other.post(path, runs))["messages"])
+        return int(self._ask(client, cluster, lambda: client.post(path, {"runs": runs}))["messages"])
 
     def _check(self, row: Row) -> None:
         if row["phase"] != "active" and row["target"] != self.target:

@@ -137,3 +137,55 @@ def test_a_position_of_another_log_is_told_in_snapshot_mode() -> None:
     assert said(world, "a", f"{Position(1 << 40, 7)} is no position of this log")
     assert counted(world, "a")["snapshot_unknown_positions"] == 1
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 1
+
+
+def not_made(world: World, name: str) -> int:
+    """Subscriptions of other clusters that could not be made in one, as `/metrics` counts them, gone topics included."""
+    return world[name].broker.replication.metrics()["subscriptions_not_made"]
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_a_subscription_too_many_is_told_and_counted_and_made_when_there_is_room(mode: str) -> None:
+    world = two("ab", mode=mode, limits={"subscriptions_per_topic_max": 1})
+    node = world["b"]
+    consumer(node, "own", replicated=False)
+    client, number = consumer(world["a"])
+    for n in range(6):
+        (position,) = world["a"].publish(b"%d" % n)
+        client.ack(number, position, cumulative=True)
+        world.advance(3_000)
+    assert list(node.topic.subscriptions) == ["own"]
+    (line,) = said(world, "b", "subscription s of another cluster is not made: 1 exist (subscriptions_per_topic_max)")
+    assert line.startswith(TOPIC), "one line, however many updates come"
+    assert not_made(world, "b") > 1
+    assert node.topic.subscriptions["own"].backlog_entries() == 6, "what is here is not touched"
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
+    assert node.control_call(lambda done: node.control.delete_subscription(TOPIC, "own", True, done)) is None
+    (position,) = world["a"].publish(b"more")
+    client.ack(number, position, cumulative=True)
+    world.advance(10_000)
+    assert node.topic.subscriptions["s"].backlog_entries() == 0
+
+
+def test_a_subscription_is_not_made_in_a_topic_that_is_being_deleted() -> None:
+    """What tells of it was on its way to the disk when the deletion began."""
+    world = two("ab")
+    node = world["b"]
+    world["a"].publish(b"0")
+    world.settle()
+    world.cut = {("a", "b")}
+    consumer(world["a"])
+    world.advance(1_000)
+    node.hold_log = True
+    world.cut = set()
+    world.settle()
+    answers: list[object] = []
+    node.control.delete_topic(TOPIC, True, answers.append)
+    world.cut = {("a", "b")}
+    node.hold_log = False
+    world.advance(1_000)
+    assert answers == [None]
+    assert TOPIC not in node.broker.topics
+    assert said(world, "b", "subscription s is not made: the topic is being deleted")
+    assert not_made(world, "b") == 1, "the topic is gone, what it counted is not"
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 1

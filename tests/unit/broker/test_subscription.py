@@ -332,6 +332,8 @@ def test_the_replicated_mark_is_kept_in_the_cursor() -> None:
 
 def test_holes_that_are_not_stored_are_said_once() -> None:
     world = World(limits=Limits(cursor_ranges_max=2))
+    counted: list[int] = []
+    world.subscription.on_left_out = counted.append
     consumer = world.consumer("a", permits=100)
     positions = world.publish_many(20)
     for position in positions[1:12:2]:
@@ -343,6 +345,9 @@ def test_holes_that_are_not_stored_are_said_once() -> None:
     assert TOPIC in note.text
     assert "cursor_ranges_max = 2" in note.text
     assert len(world.subscription.cursor.acked) == 6
+    assert sum(counted) == 4, "each of those that are not stored, however often the cursor is"
+    world.subscription.encode()
+    assert sum(counted) == 4
     world.ack(consumer, positions[11], cumulative=True)
     world.subscription.encode()
     for position in positions[13:20:2]:

@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def complete(found: Outcome) -> None:
         for some in PAYLOADS.values():
             for one in some:
                 tally.arrive(one, 1)
+    found.staleness = [5, 7, 12_345]
 
 
 def verified(**more: Any) -> dict[str, Any]:
@@ -163,6 +165,10 @@ def spoil_missing(found: Outcome) -> None:
     found.watchers["jfk"].links["ewr"] = Link(2)
 
 
+def spoil_staleness(found: Outcome) -> None:
+    found.staleness = ()
+
+
 def spoil_twice(found: Outcome) -> None:
     found.watchers["jfk"].arrive(b"e1", 1)
 
@@ -199,6 +205,10 @@ def spoil_bytes(found: Outcome) -> None:
     ("spoil", "words"),
     [
         (spoil_missing, "the reader in jfk never got 2 flights"),
+        (
+            spoil_staleness,
+            "how soon other clusters know of acknowledgements was not measured: none was seen in two clusters",
+        ),
         (spoil_twice, "the reader in jfk got 1 flights twice without a reason"),
         (spoil_order, "the reader in jfk got 2 flights out of their origin's order"),
         (spoil_decoding, "the reader in ewr could not decode 1 flights with the schema they were written with"),
@@ -227,6 +237,48 @@ def test_verify_is_believed(change: dict[str, Any], words: str) -> None:
     found, _ = outcome(PAYLOADS)
     complete(found)
     assert words in report.summary(found, verified(**change))["faults"]
+
+
+def figures(found: Outcome) -> dict[str, Any]:
+    """The verdict's table."""
+    rows = report.verdict(found)
+    assert all(tuple(one) == report.VERDICT_COLUMNS for one in rows)
+    return dict(tuple(one.values()) for one in rows)
+
+
+STALENESS = "acknowledged in one cluster, known in the others after, "
+
+
+def test_the_table_says_what_the_demo_is_for() -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    assert figures(found) == {
+        "messages published": 5,
+        "messages lost": 0,
+        "messages delivered twice": 0,
+        STALENESS + "p50": "7 ms",
+        STALENESS + "p99": "12.3 s",
+    }
+
+
+def test_the_table_says_why_messages_came_twice_and_what_is_lost() -> None:
+    found, _ = outcome(PAYLOADS)
+    complete(found)
+    for one in (b"e0", b"e1", b"j0"):
+        found.consumer.arrive(one, 2)
+    found.consumer.reasons = Counter({KILLED: 1, MOVED: 1})
+    spoil_missing(found)
+    found.staleness = ()
+    assert figures(found) == {
+        "messages published": 5,
+        "messages lost": 2,
+        "messages delivered twice": 3,
+        "of these acknowledged in jfk, and lga had not been told when jfk was killed": 1,
+        "of these sent to the consumer in lga and not acknowledged in time for the planned move": 1,
+        "of these without a reason": 1,
+        STALENESS + "p50": "not measured",
+        STALENESS + "p99": "not measured",
+    }
 
 
 @pytest.mark.parametrize("kind", ["missing", "duplicated", "reordered", "altered", "messages"])

@@ -36,6 +36,7 @@ class FenceBroker:
         self.link: dict[str, Any] | None = {
             "lag_messages": 3,
             "settled": "7:0",
+            "unsettled": [cluster, 5, 9, 11],
             "paused": False,
             "blocked": None,
             "lease": True,
@@ -207,24 +208,44 @@ def test_json_says_the_same(two: Two) -> None:
 def test_a_dry_run_changes_nothing(two: Two) -> None:
     answer = two.move("a", "b", "--dry-run")
     assert answer.code == 0 and two.phases() == ("active", "active")
-    assert set(two.a.steps) | set(two.b.steps) == {""}
+    assert set(two.a.steps) | set(two.b.steps) == {"", "unacknowledged", "acknowledged"}, (
+        "none of these changes anything"
+    )
     plan = two.move("a", "b", "--dry-run", "--json").json
     assert (plan["messages"], plan["in_flight"], plan["consumers"], plan["partitions"]) == (3, 5, 1, 1)
 
 
-def test_in_snapshot_mode_both_clusters_are_compared(two: Two) -> None:
-    """Beforehand: what the target has not heard of. Afterwards: what comes again all the same, beside what was in hand."""
-    two.a.extra = {"mode": "snapshot"}
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_both_clusters_are_compared(two: Two, mode: str) -> None:
+    """Beforehand: what the target has not heard of, also of messages that it has not got. Afterwards in snapshot mode: what comes
+    again all the same, beside what was in hand.
+    """
+    assert two.a.link is not None
+    two.a.extra = {"mode": mode}
     two.a.skipped, two.a.left = 6, 4
+    lacking = [*two.b.runs, two.a.link["unsettled"]]
     plan = two.move("a", "b", "--dry-run", "--json").json
-    assert (plan["acknowledgements"], two.a.asked) == (6, [two.b.runs])
+    assert (plan["acknowledgements"], two.a.asked) == (6, [lacking])
     answer = two.move()
-    assert "6 acknowledgements are to be sent" in answer.out and "10 messages re-delivered, 0 skipped" in answer.out
-    assert two.a.asked == [two.b.runs] * 3 and two.b.asked == [two.a.runs]
+    again, asked = (10, [two.b.runs]) if mode == "snapshot" else (4, [])
+    assert (
+        "6 acknowledgements are to be sent" in answer.out and f"{again} messages re-delivered, 0 skipped" in answer.out
+    )
+    assert two.a.asked == [lacking, lacking, *asked] and two.b.asked == [two.a.runs]
+
+
+@pytest.mark.parametrize(("unsent", "behind", "told"), [(0, 6, 6), (8, 6, 8), (8, None, 8), (0, None, 0)])
+def test_a_target_without_the_subscription_lacks_what_is_on_its_way(
+    two: Two, unsent: int, behind: int | None, told: int
+) -> None:
+    """There is nothing to compare; nothing is asked when nothing is on its way."""
+    assert two.a.link is not None
     two.b.fences.clear()
-    two.a.fences[TOPIC] = Fence()
-    plan = two.move("a", "b", "--dry-run", "--json").json
-    assert plan["acknowledgements"] == 0, "the target has no subscription that could be compared"
+    two.a.extra, two.a.skipped = {"unsent": unsent}, behind or 0
+    run = two.a.link["unsettled"] if behind is not None else None
+    two.a.link["unsettled"] = run
+    assert two.move("a", "b", "--dry-run", "--json").json["acknowledgements"] == told
+    assert two.a.asked == ([] if run is None else [[run]])
 
 
 def test_all_partitions_move(make: Callable[..., Two]) -> None:

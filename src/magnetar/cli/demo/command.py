@@ -133,6 +133,7 @@ def play(place: Path, options: Options) -> dict[str, Any]:
     rows = [report.shown_schema(row) for row in result["schemas"]]
     console().print(table(rows, report.SCHEMA_COLUMNS, title="schemas: one was evolved on the way"))
     console().print(table(verified["clusters"], report.VERIFY_COLUMNS, title="magnetar verify"))
+    console().print(table(report.verdict(outcome), report.VERDICT_COLUMNS, title="the verdict"))
     for line in report.sentences(outcome):
         print_line(line)
     if result["ok"]:

@@ -10,6 +10,7 @@ from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
 SCHEMA_COLUMNS = ("observer", "versions", "decoded_by_version", "with_new_field", "not_decoded")
+VERDICT_COLUMNS = ("of_the_whole", "figure")
 VERIFY_COLUMNS = ("cluster", "messages", "missing", "duplicated", "reordered", "altered")
 
 
@@ -41,12 +42,13 @@ def links(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
+def ms(value: int | None) -> str:
+    """A time for people; "" for none."""
+    return "" if value is None else f"{value:,} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `links` for people."""
-
-    def ms(value: int | None) -> str:
-        return "" if value is None else f"{value:,} ms" if value < 10_000 else f"{value / 1000:.1f} s"
-
     return row | {
         "volume": size(row["bytes"]),
         "lag_p50": ms(row["lag_p50_ms"]),
@@ -77,7 +79,6 @@ def shown_schema(row: dict[str, Any]) -> dict[str, Any]:
 
 def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
     """Everything, as JSON."""
-    tallies = [*outcome.watchers.values(), outcome.consumer]
     faults = outcome.faults() + verify_faults(outcome, verified)
     return {
         "published": outcome.published,
@@ -104,7 +105,7 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
             "agree": outcome.booked.agree,
             "changed_while_one_was_down": outcome.booked.ttl_s,
         },
-        "lost": sum(tally.missing for tally in tallies),
+        "lost": lost(outcome),
         "verify": verified,
         "times_s": outcome.times,
         "faults": faults,
@@ -128,6 +129,30 @@ def verify_faults(outcome: Outcome, verified: dict[str, Any]) -> list[str]:
     return lines
 
 
+def verdict(outcome: Outcome) -> list[dict[str, Any]]:
+    """What the demo is for, a row a figure: lost, delivered twice with the reason of each, how stale the subscription was."""
+    tallies = [*outcome.watchers.values(), outcome.consumer]
+    again = sum(tally.again for tally in tallies)
+    rows: list[tuple[str, int | str]] = [
+        ("messages published", sum(outcome.published.values())),
+        ("messages lost", lost(outcome)),
+        ("messages delivered twice", again),
+        *((f"of these {told_reason(reason)}", count) for reason, count in outcome.consumer.reasons.items()),
+    ]
+    strange = again - outcome.consumer.explained
+    if strange:
+        rows.append(("of these without a reason", strange))
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        value = ms(percentile(outcome.staleness, share)) or "not measured"
+        rows.append((f"acknowledged in one cluster, known in the others after, {name}", value))
+    return [dict(zip(VERDICT_COLUMNS, row, strict=True)) for row in rows]
+
+
+def lost(outcome: Outcome) -> int:
+    """Messages that a reader or the consumer never got."""
+    return sum(tally.missing for tally in (*outcome.watchers.values(), outcome.consumer))
+
+
 def told_reason(reason: str) -> str:
     """Why flights came twice, in words."""
     if reason == KILLED:
@@ -138,14 +163,9 @@ def told_reason(reason: str) -> str:
 def sentences(outcome: Outcome) -> list[str]:
     """What the tables do not say."""
     published = ", ".join(f"{name} {count:,}" for name, count in outcome.published.items())
-    consumer = outcome.consumer
-    twice = f"{consumer.again:,} delivered twice"
-    if consumer.reasons:
-        twice += f" ({'; '.join(f'{count:,}: {told_reason(reason)}' for reason, count in consumer.reasons.items())})"
     lines = [
-        f"published: {published}; {sum(outcome.published.values()):,} in all",
-        f"the consumer began in {CONSUMER_AT}, went on in {ELSEWHERE} and came back",
-        f"it got {consumer.arrived:,} flights, {consumer.missing:,} lost, {twice}",
+        f"published: {published}",
+        f"the consumer began in {CONSUMER_AT}, went on in {ELSEWHERE} and came back; it got {outcome.consumer.arrived:,} flights",
     ]
     if outcome.moved:
         lines.append(
@@ -162,12 +182,8 @@ def sentences(outcome: Outcome) -> list[str]:
             f"tenants, namespaces, policies: made in one cluster, everywhere after {outcome.booked.everywhere_ms:,} ms; "
             "the same in all, also where the broker was down when they changed"
         )
-    if outcome.staleness:
-        lines.append(
-            f"acknowledged in one cluster, known in the others after: p50 {percentile(outcome.staleness, 0.5):,} ms, "
-            f"p99 {percentile(outcome.staleness, 0.99):,} ms"
-        )
     lines.append(
-        "flights per s, lag p50 and p99: while nothing was broken; longest: of all; lag is from publishing to arrival"
+        "flights per s, lag p50 and p99, and when others know: while nothing was broken; longest: of all; lag is from "
+        "publishing to arrival"
     )
     return lines

@@ -117,6 +117,10 @@ class Outcome:
                 lines.append(f"{cluster} has {len(versions)} schemas of the topic, two were published")
         if self.moved.get("skipped"):
             lines.append(f"the planned move skipped {self.moved['skipped']:,} messages")
+        if not self.staleness:
+            lines.append(
+                "how soon other clusters know of acknowledgements was not measured: none was seen in two clusters"
+            )
         if not self.followed:
             lines.append(f"the consumer did not follow its subscription back to {CONSUMER_AT}")
         return lines + self.booked.faults()

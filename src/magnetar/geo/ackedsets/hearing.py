@@ -245,7 +245,7 @@ class HearingTopic(TellingTopic):
             self._count("relayed")
 
     def _not_made(self, subscription: str) -> None:
-        """The topic is being deleted. Should it stay after all, and somebody subscribe, full states are asked for."""
+        """The topic is being deleted, or has too many. Should it be made one day, full states are asked for."""
         del self.states[subscription]
         self._missed.add(subscription)
 
@@ -267,6 +267,10 @@ class HearingTopic(TellingTopic):
             if self.host.cursor(subscription) is None:
                 self._not_made(subscription)
                 return
+            if self.writes and subscription in self._missed:
+                # What was told while it could not be made was not kept, and a delta says only what is new.
+                self._missed.discard(subscription)
+                self._request((subscription,))
         if back:
             self._rebuild(subscription, state)
         else:
