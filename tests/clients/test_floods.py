@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -16,7 +17,7 @@ from magnetar.wire.frames import encode
 from tests.clients.conftest import connect
 from tests.clients.test_hostile import metadata, open_producer, raw, send
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.fuzzing import clean, descriptors, fuzz, resident_bytes
+from tests.support.fuzzing import HERE, clean, descriptors, fuzz, resident_bytes, secured
 
 MIB = 1 << 20
 
@@ -176,3 +177,18 @@ def test_every_command_spoiled_in_every_state(own_broker: BrokerProcess) -> None
     clean(own_broker)
     eventually(lambda: descriptors(pid(own_broker)) <= files + 3, what="descriptors are closed")
     assert resident_bytes(pid(own_broker)) - memory < 64 * MIB
+
+
+def test_every_command_of_links_and_logins_spoiled_in_every_state(tmp_path: Path) -> None:
+    world, login = secured(tmp_path)
+    try:
+        broker = world[HERE]
+        fuzz(broker, 5_000, lambda number: number < 40, login=login)
+        clean(broker)
+        files, memory = descriptors(pid(broker)), resident_bytes(pid(broker))
+        fuzz(broker, 6_000, lambda number: number < 260, login=login)
+        clean(broker)
+        eventually(lambda: descriptors(pid(broker)) <= files + 3, what="descriptors are closed")
+        assert resident_bytes(pid(broker)) - memory < 64 * MIB
+    finally:
+        world.close()

@@ -32,7 +32,8 @@ class Connection(web.RequestHandler):
     __slots__ = ("_head", "_malformed")
 
     def __init__(self, server: web.Server, malformed: Malformed) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, access_log=None)  # type: ignore[arg-type] # AppRunner's documentation: None for none
         self._malformed = malformed
         self._head = b""
 
