@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.results import Figure
 from tests.support.brokers import World
-from tests.support.fuzzing import clean, descriptors, fuzz, resident_bytes
+from tests.support.fuzzing import HERE, Login, clean, descriptors, fuzz, resident_bytes, secured
 from tests.support.soaking import KEPT_S, keep
 
 
@@ -19,19 +19,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--links", action="store_true", help="with authentication, and half of the clients as links")
     options = parser.parse_args()
     start = time.monotonic()
     print(f"fuzz: seeds from {options.seed} on", flush=True)
     with tempfile.TemporaryDirectory(prefix="magnetar-fuzz-") as folder:
-        world = World(Path(folder), ["solo"]).start()
-        broker = world["solo"]
+        if options.links:
+            world, login = secured(Path(folder))
+            broker = world[HERE]
+        else:
+            world, login = World(Path(folder), ["solo"]).start(), Login()
+            broker = world["solo"]
         assert broker.process is not None
         pid = broker.process.pid
         figures: list[tuple[int, int]] = []
         try:
             warm = time.monotonic() + options.minutes * 60 * 0.2
             count = fuzz(
-                broker, options.seed, lambda _n: time.monotonic() < warm, lambda x: print("fuzz:", x, flush=True)
+                broker,
+                options.seed,
+                lambda _n: time.monotonic() < warm,
+                lambda line: print("fuzz:", line, flush=True),
+                login=login,
             )
             clean(broker)
             figures.append((resident_bytes(pid), descriptors(pid)))
@@ -41,6 +50,7 @@ def main() -> None:
                 options.seed + count,
                 lambda _n: time.monotonic() < end,
                 lambda line: print("fuzz:", line, flush=True),
+                login=login,
             )
             clean(broker)
             figures.append((resident_bytes(pid), descriptors(pid)))
@@ -65,6 +75,7 @@ def main() -> None:
             Figure("descriptors, last", files, "descriptors", aim="as first"),
         ]
         command = ["tools/fuzz.py", "--minutes", str(options.minutes), "--seed", str(options.seed)]
+        command += ["--links"] * options.links
         print(f"fuzz: written to {keep('fuzz', done, command)}")
 
 

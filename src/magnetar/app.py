@@ -9,12 +9,14 @@ import secrets
 import signal
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
+from magnetar.admin.connection import Connection
 from magnetar.admin.gate import Gate
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
@@ -30,11 +32,13 @@ from magnetar.runtime.collector import Collector
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
+from magnetar.runtime.listener import Listener
 from magnetar.runtime.logthread import LogThread
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
 from magnetar.runtime.stores.opening import open_store
+from magnetar.runtime.strangers import Urls, handshake_failed, malformed
 from magnetar.runtime.tls import Listening
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
@@ -83,6 +87,7 @@ class BrokerApp:
         self.config = config
         self.cluster: ClusterConfig = config.cluster(cluster)
         self._stack = contextlib.ExitStack()
+        self._http: list[Listener] = []
         self.pulsar_port = 0
         self.http_port = 0
 
@@ -172,6 +177,7 @@ class BrokerApp:
             frame_bytes_max=config.message_bytes_max + 10 * 1024,
             connections_max=config.connections_max,
             keep_alive_ms=config.keep_alive_ms,
+            urls=self._urls(),
         )
         self.driver.run(lambda: None)
         self._watch_files()
@@ -204,6 +210,7 @@ class BrokerApp:
         if self.cluster.pulsar.port == 0:
             host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
+            self.server.urls = self._urls()._replace(pulsar=self.broker.service_url)
         if self.tls is not None and self.cluster.pulsar_tls is not None:
             await self.server.start(self.cluster.pulsar_tls.host, self.cluster.pulsar_tls.port, self.tls.context)
         info = BrokerInfo(
@@ -227,19 +234,36 @@ class BrokerApp:
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
-        await self._site("http", self.cluster.http, None)
-        self.http_port = int(self._runner.addresses[0][1])
+        self.http_port = await self._serve_http("http", self.cluster.http, None)
         if self.tls is not None and self.cluster.https is not None:
-            await self._site("https", self.cluster.https, self.tls.context)
+            await self._serve_http("https", self.cluster.https, self.tls.context)
 
-    async def _site(self, key: str, address: Address, tls: ssl.SSLContext | None) -> None:
-        try:
-            await web.TCPSite(self._runner, address.host, address.port, ssl_context=tls).start()
-        except OSError as error:
-            raise MagnetarError(f"cannot listen on {address} ({key}): {error.strerror or error}") from error
+    def _urls(self) -> Urls:
+        cluster = self.cluster
+        return Urls(cluster.service_url, cluster.service_url_tls, cluster.web_url, cluster.web_url_tls)
+
+    async def _serve_http(self, key: str, address: Address, tls: ssl.SSLContext | None) -> int:
+        def tell(peer: str, wrong: str) -> None:
+            line = f"closed the connection of {peer}: {wrong}"
+            if self.driver.quiet.allows(line):
+                logger.warning("%s", line)
+
+        def no_http(peer: str, head: bytes, fault: str) -> None:
+            tell(peer, malformed(key, head, f"malformed HTTP: {fault}", self.server.urls))
+
+        def no_tls(peer: str, reason: str) -> None:
+            tell(peer, handshake_failed(key, reason, self.server.urls))
+
+        assert self._runner.server is not None
+        make = partial(Connection, self._runner.server, no_http)
+        listener = await Listener.open(make, address.host, address.port, key=key, tls=tls, failed=no_tls)
+        self._http.append(listener)
+        return listener.port
 
     async def stop(self) -> None:
         """Stop taking work, make everything durable, let go of the folder."""
+        for listener in self._http:
+            listener.close()
         if hasattr(self, "_runner"):
             await self._runner.cleanup()
         if hasattr(self, "server"):

@@ -120,6 +120,62 @@ def test_an_acknowledgement_of_an_unknown_consumer_does_nothing(broker: BrokerPr
     other.close()
 
 
+@pytest.mark.parametrize("receipts", [True, False], ids=["with-receipts", "without"])
+@pytest.mark.parametrize(
+    ("kind", "cumulative"),
+    [(SHARED, False), (EXCLUSIVE, False), (EXCLUSIVE, True)],
+    ids=["shared", "exclusive", "up-to"],
+)
+def test_acknowledgements_of_what_was_never_sent_mean_nothing(
+    broker: BrokerProcess, topic: str, kind: int, cumulative: bool, receipts: bool
+) -> None:
+    with raw(broker) as client:
+        open_producer(client, topic)
+        ids = publish(client, 3)
+        subscribe(client, topic, kind)
+        last, most = ids[-1], (1 << 63) - 1
+        future = [pb.MessageIdData(ledgerId=last.ledgerId, entryId=last.entryId + number) for number in (1, 2, 3)]
+        elsewhere = [
+            (last.ledgerId, 1 << 40),
+            (last.ledgerId, most),
+            (last.ledgerId + 1, 0),
+            (1 << 40, 0),
+            (most, most),
+        ]
+        # One at a time: whatever one of them does, no other may hide.
+        asked = [[one] for one in future] + [[pb.MessageIdData(ledgerId=a, entryId=b)] for a, b in elsewhere]
+        asked += [[pb.MessageIdData(ledgerId=one.ledgerId, entryId=one.entryId, batch_index=1)] for one in future]
+        asked += [
+            [pb.MessageIdData(ledgerId=one.ledgerId, entryId=one.entryId, batch_index=2, batch_size=4, ack_set=[3])]
+            for one in (future[0], pb.MessageIdData(ledgerId=last.ledgerId + 1, entryId=0))
+        ]
+        if not cumulative:
+            asked.append([each for some in asked for each in some])
+        for number, some in enumerate(asked):
+            acknowledge(client, some, 100 + number if receipts else None, cumulative=cumulative)
+        if receipts:
+            answers = [receipt(client) for _ in asked]
+            assert [answer.request_id for answer in answers] == [100 + number for number in range(len(asked))]
+            assert not any(answer.HasField("error") for answer in answers)
+        else:
+            if kind == EXCLUSIVE:
+                assert client.answer().type == ACTIVE_CONSUMER_CHANGE  # type: ignore[union-attr]
+            assert is_quiet(client)
+        path = f"/admin/v2/{topic.replace('://', '/')}/stats"
+        assert broker.rest("GET", path)["subscriptions"]["s"]["msgBacklog"] == 3
+        later = [send(client, 10 + number, build(metadata(), b"%d" % (3 + number))) for number in range(3)]
+        assert [answer.send_receipt.message_id for answer in later if answer is not None] == future
+        assert broker.rest("GET", path)["subscriptions"]["s"]["msgBacklog"] == 6
+        client.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=5, request_id=3)))
+        assert client.answer().type == 13  # type: ignore[union-attr]
+    other = connect(broker)
+    type_ = pulsar.ConsumerType.Shared if kind == SHARED else pulsar.ConsumerType.Exclusive
+    consumer = other.subscribe(topic, "s", consumer_type=type_)
+    assert [message.data() for message in drain(consumer, 6)] == [b"%d" % number for number in range(6)]
+    assert nothing_more(consumer)
+    other.close()
+
+
 @pytest.mark.parametrize("cumulative", [False, True])
 def test_what_is_answered_survives_a_kill_at_once(own_broker: BrokerProcess, topic: str, cumulative: bool) -> None:
     with raw(own_broker) as client:

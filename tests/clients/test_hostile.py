@@ -12,7 +12,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder, encode, encode_with_payload
 from magnetar.wire.metadata import build
 from tests.clients.conftest import connect
-from tests.support.brokers import BrokerProcess, eventually
+from tests.support.brokers import BrokerProcess, World, eventually
 
 
 class Raw:
@@ -58,6 +58,15 @@ def raw(broker: BrokerProcess) -> Iterator[Raw]:
         yield client
     finally:
         client.socket.close()
+
+
+@pytest.fixture(scope="module")
+def linked_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a link to a cluster that does not run."""
+    extra = '[namespaces."public/default"]\nclusters = ["aa", "bb"]\n'
+    world = World(tmp_path_factory.mktemp("linked"), ["aa", "bb"], extra)
+    yield world["aa"].start()
+    world.close()
 
 
 def open_producer(client: Raw, topic: str) -> None:
@@ -126,6 +135,42 @@ def test_wrong_link_token_is_refused_at_once(broker: BrokerProcess) -> None:
         assert answer is not None
         assert (answer.type, answer.error.error) == (14, 3)
         assert client.answer() is None
+
+
+def test_a_refused_link_command_with_another_command_in_its_frame(broker: BrokerProcess) -> None:
+    (path,) = broker.config.parent.rglob("link.token")
+    with raw(broker) as client:
+        hello = client.handshake(auth_method_name="magnetar-link", auth_data=path.read_bytes().strip())
+        assert hello is not None and hello.connected.HasField("geo")
+        position = pb.GeoPosition(ledger=0, entry=0)
+        topic = "persistent://public/default/x"
+        read = pb.CommandGeoRead(request_id=7, topic=topic, to="nowhere", after=position, bytes_max=1)
+        # The command that is refused is the one which the type says; the other's fields come first on the wire.
+        for more in (
+            pb.BaseCommand(ping=pb.CommandPing()),
+            pb.BaseCommand(unsubscribe={"consumer_id": 1, "request_id": 9}),
+        ):
+            command = pb.BaseCommand(type=1002, geo_read=read)
+            command.MergeFrom(more)
+            client.send(command)
+            answer = client.answer()
+            assert answer is not None
+            assert (answer.type, answer.error.request_id, answer.error.error) == (14, 7, 22)
+
+
+@pytest.mark.parametrize("name", ["persistent://public", "", "x", "non-persistent://public/default/x", "a\nb"])
+def test_a_link_that_reads_what_is_no_topic_ends_alone(linked_broker: BrokerProcess, name: str) -> None:
+    (path,) = linked_broker.config.parent.rglob("link.token")
+    position = pb.GeoPosition(ledger=0, entry=0)
+    for to, origin in (("bb", "aa"), ("bb", ""), ("", "aa"), ("", "")):
+        with raw(linked_broker) as client:
+            hello = client.handshake(auth_method_name="magnetar-link", auth_data=path.read_bytes().strip())
+            assert hello is not None and hello.connected.HasField("geo")
+            read = pb.CommandGeoRead(request_id=7, topic=name, to=to, origin=origin, after=position, bytes_max=1)
+            client.send(pb.BaseCommand(type=1002, geo_read=read))
+            assert client.answer() is None
+    assert len(linked_broker.rest("GET", "/admin/v2/clusters")) == 2
+    assert "Traceback" not in linked_broker.log.read_text()
 
 
 @pytest.mark.parametrize(

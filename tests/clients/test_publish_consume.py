@@ -1,5 +1,6 @@
 """The official client publishes and consumes: producers, subscription types, acknowledgement, readers, seeks."""
 
+import re
 import time
 from collections import defaultdict
 
@@ -51,6 +52,27 @@ def test_short_topic_name_and_generated_producer_names(client: pulsar.Client) ->
     two = client.create_producer("persistent://public/default/short-name")
     assert one.producer_name() != two.producer_name()
     assert one.topic() == two.topic() == "persistent://public/default/short-name"
+
+
+def test_lookup_by_plain_http(broker: BrokerProcess, topic: str) -> None:
+    # A service URL of `http://`: topics are looked up at the admin interface, messages go to the Pulsar port all the same.
+    parts = f"{topic}-parts"
+    broker.rest("PUT", f"/admin/v2/{parts.replace('://', '/')}/partitions", 3)
+    client = pulsar.Client(broker.web, operation_timeout_seconds=20)
+    try:
+        for name in (topic, parts):
+            consumer = client.subscribe(name, "s")
+            producer = client.create_producer(name)
+            for number in range(6):
+                producer.send(b"%d" % number)
+            assert sorted(message.data() for message in drain(consumer, 6)) == [b"%d" % number for number in range(6)]
+        assert len(client.get_topic_partitions(parts)) == 3
+        everything = client.subscribe(re.compile(f"{topic}.*"), "all", initial_position=pulsar.InitialPosition.Earliest)
+        assert len(drain(everything, 12)) == 12
+    finally:
+        client.close()
+    stats = broker.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,16 @@
         command inside than the type says; frames cut, flipped, with lengths that lie; payloads where none belong; and
         now and then nothing is read, or everything is sent at once; then it goes, or resets the connection
 
+With a `Login` it presents itself: tokens that are right, forged, expired or about to expire, with AUTH_RESPONSEs that were asked
+for or not; and half of the connections are links, whose commands are made so that they fit what the broker told before, and
+then spoiled like all others.
+
 Names come from a small pool, so that what the broker holds afterwards is bounded, and what it still holds is a leak.
 
     python tools/fuzz.py --minutes 20 [--seed N]      # starts a broker of its own, prints every hundredth seed
 """
 
+import base64
 import contextlib
 import os
 import random
@@ -22,17 +27,20 @@ import urllib.parse
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import jwt
 import pulsar
 from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.metadata import build
 from magnetar.wire.varint import varint
-from tests.support.brokers import BrokerProcess
+from tests.support.brokers import BrokerProcess, World
 
 TOPICS: Final = [f"persistent://public/default/fuzz-{number}" for number in range(6)] + [
     "non-persistent://public/default/fuzz-np",
@@ -100,8 +108,94 @@ COMMAND_FIELDS: Final = {
 TRANSACTIONS: Final = [50, 52, 54, 56, 58, 60, 62]
 """Refused, one by one: the connection goes on."""
 
-UNKNOWN: Final = [1, 3, 48, 64, 65, 66, 67, 69, 79, 200, 999, 5_000, (1 << 29) - 1]
-"""Types for which our BaseCommand has no field: those of topic watchers, later ones of Pulsar, and what is nobody's."""
+UNKNOWN: Final = [kind for kind in range(1, 100) if kind not in COMMAND_FIELDS] + [200, 999, 1018, 5_000, (1 << 29) - 1]
+"""Types for which our BaseCommand has no field: topic watchers', all that Pulsar may give a meaning yet, and what is nobody's."""
+
+USUAL: Final = [4, 4, 5, 5, 6, 6, 6, 6, 10, 10, 11, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 39]
+"""What clients send, as often as it is tried."""
+
+LINKS: Final = [
+    1000,
+    1002,
+    1002,
+    1004,
+    1004,
+    1004,
+    1004,
+    1006,
+    1006,
+    1008,
+    1008,
+    1010,
+    1012,
+    1012,
+    1014,
+    1017,
+    5,
+    6,
+    6,
+    4,
+]
+"""What links send, and some of what they may send besides."""
+
+_GEO_FROM: Final = 1000
+_APPEND: Final = 1004
+_RESTORE: Final = 1012
+_AUTH_RESPONSE: Final = 37
+
+HERE: Final = "aa"
+THERE: Final = "bb"
+"""The cluster that is fuzzed, and the one that links say they come from; it need not run."""
+
+SECURED: Final = f"""
+[namespaces."public/default"]
+clusters = ["{HERE}", "{THERE}"]
+
+[authentication]
+methods = ["token"]
+secret_key_files = ["secret.key"]
+refresh_ms = 60_000
+failed_logins_max = 1_000_000
+
+[authorization]
+superusers = ["root"]
+replicate_roles = ["linker"]
+"""
+"""Where connections present themselves, and may be links. Failed logins are not slowed down: all come from one address."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """What connections present.
+
+    Attributes:
+        secret: of tokens; b"": there is no authentication, and nobody is a link.
+    """
+
+    secret: bytes = b""
+
+    def token(self, role: str, valid_s: float = 3_600) -> str:
+        """A right one."""
+        return jwt.encode({"sub": role, "exp": time.time() + valid_s}, self.secret, algorithm="HS256")
+
+    def shown(self, chance: random.Random, role: str, valid_s: float = 3_600) -> bytes:
+        """Mostly a right one."""
+        right = self.token(role, valid_s).encode()
+        wrong = [b"", right[:-3], right + b"x", right.replace(b".", b"", 1), chance.randbytes(300), b"x" * 70_000]
+        wrong += [self.token(role, -10).encode(), self.token("nobody").encode(), self.token("root").encode()]
+        return right if chance.random() < 0.9 else chance.choice(wrong)
+
+
+def secured(folder: Path) -> tuple[World, Login]:
+    """A world to fuzz with `Login`: only its cluster `HERE` is started."""
+    login = Login(os.urandom(64))
+    (folder / "secret.key").write_bytes(base64.b64encode(login.secret))
+    (folder / "secret.key").chmod(0o600)
+    world = World(folder, [HERE, THERE], SECURED)
+    broker = world[HERE]
+    broker.headers["Authorization"] = f"Bearer {login.token('root', 86_400)}"
+    broker.start()
+    return world, login
 
 
 class Fuzzer:
@@ -110,11 +204,22 @@ class Fuzzer:
     Args:
         seed: decides everything.
         port: of the broker.
+        login: what it presents.
     """
 
-    def __init__(self, seed: int, port: int) -> None:
+    def __init__(self, seed: int, port: int, login: Login = Login()) -> None:
         self.chance = random.Random(seed)
         self._port = port
+        self._login = login
+        self.link = bool(login.secret) and self.chance.random() < 0.5
+        self._role = "linker" if self.link else "root"
+        self._expires = bool(login.secret) and self.chance.random() < 0.02
+        self._entries: list[bytes] = []
+        self._boot = self._counter = 0
+        self._states: dict[str, tuple[int, int]] = {}
+        self._marks: dict[str, tuple[int, int]] = {}
+        self._appends: dict[int, str] = {}
+        self._tickets: list[int] = [0, 1]
         self._requests = 0
         self._producers: list[int] = []
         self._asked: dict[int, int] = {}
@@ -225,6 +330,8 @@ class Fuzzer:
                 body.request_id = self._request()
             if "topic" in names and not names["topic"].is_repeated:
                 body.topic = self._pick(TOPICS)
+            if kind >= _GEO_FROM and "topic" in names and self.chance.random() < 0.95:
+                body.topic = self._pick(TOPICS[:6])
             if "namespace" in names:
                 body.namespace = "public/default"
             if "producer_id" in names:
@@ -238,6 +345,7 @@ class Fuzzer:
         if kind == 2:
             body.client_version = self._pick(["fuzz", "Pulsar-CPP-v3.5.1", ""])
             body.protocol_version = self._pick([0, 1, 6, 12, 18, 21, 99])
+            self._present(body)
         elif kind == 4:
             body.subscription = self._pick(SUBSCRIPTIONS)
             body.subType = self._pick([0, 1, 1, 2, 3])
@@ -269,6 +377,140 @@ class Fuzzer:
                 self._message_id(body.message_id)
             else:
                 body.message_publish_time = self._pick(_NUMBERS_64)
+        elif kind == _AUTH_RESPONSE:
+            body.client_version = "fuzz"
+            body.response.auth_method_name = self._pick(["token", "token", "token", "basic", "magnetar-link", ""])
+            body.response.auth_data = self._login.shown(self.chance, self._role) if self._login.secret else b"x"
+        elif kind >= _GEO_FROM:
+            self._fill_geo(kind, body)
+
+    def _present(self, body: Any) -> None:
+        if not self._login.secret:
+            return
+        body.auth_method_name = "magnetar-link" if self.link else self._pick(["token"] * 30 + ["basic", "tls", "", "x"])
+        body.auth_data = self._login.shown(self.chance, self._role, 1.2 if self._expires else 3_600)
+        body.feature_flags.supports_auth_refresh = self._expires or self.chance.random() < 0.5
+
+    # ----------------------------------------------------------------------------------------------- commands of links
+
+    def _fill_geo(self, kind: int, body: Any) -> None:
+        names = body.DESCRIPTOR.fields_by_name
+        if "to" in names and self.chance.random() < 0.9:
+            body.to = self._pick([THERE, THERE, THERE, THERE, HERE, "cc", ""])
+        if "source" in names:
+            body.source = self._pick([THERE] * 20 + [HERE, "cc", "no cluster"])
+        if "uuid" in names:
+            body.uuid = self._pick(["uuid-of-bb"] * 20 + ["uuid-of-another", ""])
+        if "counter" in names:
+            body.counter = self._pick([0, 0, self._counter, 1 << 62])
+        match kind:
+            case 1000:
+                body.wait_ms = self._pick([0, 0, 1, 50, 20_000, (1 << 32) - 1])
+                body.pipeline = self._pick(["", "one", "two"])
+                body.lease_ms = self._pick([0, 1, 1_000, (1 << 32) - 1])
+                body.boot = self._pick([0, self._boot])
+            case 1002:
+                self._place(body.after)
+                if self.chance.random() < 0.3:
+                    self._place(body.up_to)
+                body.bytes_max = self._pick([0, 1, 1_000, 1 << 20, (1 << 32) - 1])
+                if self.chance.random() < 0.2:
+                    body.origin = self._pick([HERE, THERE, ""])
+            case 1004:
+                body.incarnation, body.gen = self._pick([1, 1, 1, 1, 2]), 1
+                begin = self._marks.get(body.topic, (-1, -1))
+                body.p.ledger, body.p.entry = begin
+                self._columns(body, begin, "")
+                self._appends[body.request_id] = body.topic
+            case 1006:
+                for _ in range(int(self._pick([0, 1, 1, 5]))):
+                    self._commit(body.commits.add())
+                for _ in range(int(self._pick([0, 0, 1, 3]))):
+                    self._learn(body.learned.add())
+                body.pipeline = self._pick(["", "one"])
+            case 1008:
+                for topic in self.chance.sample(TOPICS[:6], int(self._pick([0, 1, 3, 6]))):
+                    one = body.topics.add(topic=topic, incarnation=self._pick([1, 1, 1, 1, 2]), partitions=0)
+                    if self.chance.random() < 0.02:
+                        one.topic, one.partitions = TOPICS[-1], int(self._pick([1, 2, 3]))
+                    if self.chance.random() < 0.3:
+                        self._place(one.last)
+                    if self.chance.random() < 0.3:
+                        self._place(one.start)
+            case 1012:
+                body.cluster, body.peer = self._pick([HERE] * 9 + [THERE]), self._pick([THERE] * 9 + ["cc"])
+                body.partitions = 0
+                if self.chance.random() < 0.8:
+                    body.incarnation = int(self._pick([1, 1, 2, 1 << 62]))
+                    self._columns(body, (int(self._pick([0, 1, 2])), int(self._pick([0, 5, 1_000]))), HERE)
+            case 1014:
+                body.schemas = self._pick([0, 1, 1 << 40])
+                body.versions.extend(
+                    int(self._pick([0, 1, 7, 1 << 62])) for _ in range(int(self._pick([0, 1, 3, 500])))
+                )
+            case 1017:
+                body.ticket = self._pick(self._tickets)
+                for version in (0, 1):
+                    if self.chance.random() < 0.5:
+                        found = body.found.add(version=version)
+                        found.schema.name, found.schema.type = "s", int(self._pick([0, 1, 2, 4]))
+                        found.schema.schema_data = self._pick([b"", b'"string"', b"{", b'{"type":"record"}'])
+                    else:
+                        body.missing.append(version)
+                if self.chance.random() < 0.1:
+                    body.reason = "cannot be asked"
+            case _:
+                pass
+
+    def _place(self, into: Any) -> None:
+        into.ledger, into.entry = self._pick([(-1, -1), *self._marks.values(), *self._seen[-3:], (1 << 62, 0)])
+
+    def _columns(self, body: Any, after: tuple[int, int], origin: str) -> None:
+        """Entries behind a position, with what a request says of them; mostly what is true."""
+        self._entries = []
+        ledger, entry = (max(0, after[0]), after[1])
+        index = int(self._pick([0, 0, entry + 1, 1 << 40]))
+        for _ in range(int(self._pick([1, 1, 2, 5, 100]))):
+            entry += int(self._pick([1, 1, 1, 7]))
+            meta = pb.MessageMetadata(producer_name="f", sequence_id=index, publish_time=1)
+            if origin and self.chance.random() < 0.95:
+                meta.replicated_from = origin
+            count = int(self._pick([1, 1, 1, 3]))
+            if count > 1:
+                meta.num_messages_in_batch = count
+            if self.chance.random() < 0.1:
+                meta.schema_version = struct.pack(">Q", int(self._pick([0, 1, 1 << 62])))
+            if self.chance.random() < 0.02:
+                self.spoil(meta, rate=0.2)
+                self.complete(meta)
+            data = build(meta, self.chance.randbytes(int(self._pick([0, 1, 100]))))
+            if self.chance.random() < 0.01:
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            self._entries.append(data)
+            body.ledgers.append(ledger)
+            body.entries.append(entry & ((1 << 62) - 1))
+            body.first_indexes.append(index)
+            body.counts.append(count if self.chance.random() < 0.99 else 0)
+            body.sizes.append(len(data))
+            index += count
+
+    def _commit(self, into: Any) -> None:
+        into.topic = self._pick(TOPICS[:6])
+        into.incarnation, gen = self._states.get(into.topic, (1, 1))
+        self._place(into.cursor.c)
+        into.cursor.s.CopyFrom(into.cursor.c)
+        if self.chance.random() < 0.2:
+            self._place(into.cursor.s)
+        into.cursor.gen = self._pick([gen, gen, gen, gen + 1, 0])
+        if self.chance.random() < 0.2:
+            into.blocked, into.reason = self._pick(["policy", "schema", "", "x" * 1_000]), "fuzz"
+
+    def _learn(self, into: Any) -> None:
+        into.topic = self._pick(TOPICS[:6])
+        into.incarnation, gen = self._states.get(into.topic, (1, 1))
+        self._place(into.watermark)
+        into.gen, into.counter = self._pick([gen, gen, 0, gen + 1]), self._pick([0, self._counter, 1 << 62])
+        into.foreign = self.chance.random() < 0.1
 
     def _transaction(self, body: Any, rate: float) -> None:
         if self.chance.random() < rate:
@@ -311,10 +553,12 @@ class Fuzzer:
 
     def frame(self) -> bytes:
         """The bytes of one more command, right or wrong."""
-        usual = [4, 4, 5, 5, 6, 6, 6, 6, 10, 10, 11, 11, 12, 15, 16, 18, 20, 21, 23, 25, 28, 29, 32, 34, 39]
+        return self.framed(self._kind())
+
+    def _kind(self) -> int:
         chance = self.chance.random()
         if chance < 0.97:
-            kind = int(self._pick(usual))
+            kind = int(self._pick(LINKS if self.link else USUAL))
             if kind == 6 and not self._producers:
                 kind = int(self._pick([5, 5, 5, 4]))  # a SEND for a producer that is not open ends the connection
         elif chance < 0.985:
@@ -323,6 +567,10 @@ class Fuzzer:
             kind = int(self._pick(sorted(COMMAND_FIELDS)))
         else:
             kind = int(self._pick(UNKNOWN))
+        return kind
+
+    def framed(self, kind: int) -> bytes:
+        """The bytes of a command of a kind, right or wrong."""
         made: Any = pb.BaseCommand()
         with contextlib.suppress(ValueError):  # a type that the enumeration does not have is put in as bytes below
             made = self.command(kind)
@@ -343,7 +591,10 @@ class Fuzzer:
         if self.chance.random() < 0.03:  # fields that nobody knows
             head += b"\xfa\xff\x03" + bytes([5]) + self.chance.randbytes(5)
         with_payload = kind == 6 if self.chance.random() < 0.98 else kind != 6
-        payload = self._payload() if with_payload else b""
+        if kind in {_APPEND, _RESTORE} and self.chance.random() < 0.97:
+            payload = b"".join(self._entries)
+        else:
+            payload = self._payload() if with_payload else b""
         total = 4 + len(head) + len(payload)
         data = bytearray(struct.pack(">II", total, len(head)) + head + payload)
         if self.chance.random() < 0.01:  # lengths that lie
@@ -369,6 +620,8 @@ class Fuzzer:
                         self.spoil(hello.connect)
                     head = hello.SerializePartialToString()
                     self._send(link, struct.pack(">II", 4 + len(head), len(head)) + head, reads)
+                if self._expires:
+                    self._prove(link)
                 steps = int(self._pick([1, 5, 30, 100]))
                 burst = self.chance.random() < 0.3
                 together = b""
@@ -389,6 +642,15 @@ class Fuzzer:
                     link.sendall(self.frame()[: self.chance.randrange(1, 12)])
                 if self.chance.random() < 0.3:
                     link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+
+    def _prove(self, link: socket.socket) -> None:
+        """Wait to be asked for another token, as one that is about to expire makes the broker, and answer something."""
+        deadline = time.monotonic() + 2
+        while not self.answers[36] and time.monotonic() < deadline:
+            self._read(link, 0.2)
+        for _ in range(int(self._pick([0, 1, 1, 1, 2]))):
+            self._send(link, self.framed(_AUTH_RESPONSE), reads=True)
+            self._read(link, float(self._pick([0.0, 0.05])))
 
     def _send(self, link: socket.socket, data: bytes, reads: bool) -> None:
         view = memoryview(data)
@@ -424,6 +686,29 @@ class Fuzzer:
                     self._saw(frame.command.send_receipt.message_id)
                 elif kind == 9:
                     self._saw(frame.command.message.message_id)
+                elif kind > _GEO_FROM:
+                    self._told(frame.command)
+
+    def _told(self, command: Any) -> None:
+        """An answer to a link: what later commands have to fit."""
+        match command.type:
+            case 1001:
+                told = command.geo_topics_response
+                self._boot, self._counter = told.boot, told.counter
+                self._states |= {one.topic: (one.incarnation, one.cursor.gen) for one in told.topics}
+                self._seen += [(one.last.ledger, one.last.entry) for one in told.topics]
+                del self._seen[:-50]
+            case 1005:
+                told = command.geo_append_response
+                topic = self._appends.pop(told.request_id, TOPICS[0])
+                self._marks[topic] = (told.persisted.ledger, told.persisted.entry)
+            case 1009:
+                for one in command.geo_watermarks_response.topics:
+                    self._marks[one.topic] = (one.persisted.ledger, one.persisted.entry)
+            case 1016:
+                self._tickets.append(command.geo_schemas_wanted.ticket)
+            case _:
+                pass
 
     def _saw(self, message_id: Any) -> None:
         self._seen.append((message_id.ledgerId, message_id.entryId))
@@ -448,12 +733,13 @@ class Guard:
 
     Args:
         broker: whom both speak to.
+        login: what it presents.
     """
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._client = pulsar.Client(
-            broker.url, operation_timeout_seconds=20, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull)
-        )
+    def __init__(self, broker: BrokerProcess, login: Login = Login()) -> None:
+        extra = {"authentication": pulsar.AuthenticationToken(login.token("root", 86_400))} if login.secret else {}
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull)
+        self._client = pulsar.Client(broker.url, operation_timeout_seconds=20, logger=logger, **extra)
         topic = f"guard-{uuid.uuid4().hex[:8]}"
         self._consumer = self._client.subscribe(topic, "guard", consumer_type=pulsar.ConsumerType.Shared)
         self._producer = self._client.create_producer(topic)
@@ -476,6 +762,9 @@ class Guard:
 
 def clean(broker: BrokerProcess) -> None:
     """Delete what the fuzzer made: every topic but those of guards."""
+    for topic in broker.rest("GET", "/admin/v2/persistent/public/default/partitioned"):
+        local = urllib.parse.quote(topic.partition("public/default/")[2], safe="")
+        broker.rest("DELETE", f"/admin/v2/persistent/public/default/{local}/partitions?force=true")
     for domain in ("persistent", "non-persistent"):
         for topic in broker.rest("GET", f"/admin/v2/{domain}/public/default"):
             local = topic.partition("public/default/")[2]
@@ -497,6 +786,7 @@ def fuzz(
     tell: Callable[[str], None] = lambda _line: None,
     *,
     clean_every: int = 500,
+    login: Login = Login(),
 ) -> int:
     """Episodes from one seed on while `more(number)`; how many there were.
 
@@ -506,7 +796,7 @@ def fuzz(
     """
     process = broker.process
     assert process is not None
-    guard = Guard(broker)
+    guard = Guard(broker, login)
     number = 0
     lines_before = broker.log.read_text().count("\n")
     start = time.monotonic()
@@ -515,7 +805,7 @@ def fuzz(
         while more(number):
             seed = first_seed + number
             try:
-                fuzzer = Fuzzer(seed, broker.pulsar_port)
+                fuzzer = Fuzzer(seed, broker.pulsar_port, login)
                 fuzzer.run()
                 answers += fuzzer.answers
                 if number % 10 == 9:

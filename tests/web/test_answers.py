@@ -124,7 +124,8 @@ def test_peek_leaves_out_headers_that_no_client_takes(tell: Tell) -> None:
 def test_lookup_names_this_broker_and_may_refuse_unknown_topics(tell: Tell) -> None:
     async def kind(world: World) -> None:
         answer = (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).json
-        assert answer == {"brokerUrl": INFO.service_url, "httpUrl": INFO.web_url, "nativeUrl": INFO.service_url}
+        urls = {"brokerUrl": INFO.service_url, "nativeUrl": INFO.service_url, "brokerUrlTls": None}
+        assert answer == urls | {"httpUrl": INFO.web_url}
 
     async def strict(world: World) -> None:
         assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).status == 404

@@ -111,6 +111,10 @@ GET {A}/clusters/{{c}}/failureDomains | one broker
 GET {A}/clusters/{{c}}/namespaceIsolationPolicies | one broker
 GET,POST,DELETE {N}/persistence | bookies
 GET,POST,DELETE {P}/persistence | bookies
+GET,POST,DELETE {N}/persistence/bookieAffinity | bookies
+GET,POST,DELETE {P}/{{s}}/dispatchRate | subscription-dispatch-rate
+GET,POST,DELETE {S}/dispatchRate | subscription-dispatch-rate
+GET {P}/backlog | stats
 GET {N}/bundles | bundles
 PUT {N}/0x00000000_0xffffffff/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles
@@ -145,6 +149,7 @@ GET {A}/brokers/configuration/values | clusters.toml
 POST {A}/brokers/configuration/{{s}}/{{s}} | clusters.toml
 GET {A}/brokers/internal-configuration | clusters.toml
 GET {A}/brokers/backlog-quota-check | retention_interval_ms
+POST {A}/brokers/shutdown | SIGTERM
 GET {A}/broker-stats/metrics | /metrics
 GET {A}/broker-stats/topics | stats
 GET {A}/broker-stats/mbeans | /metrics

@@ -69,7 +69,7 @@ async def cluster_brokers(call: Call) -> Any:
     return _address(call)
 
 
-def _answer(call: Call) -> dict[str, str]:
+def _answer(call: Call) -> dict[str, str | None]:
     topic = call.topic()
     if call.control.partitions(str(topic)) is None and not call.info.topic_auto_creation:
         raise NotFound(f"topic {topic} does not exist")
@@ -79,11 +79,10 @@ def _answer(call: Call) -> dict[str, str]:
         if listener not in call.info.listeners:
             raise NotFound(f"listener {listener!r:.80} is not one of this cluster's")
         url, url_tls = call.info.listeners[listener]
-    answer = {"httpUrl": call.info.web_url}
+    # Clients over the C++ client take an answer without the key, or with an empty text, for malformed, and crash then.
+    answer: dict[str, str | None] = {"httpUrl": call.info.web_url, "brokerUrlTls": url_tls or None}
     if url:
         answer |= {"brokerUrl": url, "nativeUrl": url}
-    if url_tls:
-        answer["brokerUrlTls"] = url_tls
     if call.info.web_url_tls:
         answer["httpUrlTls"] = call.info.web_url_tls
     return answer
@@ -100,7 +99,7 @@ for _domain in ("persistent", "non-persistent"):
             "authoritative": "accepted.",
             "listenerName": "as a client's `listener_name`: one of `advertised_listeners`.",
         },
-        reply='{"brokerUrl": "pulsar://...", "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
+        reply='{"brokerUrl": "pulsar://...", "brokerUrlTls": null, "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
     )
     async def look_up(call: Call) -> Any:
         """This one: a cluster has one broker."""

@@ -176,13 +176,16 @@ class Call:
         Null fields of objects are as if left out, for Pulsar's tools of some languages send them.
 
         Raises:
-            BadRequest: no body, no JSON, or not of the type.
+            BadRequest: no body, no JSON, not of the type, or not all of it came.
             TooLargeError: over the limit.
         """
         try:
             data = await self.request.read()
         except web.HTTPRequestEntityTooLarge:
             raise TooLargeError(f"the body is over {self.services.body_bytes_max} bytes") from None
+        except (web.RequestPayloadError, ConnectionError) as error:
+            # Its encoding is not what it says; or the sender went in the middle of it, and will not hear this.
+            raise BadRequest(f"the body cannot be read: {error}") from None
         if not data.strip():
             if self.route.body_needed:
                 raise BadRequest("the request needs a JSON body")

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from magnetar.admin.notbuilt import reason
+from magnetar.admin.notbuilt import has_others, reason
 from magnetar.admin.replies import refusal, status_of
 from magnetar.broker.control import BrokerInfo
 from magnetar.core.errors import MagnetarError
@@ -35,6 +35,8 @@ def errors_in_one_shape() -> Middleware:
                 logger.warning("%s %s: %s", request.method, ascii(request.path), ascii(str(error)))
             return refusal(status, str(error))
         except web.HTTPMethodNotAllowed as error:
+            if has_others(request.method, request.path):
+                return refusal(501, reason(request.method, request.path))
             allowed = ", ".join(sorted(error.allowed_methods))
             answer = refusal(405, f"{request.method} is not possible here; {allowed} is")
             answer.headers["Allow"] = allowed

@@ -23,7 +23,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
      "a cluster has one broker: nothing to isolate"),
     (r"/(migrate|migration)$",
      "clusters are not migrated: let links carry messages to the new one, and move subscriptions with `magnetar failover`"),
-    (r"/persistence$", "messages are in the broker's own log: there are no bookies, ensembles and quorums to choose"),
+    (r"/persistence(/|$)", "messages are in the broker's own log: there are no bookies, ensembles and quorums to choose"),
     (r"/offload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/replicatorDispatchRate$", "a link has one rate for all its topics: `magnetar links throttle`"),
     (r"/subscribeRate$", "how often clients subscribe is not limited; limit how many there are: max-consumers"),
@@ -36,15 +36,31 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
+    (r"/persistent/[^/]+/[^/]+/[^/]+/(subscription/)?[^/]+/dispatchRate$",
+     "one rate holds for each subscription of a topic: `subscription-dispatch-rate`"),
+    (r"/persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
     (r"/(properties|property/[^/]+)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
+
+_METHODS: Final = {
+    (
+        "POST",
+        "/admin/v2/brokers/shutdown",
+    ): "a broker ends by SIGTERM, when `magnetar drain` says that nothing would be lost",
+}
+"""Operations on paths that have others here."""
 
 _PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASONS]
 
 
+def has_others(method: str, path: str) -> bool:
+    """Whether an operation is one of Pulsar's on a path where other operations are built."""
+    return (method, path) in _METHODS
+
+
 def reason(method: str, path: str) -> str:
     """Why an operation below /admin or /lookup is not there, in one line."""
-    for pattern, why in _PATTERNS:
-        if pattern.search(path):
-            return f"{method} {path} is not implemented by Magnetar: {why}"
+    found = _METHODS.get((method, path)) or next((why for pattern, why in _PATTERNS if pattern.search(path)), None)
+    if found is not None:
+        return f"{method} {path} is not implemented by Magnetar: {found}"
     return f"{method} {path} is not implemented by Magnetar; /openapi.json lists what is"

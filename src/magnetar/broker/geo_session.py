@@ -17,8 +17,8 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.geo.destination import LinkDestination
 from magnetar.geo.reading import Reading, place
-from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import request_id_of
 from magnetar.wire.frames import Frame, encode, encode_with_payload
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class GeoSession:
         try:
             self._handlers[frame.command.type](frame)
         except BrokerError as error:
-            body = frame.command.ListFields()[1][1]
-            self._session.send(commands.error(body.request_id, error.code, error.message))
+            self._session.refuse(request_id_of(frame.command), error)
 
     def disconnected(self) -> None:
         """The connection is gone."""
@@ -78,6 +77,7 @@ class GeoSession:
 
     def _read(self, frame: Frame) -> None:
         request = frame.command.geo_read
+        LinkDestination.name_of(request.topic)
         if (unread := self._access.unread(request)) is not None:
             self._answer(1003, geo_read_response=unread)
             return

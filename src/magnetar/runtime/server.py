@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from magnetar.broker.broker import Broker
-from magnetar.core.errors import MagnetarError
 from magnetar.runtime.driver import Driver
+from magnetar.runtime.listener import Listener, shown
+from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.tls import common_name
 from magnetar.wire import commands
 from magnetar.wire.frames import FrameDecoder, FrameError
@@ -26,9 +27,6 @@ WRITE_HIGH_BYTES = 4 * 1024 * 1024
 fit a smaller mark; a larger one is memory times connections."""
 
 WRITE_LOW_BYTES = 1024 * 1024
-
-HANDSHAKE_S = 10.0
-"""For a handshake of TLS: three round trips and what the client's user is asked."""
 
 CLOSE_S = 10.0
 """For a peer to take what was written before its connection was closed: whoever reads nothing would keep the socket, and up to
@@ -66,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(server.frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._heard = True
+        self._understood = False
         self._timer: asyncio.TimerHandle | None = None
         self._end: asyncio.TimerHandle | None = None
         self._peer = "?"
@@ -84,8 +83,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        address = transport.get_extra_info("peername")
-        self._peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        self._peer = shown(transport.get_extra_info("peername"))
         if not self._server.admit(self._number, self):
             line = f"refused a connection from {self._peer}: {self._server.open} are open (connections_max)"
             if self._server.driver.quiet.allows(line):
@@ -121,7 +119,11 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._decoder.buffer_updated(nbytes, TURN_FRAMES_MAX)
         except FrameError as error:
             frames, fault = error.frames, f"malformed frame: {error}"
+            if not frames and not self._understood:
+                key = "pulsar_tls" if self._tls else "pulsar"
+                fault = malformed(key, self._decoder.head(HEAD_BYTES), fault, self._server.urls)
         if frames:
+            self._understood = True
             self._server.driver.run(self._server.broker.frames, self._number, frames)
         if fault:
             self.close(fault)
@@ -247,6 +249,7 @@ class PulsarServer:
         frame_bytes_max: largest frame of an ordinary client.
         connections_max: a ceiling on open sockets.
         keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
+        urls: where the broker is reached, for those who came to the wrong port.
     """
 
     def __init__(
@@ -258,6 +261,7 @@ class PulsarServer:
         frame_bytes_max: int,
         connections_max: int,
         keep_alive_ms: int,
+        urls: Urls = Urls(),  # noqa: B008 - immutable
     ) -> None:
         self.loop = loop
         self.driver = driver
@@ -268,7 +272,8 @@ class PulsarServer:
         self._connections: dict[int, Connection] = {}
         self._next = 0
         self.received = 0
-        self._servers: list[asyncio.Server] = []
+        self.urls = urls
+        self._listeners: list[Listener] = []
 
     @property
     def open(self) -> int:
@@ -300,26 +305,24 @@ class PulsarServer:
         Raises:
             MagnetarError: the port is in use or may not be bound, in one line.
         """
-        try:
-            server = await self.loop.create_server(
-                self._make if tls is None else self._make_tls,
-                host,
-                port,
-                backlog=1024,
-                reuse_address=True,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
+        if tls is None:
+            listener = await Listener.open(self._make, host, port, key="pulsar")
+        else:
+            listener = await Listener.open(
+                self._make_tls, host, port, key="pulsar_tls", tls=tls, failed=self._handshake_failed
             )
-        except OSError as error:
-            key = "pulsar" if tls is None else "pulsar_tls"
-            raise MagnetarError(f"cannot listen on {host}:{port} ({key}): {error.strerror or error}") from error
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        self._listeners.append(listener)
+        return listener.port
+
+    def _handshake_failed(self, peer: str, reason: str) -> None:
+        line = f"closed the connection of {peer}: {handshake_failed('pulsar_tls', reason, self.urls)}"
+        if self.driver.quiet.allows(line):
+            logger.warning("%s", line)
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._connections.values()):
             connection.abort()
         # One turn of the loop lets connection_lost run before the broker is closed.

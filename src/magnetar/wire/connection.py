@@ -55,6 +55,12 @@ CLIENT_COMMANDS: Final = frozenset(
 
 GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
 
+_WITH_REQUEST_ID: Final = {
+    field.number: field.name
+    for field in BaseCommand.DESCRIPTOR.fields
+    if field.message_type is not None and "request_id" in field.message_type.fields_by_name
+}
+
 NO_REQUEST: Final = 2**64 - 1
 """The request id (-1 as unsigned) of an error that answers no request."""
 
@@ -186,8 +192,9 @@ class ServerHandshake:
 
 
 def request_id_of(command: BaseCommand) -> int:
-    """The request id of any command that has one, else `NO_REQUEST`."""
-    for _field, body in command.ListFields():
-        if hasattr(body, "request_id"):
-            return int(body.request_id)
-    return NO_REQUEST
+    """The request id of any command that has one, else `NO_REQUEST`.
+
+    Of the command that the type says: a frame may hold others beside it, of which nobody waits for an answer.
+    """
+    field = _WITH_REQUEST_ID.get(command.type)
+    return int(getattr(command, field).request_id) if field is not None else NO_REQUEST

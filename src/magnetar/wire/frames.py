@@ -99,6 +99,10 @@ class FrameDecoder:
         """Bytes of a frame that is not complete yet."""
         return self._end - self._start
 
+    def head(self, count: int) -> bytes:
+        """The first bytes of what is not a frame yet, or is none: for saying what it is."""
+        return bytes(self._view[self._start : min(self._end, self._start + count)])
+
     @property
     def capacity_bytes(self) -> int:
         """Size of the receive buffer."""

@@ -5,8 +5,11 @@ published message the payload is its number in decimal digits, filled up with do
 `key-{number % 7}`, and the property `number` is the number again.
 
     publish      topic, from, count, size, batch, chunk, compression: publishes, answers when all have a receipt
-    subscribe    topic, subscription, type: opens the one consumer (from the earliest message), closing another before
-    consume      count, acknowledge ("individual", "cumulative", "negative" or ""): receives so many, answers them
+    subscribe    topic, subscription, type, retries: opens the one consumer (from the earliest message), closing another
+                 before; with retries above 0 it consumes the retry topic as well, and a message that has been there so
+                 often goes to the dead letter topic
+    consume      count, acknowledge ("individual", "cumulative", "negative", "later" or ""): receives so many, answers them.
+                 "later" publishes them again to the subscription's retry topic, with a delay
     seek         the consumer goes to the earliest message
     read         topic: a reader's messages from the earliest to the last
     stream       as publish, while the consumer consumes and acknowledges: {"half": true} half way, then what came
@@ -151,7 +154,7 @@ class Conversation:
     def tell(self, op: str, **what: Any) -> None:
         """Send a command."""
         defaults = {"topic": "", "subscription": "", "type": "Shared", "compression": "", "acknowledge": "", "from": 0}
-        defaults |= {"count": 0, "size": 20, "batch": False, "chunk": False}
+        defaults |= {"count": 0, "size": 20, "batch": False, "chunk": False, "retries": 0}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(defaults | {"op": op} | what).encode() + b"\n")
 

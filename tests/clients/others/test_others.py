@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from tests.clients.others.conversation import BUILDS, Conversation, Missing
-from tests.support.brokers import BrokerProcess, World
+from tests.support.brokers import BrokerProcess, World, eventually
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -104,6 +104,32 @@ def test_negative_acknowledgements_come_again(other, topic):
     again = other.ask("consume", count=10, acknowledge="individual")
     assert sorted(numbers(again)) == list(range(10))
     assert {one["redelivered"] for one in again["messages"]} == {1}
+
+
+def test_retry_topics(other, command, broker, topic):
+    """What is to be consumed later comes again by way of the subscription's retry topic, and at last to the dead letter topic."""
+    if "main.js" in command[-1]:
+        pytest.skip("the Node.js client has no retry topics")
+    other.ask("subscribe", topic=topic, subscription="s", retries=2)
+    other.ask("publish", topic=topic, count=10)
+    assert sorted(numbers(other.ask("consume", count=10, acknowledge="later"))) == list(range(10))
+    for _ in range(2):  # both retries, after their delay; each message once
+        assert sorted(numbers(other.ask("consume", count=10, acknowledge="later"))) == list(range(10))
+
+    def letters() -> int:
+        names = broker.rest("GET", "/admin/v2/persistent/public/default")
+        if f"{topic}-s-DLQ" not in names:
+            return 0
+        return int(broker.rest("GET", f"/admin/v2/{topic.replace('://', '/')}-s-DLQ/stats")["msgInCounter"])
+
+    eventually(lambda: letters() == 10, what="all are in the dead letter topic")
+    assert sorted(numbers(other.ask("read", topic=f"{topic}-s-DLQ"))) == list(range(10))
+    for name in (topic, f"{topic}-s-RETRY"):
+        path = f"/admin/v2/{name.replace('://', '/')}/stats"
+        eventually(
+            lambda path=path: broker.rest("GET", path)["subscriptions"]["s"]["msgBacklog"] == 0,
+            what=f"everything of {name} is acknowledged",
+        )
 
 
 def test_seek(other, topic):

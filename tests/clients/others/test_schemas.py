@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.others.conversation import Missing, prepared, run, tool
+from tests.clients.others.conversation import Missing, fetch, prepared, run, tool
 from tests.support.brokers import World
 from tests.support.courier import Courier
 
@@ -20,7 +20,7 @@ def build() -> list[str]:
     """The program: jars by Maven, one class compiled against them."""
     maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
     folder = prepared("java-schemas")
-    run([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
+    fetch([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
     run([compiler, "-cp", "lib/*", "-d", "classes", "Schemas.java"], folder)
     return [java, "-Xmx512m", "-Dorg.slf4j.simpleLogger.logFile=System.err", "-cp", f"{folder}/classes:{folder}/lib/*"]
 

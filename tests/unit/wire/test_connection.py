@@ -170,6 +170,16 @@ def test_request_ids():
         request_id_of(pb.BaseCommand(type=1000, geo_topics=pb.CommandGeoTopics(request_id=5, to="x", counter=0))) == 5
     )
     assert request_id_of(pb.BaseCommand(type=18, ping=pb.CommandPing())) == NO_REQUEST
+    assert request_id_of(pb.BaseCommand(type=1)) == request_id_of(pb.BaseCommand(type=70)) == NO_REQUEST
+
+
+@pytest.mark.parametrize(
+    "other", [pb.BaseCommand(ping=pb.CommandPing()), pb.BaseCommand(seek={"consumer_id": 1, "request_id": 2})]
+)
+def test_the_request_id_is_that_of_the_command_that_the_type_says(other):
+    command = pb.BaseCommand(type=1002, geo_read=pb.CommandGeoRead(request_id=5))
+    command.MergeFrom(other)
+    assert request_id_of(command) == 5
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ type command struct {
 	From         int    `json:"from"`
 	Count        int    `json:"count"`
 	Size         int    `json:"size"`
+	Retries      int    `json:"retries"`
 	Batch        bool   `json:"batch"`
 	Chunk        bool   `json:"chunk"`
 	Compression  string `json:"compression"`
@@ -117,13 +118,22 @@ func (p *program) subscribe(c command) (answer, error) {
 	types := map[string]pulsar.SubscriptionType{
 		"Exclusive": pulsar.Exclusive, "Shared": pulsar.Shared, "Failover": pulsar.Failover, "Key_Shared": pulsar.KeyShared,
 	}
-	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+	options := pulsar.ConsumerOptions{
 		Topic:                       c.Topic,
 		SubscriptionName:            c.Subscription,
 		Type:                        types[c.Type],
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		NackRedeliveryDelay:         100 * time.Millisecond,
-	})
+	}
+	if c.Retries > 0 {
+		options.RetryEnable = true
+		options.DLQ = &pulsar.DLQPolicy{
+			MaxDeliveries:    uint32(c.Retries),
+			RetryLetterTopic: c.Topic + "-" + c.Subscription + "-RETRY",
+			DeadLetterTopic:  c.Topic + "-" + c.Subscription + "-DLQ",
+		}
+	}
+	consumer, err := p.client.Subscribe(options)
 	p.consumer = consumer
 	return answer{}, err
 }
@@ -147,6 +157,8 @@ func (p *program) consume(c command) (answer, error) {
 			}
 		case "negative":
 			p.consumer.Nack(message)
+		case "later":
+			p.consumer.ReconsumeLater(message, 200*time.Millisecond)
 		}
 		if err != nil {
 			return nil, err

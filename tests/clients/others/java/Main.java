@@ -15,6 +15,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
@@ -38,6 +39,7 @@ public final class Main {
         int from;
         int count;
         int size;
+        int retries;
         boolean batch;
         boolean chunk;
     }
@@ -104,10 +106,14 @@ public final class Main {
         if (consumer != null) {
             consumer.close();
         }
-        consumer = client.newConsumer().topic(c.topic).subscriptionName(c.subscription)
+        var made = client.newConsumer().topic(c.topic).subscriptionName(c.subscription)
                 .subscriptionType(SubscriptionType.valueOf(c.type))
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
-                .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS).subscribe();
+                .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS);
+        if (c.retries > 0) {
+            made.enableRetry(true).deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(c.retries).build());
+        }
+        consumer = made.subscribe();
         return Map.of();
     }
 
@@ -127,6 +133,7 @@ public final class Main {
             switch (c.acknowledge) {
                 case "individual" -> consumer.acknowledge(message);
                 case "negative" -> consumer.negativeAcknowledge(message);
+                case "later" -> consumer.reconsumeLater(message, 200, TimeUnit.MILLISECONDS);
                 case "cumulative" -> {
                     if (seen.size() == c.count) {
                         consumer.acknowledgeCumulative(message);

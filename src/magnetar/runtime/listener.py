@@ -1,0 +1,149 @@
+"""One address that a broker listens on, with TLS or without.
+
+The event loop's own servers say nothing about a handshake that fails: whoever speaks plain text to a port of TLS, or does not
+trust the certificate there, would be closed without a line anywhere. So with TLS connections are accepted here.
+
+A connection by TLS is accepted, shakes hands in a task of its own, and becomes a protocol's when that went well.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from magnetar.core.errors import MagnetarError
+
+logger = logging.getLogger("magnetar.broker")
+
+BACKLOG: Final = 1024
+"""Connections that the kernel keeps for us: thousands of clients come at once after a start."""
+
+HANDSHAKE_S: Final = 10.0
+"""For a handshake of TLS: three round trips and what the client's user is asked."""
+
+ACCEPT_PAUSE_S: Final = 1.0
+"""Before the next try when connections cannot be accepted, such as without descriptors: it would fail again at once."""
+
+Failed = Callable[[str, str], None]
+"""Told of a handshake that failed: who it was, and OpenSSL's reason in its own words (`HTTP_REQUEST`)."""
+
+TIMEOUT: Final = "TIMEOUT"
+"""The reason of a handshake that took too long."""
+
+
+def shown(address: object) -> str:
+    """A peer's address as it stands in lines of the log."""
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+
+
+class Listener:
+    """Listens on an address; made by `open`.
+
+    Attributes:
+        port: that it listens on.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self.port = 0
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        key: str,
+        tls: ssl.SSLContext | None = None,
+        failed: Failed = lambda _peer, _reason: None,
+    ) -> "Listener":
+        """Listen.
+
+        Args:
+            make: the protocol of a connection.
+            host, port: the address; 0: any free port.
+            key: what the configuration calls it.
+            tls: of the listener; None: without.
+            failed: told of handshakes that fail.
+
+        Raises:
+            MagnetarError: the port is in use or may not be bound, in one line.
+        """
+        listener = cls(make)
+        try:
+            if tls is None:
+                await listener._serve(host, port)
+            else:
+                await listener._serve_tls(host, port, tls, failed)
+        except OSError as error:
+            listener.close()
+            raise MagnetarError(f"cannot listen on {host}:{port} ({key}): {error.strerror or error}") from error
+        return listener
+
+    def close(self) -> None:
+        """Listen no more; connections stay, handshakes end."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+
+    async def _serve(self, host: str, port: int) -> None:
+        self._server = await self._loop.create_server(self._make, host, port, backlog=BACKLOG, reuse_address=True)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve_tls(self, host: str, port: int, tls: ssl.SSLContext, failed: Failed) -> None:
+        found = await self._loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _name, address in dict.fromkeys(found):
+            listening = socket.socket(family, kind, protocol)
+            self._sockets.append(listening)
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+        for listening in self._sockets:
+            listening.listen(BACKLOG)
+            self._start(self._accept(listening, tls, failed))
+        self.port = int(self._sockets[0].getsockname()[1])
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext, failed: Failed) -> None:
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno != errno.ECONNABORTED:  # that one was gone before it was accepted
+                    where = shown(listening.getsockname())
+                    logger.warning("cannot accept connections on %s: %s", where, error.strerror or error)
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._start(self._shake(connection, shown(address), tls, failed))
+            await asyncio.sleep(0)  # a thousand that wait are not accepted in one turn
+
+    async def _shake(self, connection: socket.socket, peer: str, tls: ssl.SSLContext, failed: Failed) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S)
+        except ssl.SSLError as error:
+            failed(peer, error.reason or str(error))
+        except (ConnectionAbortedError, TimeoutError):
+            failed(peer, TIMEOUT)
+        except OSError:
+            pass  # it came and went, as those do that only look whether the port is open
