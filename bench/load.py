@@ -262,7 +262,7 @@ async def crowd(bench: Bench) -> None:
 
 
 async def backlog(bench: Bench) -> None:
-    """A subscription with a backlog of 10 million messages in batches of 10 catches up: a million entries, longer than the probe."""
+    """A subscription with a backlog of 10 million messages, in a million entries, catches up for longer than the probe lasts."""
     bench.fresh("backlog")
     messages = 10_000_000 // bench.scale
     client = await Crowd.connect(bench.port)
