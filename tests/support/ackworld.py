@@ -19,7 +19,7 @@ from magnetar.geo.ackedsets import AckedSets, MarkerPacer
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.routing import Routing
 from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
-from magnetar.geo.host import Acked
+from magnetar.geo.host import Acked, Messages
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
@@ -183,6 +183,12 @@ class Node:
 
     def acknowledged(self, subscription: str) -> tuple[()]:
         return ()
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        return None
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """The other mode's machine is not there."""
 
     def create(self, subscription: str) -> None:
         assert subscription not in self.cursors

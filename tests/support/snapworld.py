@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.geo.host import Acked
+from magnetar.geo.host import Acked, Messages
 from magnetar.geo.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
@@ -25,7 +25,7 @@ from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Retention, TopicLog
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import SoughtEpoch
+from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.metadata import build, parse_metadata
 from magnetar.wire.text import text_is_valid as _text_is_valid
 
@@ -307,6 +307,12 @@ class Site:
 
     def acknowledged(self, subscription: str) -> tuple[()]:
         return ()  # the other mode's machine is not there
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        return None
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """The other mode's machine is not there."""
 
     def create(self, subscription: str) -> None:
         if subscription in self.deletions:

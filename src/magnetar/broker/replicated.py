@@ -480,7 +480,9 @@ class ReplicatedTopic(StoredStates):
             self.updated_ms[subscription] = self.now_ms
             self._touched[subscription] = None
             self.note("info", f"{self._topic.text}: subscription {subscription} goes back, as in another cluster")
-            if asker is not self.exact:
+            if asker is self.exact:
+                self.snapshot.moved_back(subscription, self.exact.consumed_runs(subscription))
+            else:
                 self.exact.moved_back(subscription)
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.core.ids import OriginKey, Position
-from magnetar.geo.host import Machine, MarkerHost
+from magnetar.geo.host import Machine, MarkerHost, Messages
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.acksets import Mark
+from magnetar.wire.acksets import Epoch, Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated import ReplicatedTopic
@@ -51,6 +51,18 @@ class ExactMachine(ModalMachine, Protocol):
         """Snapshot mode took acknowledged messages back on the cursor."""
         ...
 
+    def epoch(self, subscription: str) -> Epoch | None:
+        """The seek that it stands behind here."""
+        ...
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """Snapshot mode did what an update says."""
+        ...
+
+    def consumed_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """What no consumer needs to be given: runs (origin, first, last)."""
+        ...
+
     def acknowledged_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
         """What it knows to be acknowledged: runs (origin, first, last)."""
         ...
@@ -61,6 +73,10 @@ class SnapshotMachine(ModalMachine, Protocol):
 
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
         """The cursor was moved over after < p <= up_to by expiry."""
+        ...
+
+    def moved_back(self, subscription: str, consumed: Iterable[tuple[OriginKey, int, int]]) -> None:
+        """Exact mode took consumed messages back on the cursor."""
         ...
 
 
@@ -107,6 +123,14 @@ class Seat:
     def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
         """See `MarkerHost`. Exact mode's machine has no use for what snapshot mode knows: it has it on the cursor."""
         return () if self._exact else self._topic.exact.acknowledged_runs(subscription)
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        """See `MarkerHost`."""
+        return self._topic.exact.epoch(subscription)
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """See `MarkerHost`."""
+        self._topic.exact.learnt(subscription, at, writer, acked, base)
 
     def create(self, subscription: str) -> None:
         """See `MarkerHost`."""

@@ -16,6 +16,10 @@ from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import TopicLog
+from magnetar.wire.acksets import Epoch
+
+Messages = Mapping[OriginKey, Sequence[tuple[int, int]]]
+"""Messages by identity: per origin runs of indexes (first, end)."""
 
 
 class Acked(NamedTuple):
@@ -95,6 +99,22 @@ class MarkerHost(Protocol):
 
     def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
         """What the other mode's machine knows to be acknowledged, by whomever, as runs (origin, first, last)."""
+        ...
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        """The seek that a subscription stands behind here, made in whichever cluster, as exact mode knows it; None: none."""
+        ...
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """Snapshot mode did what an update says: exact mode's set is to have it, too.
+
+        Args:
+            subscription: which.
+            at: where the update stands.
+            writer: whose it is.
+            acked: what is acknowledged, by its word.
+            base: what the writer's starting point skipped; None: it does not say.
+        """
         ...
 
     def create(self, subscription: str) -> None:

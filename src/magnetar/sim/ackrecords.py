@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.core.ids import Position
-from magnetar.wire.acksets import Epoch
+from magnetar.geo.snapshots.state import later
+from magnetar.wire.acksets import AckedSet, Epoch
+from magnetar.wire.markers import Update
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription import Subscription
@@ -40,7 +42,7 @@ class Told:
         skipped: what its starting point skipped, or that of whoever brought it: to be told as that, not as acknowledged.
         base: the part of it that was not sought back: it counts there.
         own: what consumers and operators acknowledged there.
-        must: what updates that the broker has read say: it is not given to consumers there again.
+        must: per writer what its updates that the broker has read say: it is not given to consumers there again.
         said: all that other clusters told, as far as it is durable.
         unread: the part of it that the broker has not been told of yet.
         seek: the newest seek there; updates whose writer did not know it do not count.
@@ -48,6 +50,8 @@ class Told:
         latest: the newest one that may have survived that.
         heard: per other cluster its newest seek that a marker here tells of.
         news: something was acknowledged there since, or passed on: there is a reason to tell.
+        follows: the seek elsewhere that it followed, in worlds of changing modes.
+        key: the epoch that `must` is of, in worlds of changing modes.
         former: what the subscription of that name before might count, in markers that are on their way still.
         former_ms: until when.
     """
@@ -55,7 +59,7 @@ class Told:
     skipped: set[int] = field(default_factory=set)
     base: set[int] = field(default_factory=set)
     own: set[int] = field(default_factory=set)
-    must: set[int] = field(default_factory=set)
+    must: dict[str, set[int]] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
     unread: list[Said] = field(default_factory=list)
     seek: Epoch | None = None
@@ -63,8 +67,27 @@ class Told:
     latest: Epoch | None = None
     heard: dict[str, Epoch] = field(default_factory=dict)
     news: bool = False
+    follows: Epoch | None = None
+    key: Any = None
     former: set[int] = field(default_factory=set)
     former_ms: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Coming:
+    """A marker of another cluster, in a world of changing modes.
+
+    Attributes:
+        position: where it is.
+        writer: whose.
+        told: an update, or what a marker of exact mode has of the subscription.
+        may: what its writer might count when it wrote it.
+    """
+
+    position: Position
+    writer: str
+    told: Update | AckedSet
+    may: set[int]
 
 
 @dataclass(slots=True)
@@ -82,7 +105,7 @@ class Acked:
         told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
         unread: markers that are durable, and that the broker has not been told of yet.
-        coming: the same of updates in worlds of changing modes, with what they may tell.
+        coming: the same in worlds of changing modes: what other clusters tell in whichever mode.
         told_here: snapshot mode's.
     """
 
@@ -96,7 +119,7 @@ class Acked:
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
-    coming: list[tuple[Position, set[int]]] = field(default_factory=list)
+    coming: list["Coming"] = field(default_factory=list)
     told_here: Told = field(default_factory=Told)
 
 
@@ -148,3 +171,13 @@ class Shared:
     seeks: dict[Epoch, set[int]] = field(default_factory=dict)
     sought: bool = False
     moved: bool = False
+
+
+def knows(told: Update | AckedSet, seek: Epoch | None) -> bool:
+    """Whether the writer of a marker knew of a seek; else it does not count behind it."""
+    if seek is None:
+        return True
+    if isinstance(told, AckedSet):
+        return told.epoch >= seek
+    known = {one.cluster: one for one in told.claim.seeks} if told.claim is not None else {}
+    return seek.cluster in known and not later(known[seek.cluster], seek)

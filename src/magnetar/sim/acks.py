@@ -12,8 +12,9 @@ A replicated one has a truth of all clusters together (`Shared`), as the model h
 what may be known, and what each cluster must know in the end. Who has to know what follows from what is durable: an
 acknowledgement that was answered, or stands in a marker that is on a disk, or whose broker did not die since.
 
-In snapshot mode each cluster has its own again, see `updates`. In worlds of changing modes whatever was acknowledged anywhere may
-count everywhere.
+In snapshot mode each cluster has its own again, see `updates`. In worlds of changing modes there are both: a cluster may count
+its own acknowledgements and, of each marker of either mode that came, what its writer might count, if that one knew of the
+seeks that the reader stands behind; and the sets, which are kept in both modes, are judged by epochs as in exact mode.
 """
 
 from collections.abc import Collection, Iterable
@@ -23,12 +24,12 @@ from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import SubscriptionState
-from magnetar.sim.ackrecords import Acked, Creation, Name, Shared
+from magnetar.sim.ackrecords import Acked, Coming, Creation, Name, Shared, knows
 from magnetar.sim.clients import Client, Consumer
 from magnetar.sim.updates import Updates
 from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
-from magnetar.wire.acksets import AckedSetsMarker
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker
 from magnetar.wire.frames import Frame
 from magnetar.wire.markers import Update, parse_marker
 
@@ -56,7 +57,7 @@ class Acks:
         self._heard: set[Name] = set()
         self._seen: dict[str, dict[str, dict[str, Subscription]]] = {}
         self._behind: set[str] = set()
-        self._written: dict[tuple[str, str, Position], set[int]] = {}
+        self._written: dict[tuple[str, str, str, Position], set[int]] = {}
         self._seeking: tuple[Consumer, Subscription, set[int]] | None = None
 
     # ------------------------------------------------------------------------------------------------------- questions
@@ -127,8 +128,12 @@ class Acks:
         }
 
     def exact(self, machine: "Subscription | None") -> bool:
-        """Whether exact mode's promises hold for a subscription."""
-        return machine is not None and machine.durable and machine.replicated and self.world.mode == "exact"
+        """Whether exact mode's promises hold for a subscription, and no other's."""
+        return self.sets(machine) and self.world.mode == "exact"
+
+    def sets(self, machine: "Subscription | None") -> bool:
+        """Whether it is judged by the acknowledged set that is kept of it: in worlds of changing modes, too."""
+        return machine is not None and machine.durable and machine.replicated and self.world.mode != "snapshot"
 
     def allowed(self, cluster: "Cluster", topic: str, machine: "Subscription") -> set[int]:
         """Everything that a cluster may count as acknowledged now."""
@@ -137,8 +142,7 @@ class Acks:
             if not machine.replicated:
                 return truth.may | truth.expired
             if self.world.mode == "snapshot":
-                found = truth.may | truth.expired | truth.told_here.base
-                return found | self.updates.of_both_modes(topic, machine.name)
+                return truth.may | truth.expired | truth.told_here.base
             # A world of changing modes: what the first one's starting point skipped is told to those who make it because of that.
             made = self.all(topic, machine.name).created
             return (truth.may | truth.expired).union(*(one.base for one in made))
@@ -206,9 +210,8 @@ class Acks:
         if self.world.mode != "exact":
             truth.told_here.news = True
             truth.told_here.own |= fresh
-            for name in self.world.names if self.world.mode == "mixed" else ():
-                self.get((name, topic, machine.name)).may |= fresh
-            return None
+            if self.world.mode == "snapshot":
+                return None
         state = self.state(cluster, topic, machine.name, peek=True)
         key = self.key(state) if state is not None else CREATION
         shared.may.setdefault(key, set()).update(fresh)
@@ -247,6 +250,9 @@ class Acks:
         """Something durable in a cluster knows these: so must everybody who hears it."""
         must = self.all(topic, subscription).must.setdefault(key, {})
         for name in self.world.hearers(cluster):
+            if self.world.mode == "mixed" and name not in self.world.sources(cluster):
+                # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten untold.
+                continue
             must.setdefault(name, set()).update(fresh)
 
     def behind(self, client: Client, frame: Frame) -> None:
@@ -284,14 +290,16 @@ class Acks:
         shared = self.all(topic, machine.name)
         shared.sought = True
         if self.world.mode == "mixed":
-            # A seek in exact mode is one for all; what is held elsewhere only is not known here.
-            for name in self.world.names:
-                self.get((name, topic, machine.name)).may |= covers | before
+            self.updates.note_seek(cluster, topic, machine, truth)
+            truth.may |= before - held
         state = self.state(cluster, topic, machine.name)
-        if self.world.mode == "exact" and state is not None:
+        if self.world.mode == "mixed":
+            # What a seek ahead passes over snapshot mode tells as acknowledged.
+            shared.may.setdefault(CREATION, set()).update(covers)
+        if self.world.mode != "snapshot" and state is not None:
             true = (before - held) | covers
             shared.may.setdefault(self.key(state), set()).update(true)
-        elif self.world.mode == "exact" and cluster.broker.topics[topic].replicated is None:
+        elif self.world.mode != "snapshot" and cluster.broker.topics[topic].replicated is None:
             # No link concerns the topic: whoever begins a set one day takes what the cursor is behind of for its start.
             shared.may.setdefault(CREATION, set()).update(covers)
 
@@ -341,9 +349,9 @@ class Acks:
         for text, topic in broker.topics.items():
             for name in topic.subscriptions:
                 truth = self.get((cluster.name, text, name))
-                if truth.coming:
-                    truth.coming = [one for one in truth.coming if one[0] > topic.log.last]
-                    behind = behind or bool(truth.coming)
+                while truth.coming and truth.coming[0].position <= topic.log.last:
+                    self._has_read(cluster, text, name, truth, truth.coming.pop(0))
+                behind = behind or bool(truth.coming)
                 if truth.unread and topic.replicated is not None:
                     linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
                     self._read(truth, topic.log.last, linked)
@@ -368,7 +376,7 @@ class Acks:
             return
         truth.may = set(shared.acked) if heard or self.world.mode == "mixed" else set()
         # Updates that made it, or were on their way from the disk to the broker meanwhile.
-        truth.may.update(*(told for _, told in truth.coming))
+        truth.may.update(*(one.may for one in truth.coming))
         if heard:
             self._heard.discard(name)
             return
@@ -402,8 +410,7 @@ class Acks:
             # A planned failover tells the whole set in either mode, and with it what a seek has passed over.
             sets = marker.sets if isinstance(marker, AckedSetsMarker) else ()
             for told in (marker,) if isinstance(marker, Update) else sets:
-                self._update(cluster, topic, entry, told.subscription)
-            return
+                self._update(cluster, topic, entry, told)
         if not isinstance(marker, AckedSetsMarker):
             return
         for one in marker.sets:
@@ -421,22 +428,41 @@ class Acks:
                 if (creation.cluster, creation.uuid) == (cluster.name, cluster.uuid) and one.base is not None:
                     creation.durable = True
 
-    def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, subscription: str) -> None:
-        """An update, or the final state of a failover, moves cursors to where its writer's was: also over what was sought back
-        before, or since.
-
-        (A seek in another cluster does not move a cursor back, in snapshot mode.) An update lies in front of the marker of any
-        seek that it does not know, and a seek is answered behind that: so what it may tell counts still, or is `undone`.
+    def _update(self, cluster: "Cluster", topic: str, entry: StoredEntry, told: Update | AckedSet) -> None:
+        """A marker of either mode moves cursors to where its writer's was: also over what was sought back, if the writer knew of
+        the seek. (A seek in another cluster does not move a cursor back, in snapshot mode.)
         """
+        truth = self.get((cluster.name, topic, told.subscription))
         if not entry.origin:
-            truth = self.get((cluster.name, topic, subscription))
-            self._written[cluster.name, topic, entry.position] = truth.may | truth.undone
-        else:
-            told = self._written.get((entry.origin, topic, entry.source), set())
-            truth = self.get((cluster.name, topic, subscription))
-            truth.may |= told
-            truth.coming.append((entry.position, told))
-            self._behind.add(cluster.name)
+            self._written[cluster.name, topic, told.subscription, entry.position] = truth.may | truth.undone
+            return
+        may = self._written.get((entry.origin, topic, told.subscription, entry.source), set())
+        here = truth.told_here
+        if knows(told, here.seek) and knows(told, here.follows):
+            truth.may |= may
+        elif here.seek != here.sure:
+            truth.undone |= may
+        truth.coming.append(Coming(entry.position, entry.origin, told, may))
+        self._behind.add(cluster.name)
+
+    def _has_read(self, cluster: "Cluster", topic: str, name: str, truth: Acked, one: Coming) -> None:
+        """What an update says is not given to consumers again, and stays on the cursor, as long as the epoch is the same."""
+        state, host = self.state(cluster, topic, name), self.updates.host(cluster, topic)
+        if not isinstance(one.told, Update) or one.told.claim is None or state is None or host is None:
+            return
+        epoch = state.epoch if state.epoch.kind else None
+        linked = host.exact.routing.into[cluster.name]  # type: ignore[attr-defined]
+        if one.writer not in linked or not (knows(one.told, epoch) and knows(one.told, truth.told_here.latest)):
+            return
+        told, key = truth.told_here, self.key(state)
+        if told.key != key:
+            told.must.clear()
+            told.key = key
+        told.must.setdefault(one.writer, set()).update(self.updates.uids(topic, one.told.claim.acked))
+
+    def known(self, name: Name, truth: Acked, state: SubscriptionState) -> set[int]:
+        """What a broker has heard to be acknowledged, in the epoch that it is in, from its consumers and other clusters."""
+        return truth.told.get(self.key(state), set()) | self.updates.stays(*name, truth)
 
     def behind_with(self, cluster: str) -> None:
         """There are markers that a broker has not read."""

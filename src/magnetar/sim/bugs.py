@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from magnetar.sim.plants_exact import EXACT, KINDS
 from magnetar.sim.plants_links import LINKS
+from magnetar.sim.plants_mixed import BOTH, MIXED
 from magnetar.sim.plants_snapshot import SNAPSHOT
 from magnetar.sim.stories import STORIES, Story
 from magnetar.sim.world import STEPS, World
@@ -71,7 +72,8 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "drop_never": (2,), "local_floor": (8, 13, 18, 25),
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143, 276), "seek_forgets_nothing": (95, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (75, 92, 128),
-    "snapshot_must_come_first": (2, 18),
+    "snapshot_must_come_first": (2, 18), "bases_apart": (627,), "leaving_forgets": (13,), "leaving_silences": (44, 54),
+    "change_untold": (4, 6, 38), "updates_unlearnt": (13, 24), "own_seeks_only": (24, 26), "goes_back_alone": (13, 24),
 }  # fmt: skip
 """Seeds that find each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`); several, because whatever draws
 chance differently, or takes another time, makes all worlds others than they were.
@@ -83,12 +85,13 @@ LONG: Final = frozenset({
     "forgotten_for_good",
     "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay", "epoch_volatile",
     "delta_after_restart", "no_full_on_rebase", "origin_floor", "floor_own", "floor_untold", "vector_too_late",
-    "floor_direct",
+    "floor_direct", "bases_apart", "leaving_forgets",
 })  # fmt: skip
 """Rare ones: their worlds are all of the longest kind."""
 
 SHORTER: Final = {
     **dict.fromkeys((*STORIES, "never_rests"), 4),
+    "leaving_silences": 1,
     **dict.fromkeys(("refuse_pushed", "rewind_volatile", "never_tells", "local_floor"), 24),
     **dict.fromkeys(
         ("no_cursor_gen", "seek_forgets_foreign", "seek_is_final", "base_no_floor", "epoch_counter", "delta_without_base",
@@ -115,6 +118,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "seek_forgets_nothing": ("seek", "acknowledge", "subscribe"),
     "heard_by_marker_only": ("seek", "acknowledge", "subscribe"), "retells_to_all": ("seek", "acknowledge", "recreate"),
     "nothing_on_arrival": ("subscribe", "acknowledge", "part"),
+    "bases_apart": ("seek", "acknowledge", "subscribe"),
+    "leaving_forgets": ("policy", "acknowledge"),
     "floor_direct": ("retention", "acknowledge"), "refuse_pushed": ("wipe",), "rewind_volatile": ("wipe", "die"),
     "no_cursor_gen": ("wipe", "retention"), "delta_without_base": ("policy", "seek"),
     "seek_forgets_foreign": ("seek", "retention"), "seek_is_final": ("seek", "retention"),
@@ -125,7 +130,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
 
 SHAPES = {
     "destination_silent": "export", "no_relay": "chain2", "floor_direct": "chain2", "epoch_no_incarnation": "mesh",
-    "stale_low": "mesh", "never_tells": "mesh",
+    "stale_low": "mesh", "never_tells": "mesh", "updates_unlearnt": "mesh", "own_seeks_only": "mesh", "goes_back_alone": "mesh",
+    "leaving_silences": "mesh",
 }  # fmt: skip
 """The topology of those that only one kind shows, or that one kind shows best."""
 
@@ -138,7 +144,8 @@ BUGS: dict[str, Plant] = {
         name: Plant("exact", EXACT.get(name, {}), KINDS.get(name), KNOWN.get(name, ()))
         for name in (*KINDS, *(one for one in EXACT if one not in KINDS))
     },
-    **{name: Plant("snapshot", patches, None, KNOWN.get(name, ())) for name, patches in SNAPSHOT.items()},
+    **{name: Plant("snapshot", patches, None, KNOWN.get(name, ())) for name, patches in (SNAPSHOT | BOTH).items()},
+    **{name: Plant("mixed", patches, None, KNOWN.get(name, ())) for name, patches in MIXED.items()},
 }
 BUGS = {
     name: plant._replace(

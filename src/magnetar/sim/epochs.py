@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import SubscriptionState, Told, unstated
-from magnetar.sim.ackrecords import Name
+from magnetar.sim.ackrecords import Name, knows
 from magnetar.sim.truth import Violation
 from magnetar.wire.acksets import Epoch
 
@@ -34,7 +34,7 @@ class Epochs:
             epoch: which no other seek may ever have, or two starting points would pass for one (B1).
             before: what was consumed, held or not.
         """
-        if self.world.mode != "exact":
+        if self.world.mode == "snapshot":
             return
         cluster, topic, subscription = self.world.clusters[name[0]], name[1], name[2]
         acks = self.world.acks
@@ -58,6 +58,14 @@ class Epochs:
             return
         acks, (cluster, topic, subscription) = self.world.acks, name
         key = acks.key(state)
+        here = acks.get(name).told_here
+        if self.world.mode == "mixed" and here.follows != told.epoch:
+            # What was acknowledged before is as good as never, whichever mode told it; also where it is read again.
+            here.follows = told.epoch
+            there = acks.get(name)
+            there.may = acks.uids(topic, told.base | told.acks | unstated(before, told.floor))
+            # What came behind it is on the disk, and not all of it was read yet.
+            there.may.update(*(one.may for one in there.coming if knows(one.told, told.epoch)))
         kept = acks.uids(topic, state.acks - told.acks)
         acks.all(topic, subscription).may.setdefault(key, set()).update(kept)
         # Below its floor, and of whom it never hears, the seeking cluster cannot know: that stays consumed.

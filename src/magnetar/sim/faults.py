@@ -238,6 +238,7 @@ class Faults:
         assert cluster.broker is not None
         self.world.say(f"{cluster.name}: the policy names {chosen}")
         before = set(cluster.broker.resources.replication_clusters(NAMESPACE))
+        self.world.departed[cluster.name] |= before - set(chosen)
 
         def done(error: MagnetarError | None) -> None:
             if error is None and self.world.storm:

@@ -13,6 +13,7 @@ from magnetar.sim.truth import PLAIN
 
 if TYPE_CHECKING:
     from magnetar.geo.linktopic import LinkTopic
+    from magnetar.metadata.policies import SubscriptionMode
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 
@@ -176,9 +177,107 @@ def _topics(cluster: "Cluster") -> "set[str]":
     return set(cluster.broker.topics) if cluster.broker is not None else set()
 
 
+def _modes(world: "World", mode: "SubscriptionMode", *names: str) -> None:
+    for name in names or world.names:
+        world.faults.set_mode(world.clusters[name], mode)
+
+
+def _has_read(world: "World", cluster: str) -> Callable[[], bool]:
+    """Whether an update told a cluster something of the first subscription."""
+
+    def true() -> bool:
+        truth = world.acks.of.get((cluster, world.topics[0], world.workload.subscriptions[0]))
+        return truth is not None and any(truth.told_here.must.values())
+
+    return true
+
+
+def told_before_the_disk_was_lost(world: "World") -> Iterator[int]:
+    """Snapshot mode told what was acknowledged, its writer lost its disk, and the mode changed."""
+    rng = world.rng
+    writer, reader = rng.sample(world.names, 2)
+    _modes(world, "snapshot")
+    yield 500
+    _publish(world, reader, count := rng.randint(2, 6))
+    consumer = _consumer(world, writer)
+    yield from _until(_holds(world, writer, count))
+    yield rng.randint(500, 2_000)
+    if consumer.received:
+        consumer.ack(list(consumer.received), answer=True)
+    yield from _until(_has_read(world, reader))
+    world.faults.lose_disk(world.clusters[writer])
+    _modes(world, "exact")
+    yield rng.randint(3_000, 6_000)
+
+
+def _acknowledged_and_sought(world: "World", stopped: tuple[str, str], *, first: bool) -> Iterator[int]:
+    """`a` acknowledges in snapshot mode, `c` seeks in exact mode, `b` hears of both, what a link holds back last."""
+    a, b, c = world.names[:3]
+    _modes(world, "snapshot", a)
+    _modes(world, "exact", b, c)
+    yield 500
+    link = world.links[stopped]
+    consumers = _consumer(world, a), _consumer(world, c)
+    yield 1_000
+    if first:
+        link.stopped = True
+    _publish(world, c, count := world.rng.randint(2, 6))
+    yield from _until(_holds(world, a, count))
+    if not first:
+        yield from _until(_holds(world, b, count))
+        yield 500
+        link.stopped = True
+    yield world.rng.randint(500, 1_500)
+    if consumers[0].received:
+        consumers[0].ack(list(consumers[0].received), answer=True)
+    if first:
+        yield from _until(_has_read(world, b))
+    yield world.rng.randint(3_000, 5_000)
+    again = _consumer(world, c)
+    yield 500
+    again.seek(EARLIEST)
+    yield world.rng.randint(3_000, 5_000)
+    link.stopped = False
+    yield 3_000
+
+
+def told_before_the_seek(world: "World") -> Iterator[int]:
+    """An update that was written in front of a seek comes behind it, to a third cluster, which follows the seek."""
+    if len(world.names) > 2:
+        yield from _acknowledged_and_sought(world, (world.names[0], world.names[1]), first=False)
+
+
+def claimed_before_the_seek(world: "World") -> Iterator[int]:
+    """A message comes of which an update had told, and which a seek took back."""
+    if len(world.names) > 2:
+        yield from _acknowledged_and_sought(world, (world.names[2], world.names[1]), first=True)
+
+
+def left_behind_an_acknowledgement(world: "World") -> Iterator[int]:
+    """A third cluster leaves the policy when something was acknowledged and not told yet."""
+    if len(world.names) < 3:
+        return
+    rng = world.rng
+    writer, other, third = rng.sample(world.names, 3)
+    consumer = _consumer(world, writer)
+    yield 500
+    _publish(world, other, count := rng.randint(2, 6))
+    yield from _until(_holds(world, writer, count))
+    yield from _until(lambda: len(consumer.received) >= count)
+    # Both are on their way: it leaves when that was acknowledged, and before there is a snapshot of it.
+    world.faults.set_policy(world.clusters[writer], [name for name in world.names if name != third])
+    yield rng.randint(1, world.slow_disk_ms)
+    consumer.ack(list(consumer.received), answer=True)
+    yield 5_000
+
+
 STORIES: dict[str, Story] = {
     "trim_volatile": trimmed_before_stored,
     "epoch_no_incarnation": sought_twice_at_one_time,
     "stale_low": marks_of_a_former_life,
+    "leaving_silences": left_behind_an_acknowledgement,
+    "updates_unlearnt": told_before_the_disk_was_lost,
+    "own_seeks_only": told_before_the_seek,
+    "goes_back_alone": claimed_before_the_seek,
 }
 """By the planted bug that needs it."""

@@ -3,7 +3,7 @@
     may        acknowledged in that cluster by a consumer or operator, or told there by an update that counts
     an update  is on the disk of its writer: it tells only what the writer may count, and not what its starting point skipped
     it counts  where it is on the disk, unless a seek there came that its writer did not know
-    a seek     leaves what the cursor covers then; what is not here yet is as if nobody had told it
+    a seek     leaves what the cursor covers then, and what is not here (any more, or yet), as in exact mode
     a foreign seek that was heard: nothing that names it is told before something more is acknowledged
     must       what counts there and was read does not come to consumers again
 
@@ -11,8 +11,8 @@ A message that was sought back may well be told again by an update whose writer 
 back, and an update tells all that its writer has consumed. That is by design (../shared/design/replicated-subscriptions.md);
 what is checked is that there was a reason, and that the writer may count it.
 
-A planned failover tells a state of exact mode. From then on a subscription is judged as it was before there was all this: by
-what was acknowledged, or skipped by a starting point, anywhere.
+A planned failover tells a state of exact mode: what its writer may count is acknowledged, and what its starting point skipped is
+skipped here. The reader follows a seek in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,14 +50,15 @@ class Updates:
 
     def __init__(self, acks: "Acks", world: "World") -> None:
         self._acks, self.world = acks, world
-        self._final: dict[tuple[str, str, Position], set[int]] = {}
+        self._final: dict[tuple[str, str, str, Position], set[int]] = {}
         self._asked: dict[Consumer, Epoch | None] = {}
         self.newest: dict[tuple[str, str], tuple[int, Position]] = {}
         """Per cluster and topic the newest snapshot that is complete: in which life of the broker, and its local position."""
 
     # ------------------------------------------------------------------------------------------------------- questions
 
-    def _uids(self, topic: str, held: Mapping[OriginKey, Sequence[tuple[int, int]]]) -> set[int]:
+    def uids(self, topic: str, held: Mapping[OriginKey, Sequence[tuple[int, int]]]) -> set[int]:
+        """Messages by their identities."""
         known = self.world.truth.messages
         return {
             known[name]
@@ -82,13 +83,19 @@ class Updates:
         known = said.seeks.get(cluster)
         return known is not None and not later(known, seek)
 
-    def of_both_modes(self, topic: str, subscription: str) -> set[int]:
-        """What counts besides, once a failover told the state of a subscription as exact mode has it: what was skipped, too."""
-        shared = self._acks.all(topic, subscription)
-        if not shared.moved:
+    @staticmethod
+    def _follows(epoch: Epoch, said: Said) -> bool:
+        """Whether who tells something knew of the seek that the reader stands behind."""
+        known = said.seeks.get(epoch.cluster) if said.seeks is not None else None
+        return not epoch.kind or (known is not None and not later(known, epoch))
+
+    def stays(self, cluster: str, topic: str, subscription: str, truth: Acked) -> set[int]:
+        """What a cluster has read of others, and may not give to consumers again: not of those whom its policy ceased to name."""
+        departed = self.world.departed[cluster]
+        state = self._acks.state(self.world.clusters[cluster], topic, subscription)
+        if state is None or self._acks.key(state) != truth.told_here.key:
             return set()
-        skipped = (self._acks.get((name, topic, subscription)).told_here.skipped for name in self.world.names)
-        return shared.acked.union(*skipped)
+        return set().union(*(acked for writer, acked in truth.told_here.must.items() if writer not in departed))
 
     # ---------------------------------------------------------------------------------------------------------- markers
 
@@ -102,7 +109,7 @@ class Updates:
                 self._written(cluster, topic, entry, marker.subscription, truth, claim)
                 return
             seeks = {seek.cluster: seek for seek in claim.seeks}
-            acked, base = self._uids(topic, claim.acked), self._uids(topic, claim.base or {})
+            acked, base = self.uids(topic, claim.acked), self.uids(topic, claim.base or {})
             self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, seeks))
             for seek in claim.seeks:
                 self._heard(cluster, truth.told_here, seek)
@@ -120,12 +127,17 @@ class Updates:
                 self._acks.all(topic, one.subscription).moved = True
                 truth = self._acks.get((cluster.name, topic, one.subscription))
                 if not entry.origin:
-                    found = truth.may | truth.undone | truth.told_here.skipped
-                    self._final.setdefault((cluster.name, topic, entry.position), set()).update(found)
+                    name = (cluster.name, topic, one.subscription, entry.position)
+                    self._final[name] = truth.may | truth.undone
                 else:
                     base = self._acks.uids(topic, IndexSet(one.base)) if one.base is not None else set()
-                    acked = self._final.get((entry.origin, topic, entry.source), set()) | base
-                    acked |= self._acks.uids(topic, IndexSet(one.acks))
+                    acked = self._final.get((entry.origin, topic, one.subscription, entry.source), set())
+                    acked = acked | self._acks.uids(topic, IndexSet(one.acks))
+                    if one.epoch.kind:
+                        acked |= base  # what a seek passed over counts as acknowledged
+                    else:
+                        truth.told_here.base |= base
+                        truth.told_here.skipped |= base
                     self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, None))
 
     def _written(
@@ -137,15 +149,13 @@ class Updates:
         tells counts here still, or is `undone`.
         """
         told = truth.told_here
-        if self._acks.all(topic, name).moved:
-            return
         former = told.former if self.world.clock.now_ms <= told.former_ms else set()
-        acked = self._uids(topic, claim.acked)
+        acked = self.uids(topic, claim.acked)
         if wrong := acked - truth.may - truth.undone - former:
             raise Violation(
                 f"{cluster.name} tells that {self._acks.copies(wrong)} of {name} are acknowledged, which it cannot know"
             )
-        if wrong := self._uids(topic, claim.base or {}) - told.skipped - former:
+        if wrong := self.uids(topic, claim.base or {}) - told.skipped - former:
             raise Violation(
                 f"{cluster.name} tells that the starting point of {name} skipped {self._acks.copies(wrong)}: it did not"
             )
@@ -180,7 +190,7 @@ class Updates:
 
     def _passes_on(self, here: str, writer: str) -> bool:
         """Whether an update may be passed on from here, to those whom its writer does not reach."""
-        return self.world.happened["cluster left the policy"] > 0 or any(
+        return bool(self.world.departed[here]) or any(
             (here, other) in self.world.links and (writer, other) not in self.world.links
             for other in self.world.names
             if other not in (here, writer)
@@ -232,10 +242,14 @@ class Updates:
         last = host.log.last
         while told.unread and told.unread[0].position <= last:
             said = told.unread.pop(0)
-            if said.seeks is None:
-                told.must.clear()  # a final state is a state of exact mode: what it says in full is not for here
-            elif name in host.subscriptions() and self._counts(cluster.name, told.latest, said):
-                told.must |= said.acked
+            state = self._acks.state(cluster, topic, name)
+            if said.seeks is None or state is None or name not in host.subscriptions():
+                continue
+            if told.key != (key := self._acks.key(state)):
+                told.must.clear()  # a seek here, or elsewhere, which a failover brought
+                told.key = key
+            if self._counts(cluster.name, told.latest, said) and self._follows(state.epoch, said):
+                told.must.setdefault(said.writer, set()).update(said.acked)
         return bool(told.unread)
 
     def moved(
@@ -243,17 +257,20 @@ class Updates:
     ) -> None:
         """A seek put the cursor somewhere else."""
         told = truth.told_here
-        copy = self.world.truth.copy(cluster, topic)
-        gone = self._messages(copy.deleted) if copy is not None else set()
         truth.undone |= (truth.may | told.base & held) - covers
-        truth.may = covers | truth.may & gone
+        truth.may = covers | truth.may - held
         told.base -= held - covers
         told.must.clear()
         told.news = True
+        self.note_seek(cluster, topic, machine, truth)
+
+    def note_seek(self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked) -> None:
+        """Under which name a seek here is known; None while nobody keeps a state."""
         host = self.host(cluster, topic)
         if host is not None:
             state = host.snapshot._states.get(machine.name)  # type: ignore[attr-defined]
-            told.seek = told.latest = state.seeks.get(cluster.name) if state is not None else None
+            truth.told_here.seek = state.seeks.get(cluster.name) if state is not None else None
+            truth.told_here.latest = truth.told_here.seek
 
     def asked(self, consumer: "Consumer", truth: Acked) -> None:
         """A seek was handled, and is not answered yet."""

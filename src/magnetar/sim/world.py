@@ -54,10 +54,6 @@ UNPLAIN: Final = (
 )  # fmt: skip
 """What a comparison leaves out: it makes messages come again on purpose, or in one mode only."""
 
-UNMIXED: Final = ("seek",)
-"""What worlds with changing modes leave out: a seek is one for all clusters in one mode and for one cluster in the other, and
-what it is to be when the mode changes on its way is not promised."""
-
 _CONFIGS: dict[tuple[str, ...], Config] = {}
 
 
@@ -144,6 +140,8 @@ class World:
         self.skipped: set[int] = set()
         self.replicated = rng.random() < self.replicated_share or self.plain
         self.storm = True
+        self.departed: dict[str, set[str]] = {name: set() for name in self.names}
+        """Per cluster whom its policy ceased to name, once: what they write is passed over, also what was read before."""
         self.truth = Truth(self)
         self.acks = Acks(self)
         self.epochs = Epochs(self)
@@ -308,7 +306,7 @@ class World:
         """
         rng = self.rng
         table = self.workload.actions() | self.faults.actions()
-        for name in UNPLAIN if self.plain else UNMIXED if self.mode == "mixed" else ():
+        for name in UNPLAIN if self.plain else ():
             table.pop(name, None)
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]

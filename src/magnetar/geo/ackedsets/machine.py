@@ -24,10 +24,10 @@ from magnetar.geo.ackedsets.hearing import HearingTopic
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.pacing import MarkerPacer
 from magnetar.geo.ackedsets.routing import Routing
-from magnetar.geo.ackedsets.state import SubscriptionState
+from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
 from magnetar.geo.ackedsets.telling import Written
 from magnetar.geo.ackedsets.writing import MARKER_BYTES_MAX
-from magnetar.geo.host import Acked, MarkerHost
+from magnetar.geo.host import Acked, MarkerHost, Messages
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import CREATION, Epoch, FenceToken, Mark
 
@@ -313,6 +313,43 @@ class AckedSets(HearingTopic):
             state.base -= missing
         self.host.dirty(subscription)
 
+    def epoch(self, subscription: str) -> Epoch | None:
+        """The seek that it stands behind here; None: none."""
+        state = self.states.get(subscription)
+        return state.epoch if state is not None and state.epoch.kind else None
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """Snapshot mode did what an update says, see `geo.host.MarkerHost`.
+
+        Who heard of it by an update alone would lose it to the next cursor that is built from the set, and when the mode changes:
+        the writer may have lost its disk since, or stand in front of a seek that this cluster stands behind. A base that is
+        known from elsewhere only, and not cut with those that updates tell, would skip what another creation wants.
+        """
+        if self._loading and at <= self._covered.get(subscription, NONE):
+            return
+        if subscription not in self._covered:
+            self.adopted(subscription)
+        state = self.states.get(subscription)
+        if state is None:
+            return
+        merged = self._merged(state, Told(state.epoch, _set_of(acked), None, {}), full=False)
+        if base is not None and not state.epoch.kind:
+            # In snapshot mode a starting point speaks of whatever its writer holds.
+            floor = dict.fromkeys(self.routing.clusters, (0, 0))
+            also = self._merged(state, Told(CREATION, IndexSet(), _set_of(base), floor), full=True)
+            merged = Merged(merged.change | also.change, merged.acks)
+        if not merged.change:
+            return
+        if self._relays(writer) and not self._loading:
+            self._relay(state, merged, fresh=False)
+        self._take_effect(subscription, state, merged, fresh=False)
+        self._schedule()
+
+    def consumed_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
+        """Everything that no consumer needs to be given: runs (origin, first, last)."""
+        state = self.states.get(subscription)
+        return state.consumed().runs() if state is not None else iter(())
+
     def acknowledged_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
         """What is known to be acknowledged, by whomever: runs (origin, first, last)."""
         state = self.states.get(subscription)
@@ -440,3 +477,11 @@ class AckedSets(HearingTopic):
             assert self._timer or self._blocked or not self._waiting(), (
                 f"{self._waiting()} wait, and nothing will write them"
             )
+
+
+def _set_of(messages: Messages) -> IndexSet:
+    found = IndexSet()
+    for key, runs in messages.items():
+        for first, end in runs:
+            found.add_range(key, first, end)
+    return found

@@ -25,7 +25,7 @@ A subscription created at Latest has acknowledged nothing: its base is not claim
 at the same time in several clusters merge by intersection, as in exact mode (B2). What is received is in receiving.py.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import ProtocolError, StorageError
@@ -36,7 +36,7 @@ from magnetar.geo.snapshots.cache import Cache, Taken
 from magnetar.geo.snapshots.held import Held, entries_of, held_by
 from magnetar.geo.snapshots.receiving import Receiver
 from magnetar.geo.snapshots.routes import audience, partners
-from magnetar.geo.snapshots.state import State, Stored
+from magnetar.geo.snapshots.state import State, Stored, later
 from magnetar.geo.snapshots.taking import ID_BYTES_MAX, Taker
 from magnetar.geo.snapshots.telling import Teller
 from magnetar.geo.snapshots.writer import Writer
@@ -449,7 +449,10 @@ class Snapshots:
         time_ms = self._host.now_ms
         if last is not None and last.incarnation == incarnation:
             time_ms = max(time_ms, last.time_ms + 1)
-        state.seeks[here] = Epoch(1, time_ms, here, incarnation)
+        # The same seek has the same name in both modes: whoever hears of it by either knows it.
+        exact = self._host.epoch(subscription)
+        same = exact is not None and exact.cluster == here and later(last, exact)
+        state.epoch = state.seeks[here] = exact if exact is not None and same else Epoch(1, time_ms, here, incarnation)
         self._host.dirty(subscription)
         # In exact mode the epochs are that mode's, unless some peer writes snapshots.
         state.seek_untold = bool(self._teller.audience) and (self.writes or bool(self._taker.knowing))
@@ -458,6 +461,35 @@ class Snapshots:
         elif not self._teller.tell_seek(subscription, state, then):
             then("the storage takes no writes now; try again")
         self._work()
+
+    def moved_back(self, subscription: str, consumed: Iterable[tuple[OriginKey, int, int]]) -> None:
+        """Exact mode took consumed messages back on the cursor: a seek elsewhere, or a smaller base.
+
+        Neither what others told nor the starting point may have them acknowledged again, nor are they told.
+
+        Args:
+            subscription: which.
+            consumed: what is consumed now: runs (origin, first, last).
+        """
+        state = self._states.get(subscription)
+        if state is None:
+            return
+        left = Held()
+        for key, first, last in consumed:
+            left.add(key, first, last + 1)
+        state.claims = state.claims.common(left)
+        skipped, state.base = state.base, state.base.common(left)
+        # What is not retained cannot come back here, but may not be told as acknowledged either.
+        state.expired.update(skipped.minus(state.base, held_by(self._host.log, self._host.cluster)))
+        state.expired.widen()
+        epoch = self._host.epoch(subscription)
+        if epoch is not None and epoch != state.epoch:
+            state.epoch = epoch
+            state.heard(epoch)
+            state.restart()
+        else:
+            state.told = NONE
+        self._host.dirty(subscription)
 
     def trimmed(self) -> None:
         """See `geo.host.Machine`. What was deleted is known only from the stored state now."""

@@ -6,7 +6,8 @@
     of one that was deleted here                | none, until somebody subscribes again here; nor does what came before that
                                                 | count when the log is read again
     of one that is here and not replicated      | none: it is somebody else's of the same name
-    written before its writer heard of our seek | none; an announcement is answered by telling the seek again
+    written before its writer heard of the seek | none; an announcement is answered by telling the seek again: our own, or the
+    that it stands behind here                  | one that exact mode brought
     with a claim                                | its messages are acknowledged, those that are here now and those to come;
                                                 | not those of this cluster that it has not published yet
     without (Apache Pulsar)                     | everything up to our position, if that is one of this log (C6)
@@ -119,17 +120,19 @@ class Receiver:
             # Others may be told of a seek sooner than we are, and what they tell may be here first.
             if state.heard(seek) and seek.cluster != self._host.cluster:
                 self._undo_nothing(state)
-        if self._written_before_our_seek(update.claim, state):
+        if self._written_before_our_seek(name, update.claim, state):
             self._writer.warn(
                 "before_a_seek",
                 f"{entry.origin}/{name}",
                 f"an update of {entry.origin} for {name} is passed over: it was written before the seek here was known there",
                 "info",
             )
-            if update.claim.created:
+            if update.claim.created and self._host.cluster in state.seeks:
                 self._stale.add(name)
+            elif update.claim.created:
+                state.announce = True
         else:
-            self._claim(entry.origin, name, state, update.claim)
+            self._claim(entry, name, state, update.claim)
         state.fresh = False
         self._host.dirty(name)
 
@@ -164,12 +167,11 @@ class Receiver:
         state.seeks = self.strangers.pop(name, {})
         return state
 
-    def _written_before_our_seek(self, claim: Claim, state: State) -> bool:
-        ours = state.seeks.get(self._host.cluster)
-        if ours is None:
-            return False
-        known = next((seek for seek in claim.seeks if seek.cluster == self._host.cluster), None)
-        return known is None or later(known, ours)
+    def _written_before_our_seek(self, name: str, claim: Claim, state: State) -> bool:
+        """Whether its writer did not know the newest seek here, or the one elsewhere that exact mode made this cluster follow."""
+        known = {seek.cluster: seek for seek in claim.seeks}
+        ours = (state.seeks.get(self._host.cluster), self._host.epoch(name))
+        return any(seek is not None and later(known.get(seek.cluster), seek) for seek in ours)
 
     # --------------------------------------------------------------------------------------------------------- claims
 
@@ -194,11 +196,11 @@ class Receiver:
             )
         return claim._replace(acked=acked.origins, base=None if claim.base is None else base.origins)
 
-    def _claim(self, writer: str, name: str, state: State, claim: Claim) -> None:
+    def _claim(self, entry: StoredEntry, name: str, state: State, claim: Claim) -> None:
         cursor = self._host.cursor(name)
         if cursor is None:
             return
-        acked = Held(claim.acked)
+        writer, acked = entry.origin, Held(claim.acked)
         if not state.fresh and claim.base is not None and state.base:
             self._merge_base(name, state, cursor, Held(claim.base), acked)
         state.claims.update(acked)
@@ -207,6 +209,7 @@ class Receiver:
             acked.update(state.base)
         found = entries_of(self._host.log, self._host.cluster, acked, cursor.mark_delete)
         self._apply(writer, name, state, cursor, found)
+        self._host.learnt(name, entry.position, writer, claim.acked, claim.base)
 
     def _apply(self, writer: str, name: str, state: State, cursor: Cursor, found: PositionSet) -> None:
         new = PositionSet()

@@ -46,6 +46,7 @@ class State:
         since: when a consumer or operator made it here, the end of the log then; what others had told before was passed
             over, and is when the markers are read again after a restart.
         seeks: per cluster its latest seek of this subscription, as far as heard.
+        epoch: the seek that it stands behind, when that was last looked at; not stored.
         seek_untold: the newest seek here has to be told (again); `telling_seek` while that is being written.
         writing: the snapshot of the update that is being written.
         announcing: its announcement is being written.
@@ -65,6 +66,7 @@ class State:
         self.claims = Held()
         self.since = NONE
         self.seeks: Seeks = {}
+        self.epoch: Epoch | None = None
         self.writing: Taken | None = None
         self.announcing = False
         self.seek_untold = False

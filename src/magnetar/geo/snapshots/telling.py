@@ -11,7 +11,7 @@ from magnetar.geo.host import MarkerHost
 from magnetar.geo.snapshots.cache import Taken
 from magnetar.geo.snapshots.held import Held
 from magnetar.geo.snapshots.routes import audience, partners
-from magnetar.geo.snapshots.state import State
+from magnetar.geo.snapshots.state import State, later
 from magnetar.geo.snapshots.writer import Writer
 from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.markers import RANGES_MAX, Claim, Update
@@ -65,7 +65,7 @@ class Teller:
             self._host.dirty(subscription)
             self._writer.count("updates_written")
 
-        claim = Claim(self.claimable(state, taken).cut().origins, *self._beside(state))
+        claim = Claim(self.claimable(state, taken).cut().origins, *self._beside(subscription, state))
         if self._writer.write(Update(subscription, taken.clusters, claim), names, done):
             state.writing = taken
 
@@ -86,14 +86,18 @@ class Teller:
                 self._host.dirty(subscription)
 
         positions = dict.fromkeys(partners(self._host.routes, self._host.cluster), NONE)
-        claim = Claim({}, *self._beside(state), created=True)
+        claim = Claim({}, *self._beside(subscription, state), created=True)
         state.announcing = self._writer.write(Update(subscription, positions, claim), (), done)
 
-    @staticmethod
-    def _beside(state: State) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
-        """Base and seeks of a claim."""
+    def _beside(
+        self, subscription: str, state: State
+    ) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
+        """Base and seeks of a claim; also the seek that exact mode brought here, which had no marker of this mode."""
         told = state.based and state.base.count_runs() <= RANGES_MAX // 2
-        return state.base.origins if told else None, tuple(state.seeks.values())
+        seeks, epoch = dict(state.seeks), self._host.epoch(subscription)
+        if epoch is not None and later(seeks.get(epoch.cluster), epoch):
+            seeks[epoch.cluster] = epoch
+        return state.base.origins if told else None, tuple(seeks.values())
 
     def tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
         """Write the newest seek here; until that is durable nobody's updates are taken, so it is tried until it is."""

@@ -6,6 +6,7 @@ from magnetar.sim.checkers.cursors import Cursors
 from magnetar.sim.checkers.duplicates import BoundedDuplicates
 from magnetar.sim.checkers.failover import PlannedFailover
 from magnetar.sim.checkers.forgetting import Forgetting
+from magnetar.sim.checkers.forward import Forward
 from magnetar.sim.checkers.links import OnceAndInOrder
 from magnetar.sim.checkers.monotony import Monotony
 from magnetar.sim.checkers.no_invention import NoInvention
@@ -25,6 +26,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     PlannedFailover,
     Monotony,
     Forgetting,
+    Forward,
     ReadAsWritten,
     Convergence,
     Progress,

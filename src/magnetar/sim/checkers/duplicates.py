@@ -1,4 +1,4 @@
-"""Bounded duplicates, exact mode: no message is sent to a consumer of which the broker knows that it was acknowledged.
+"""Bounded duplicates, exact mode, and where the mode changes: what the broker knows to be acknowledged is sent to nobody.
 
 It knows what its own consumers acknowledged (unless it died before that was durable), and what stands in markers that it
 has read. What it cannot know yet may come twice: that is the bound.
@@ -20,7 +20,7 @@ class BoundedDuplicates(Checker):
         cluster = self.world.clusters[client.cluster]
         truth = acks.of.get((client.cluster, client.topic, client.subscription))
         state = acks.state(cluster, client.topic, client.subscription)
-        if truth is None or state is None or not acks.exact(truth.machine):
+        if truth is None or state is None or not acks.sets(truth.machine):
             return
         if acks.all(client.topic, client.subscription).given_up:
             return
@@ -28,7 +28,7 @@ class BoundedDuplicates(Checker):
         message = frame.command.message
         bits = bits_of(message.ack_set) if message.ack_set else -1
         uids = {published.uid + number for number in range(published.count) if bits >> number & 1}
-        known = uids & truth.told.get(acks.key(state), set())
+        known = uids & acks.known((client.cluster, client.topic, client.subscription), truth, state)
         if known:
             raise Violation(
                 f"{client.cluster} sends {sorted(known)} to a consumer of {client.subscription}, although it has read "

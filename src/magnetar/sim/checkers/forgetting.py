@@ -1,4 +1,4 @@
-"""Forgetting, exact mode: no cluster forgets an acknowledgement while one that it hears, and that hears it, holds the message.
+"""Forgetting, of the sets: no cluster forgets an acknowledgement while one that it hears, and that hears it, holds the message.
 
 That one may lose its state and its log's markers, and hear of it by the cluster that forgot it only (E9). Exempt is who has
 begun a new life that nobody can have told of yet, and whom a policy did not name; and what was published in a life whose number
@@ -48,7 +48,7 @@ class Forgetting(Checker):
     def step(self) -> None:
         """Compare with the last look."""
         world = self.world
-        if world.mode != "exact":
+        if world.mode == "snapshot":
             return
         before, self._held = self._held, {}
         for cluster, broker in world.living():

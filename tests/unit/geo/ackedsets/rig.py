@@ -64,6 +64,12 @@ class Rig:
     def subscriptions(self):
         return sorted(self.cursors)
 
+    def epoch(self, subscription):
+        return None
+
+    def learnt(self, subscription, at, writer, acked, base):
+        """Only snapshot mode tells of what it reads."""
+
     def create(self, subscription):
         self.asked.append(("create", subscription))
         self.cursors[subscription] = Cursor.at(self.log, NONE)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from magnetar.core.ids import NONE, Position
-from magnetar.geo.ackedsets import MarkerPacer
+from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.geo.ackedsets import AckedSets, MarkerPacer
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.telling import FULL_EVERY
 from magnetar.geo.host import Acked, Machine
@@ -729,3 +729,57 @@ def test_describe_is_plain():
     assert told_of["lastReceivedMs"] == {"b": rig.now_ms}
     assert told_of["runs"] == 2
     assert rig.machine.metrics()["markers_written"] == 2
+
+
+# ----------------------------------------------------------------------------------------------- beside snapshot mode
+
+
+def test_what_an_update_told_is_in_the_set_and_told_when_the_mode_changes():
+    rig = Rig(writes=False)
+    rig.subscribe()
+    first = rig.arrive("b", 0)
+    rig.machine.learnt("s", first, "b", {OriginKey("b", 3): [(0, 2)]}, None)
+    assert rig.cursors["s"].is_acked(first)
+    assert rig.pass_time(10_000) == []
+    rig.machine.set_writes(True)
+    (said,) = rig.pass_time()
+    assert IndexSet(said.sets[0].acks) == bits("b", 0, 1)
+
+
+def test_what_an_update_told_before_a_seek_is_not_learnt_again_from_the_log():
+    rig = Rig(writes=False)
+    rig.subscribe()
+    first = rig.arrive("b", 0)
+    rig.persist()
+    rig.machine = AckedSets(rig, interval_ms=lambda: 100, pacer=MarkerPacer(0))
+    rig.machine.load("s", rig.disk["s"])
+    rig.machine.learnt("s", first, "b", {OriginKey("b", 3): [(0, 1)]}, None)
+    rig.machine.started()
+    assert not rig.cursors["s"].is_acked(first)
+
+
+def test_the_base_of_an_update_is_intersected_as_that_of_a_creation():
+    """Seed snapshot 627 of the simulator: a failover's state put the starting point back, and it was told as acknowledged."""
+    rig = Rig(writes=False)
+    first, _, third = (rig.arrive("b", index) for index in range(3))
+    rig.subscribe(position=third)
+    rig.machine.learnt("s", third, "b", {}, {OriginKey("b", 3): [(0, 1)]})
+    assert rig.asked[-1] == ("rebuild", "s", [first], {})
+    assert rig.machine.states["s"].base == bits("b", 0)
+
+
+def test_what_only_an_update_made_known_binds_a_base_that_comes_later():
+    rig = Rig(writes=False)
+    first = rig.arrive("b", 0)
+    rig.cursors["s"] = Cursor.at(rig.log, NONE)
+    rig.machine.learnt("s", first, "b", {}, {})
+    rig.hear(marker("c", told(base=bits("b", 0), full=True, floor=(Mark("b", 0, 0),))))
+    assert not rig.cursors["s"].is_acked(first)
+
+
+def test_the_seek_that_a_subscription_stands_behind():
+    rig = Rig(writes=False)
+    rig.subscribe()
+    assert rig.machine.epoch("s") is None
+    rig.machine.sought("s", lambda _: None)
+    assert rig.machine.epoch("s").cluster == "a"

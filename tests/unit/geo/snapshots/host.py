@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 from magnetar.core.ids import EARLIEST, OriginKey, Position
-from magnetar.geo.host import Acked
+from magnetar.geo.host import Acked, Messages
 from magnetar.geo.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
@@ -11,6 +11,7 @@ from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Epoch
 from magnetar.wire.metadata import build
 
 MARKER = int(EntryFlags.MARKER)
@@ -36,6 +37,8 @@ class Host:
         self.refusing = self.slow = False
         self.sources: dict[str, int] = {}
         self.known: list[tuple[OriginKey, int, int]] = []
+        self.held_by_epoch: Epoch | None = None
+        self.learned: list[tuple[str, str, dict[OriginKey, object], object]] = []
         self.ids = 0
         self.machine = Snapshots(self, new_id=self.new_id, **settings)  # type: ignore[arg-type]
         self.entries: list[StoredEntry] = []
@@ -68,6 +71,12 @@ class Host:
 
     def acknowledged(self, subscription: str) -> list[tuple[OriginKey, int, int]]:
         return self.known
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        return self.held_by_epoch
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        self.learned.append((subscription, writer, dict(acked), base))
 
     def create(self, subscription: str) -> None:
         self.cursors[subscription] = Cursor.at(self.log, EARLIEST)

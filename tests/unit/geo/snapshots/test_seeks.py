@@ -1,6 +1,6 @@
 """Seeks against what others retell."""
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import OriginKey, Position
 from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.markers import Claim, SnapshotRequest, Update
 from tests.unit.geo.snapshots.host import Host
@@ -49,3 +49,57 @@ def test_a_seek_that_another_cluster_was_told_of_sooner() -> None:
         host.answer(cluster)
     (update,) = (update for update in host.take(Update) if update.claim.acked)
     assert update.claim.seeks == (seek,)
+
+
+B = OriginKey("b", 1)
+BEFORE, BEHIND = Epoch(1, 5, "c", 1), Epoch(1, 9, "c", 1)
+
+
+def _update(*seeks: Epoch) -> Update:
+    return Update("s", {}, Claim({B: [(0, 1)]}, {}, seeks))
+
+
+def test_an_update_that_does_not_know_the_seek_that_exact_mode_brought_here_does_not_count() -> None:
+    host = Host("b", "c")
+    first = host.arrives("b", 0)
+    cursor = host.subscribe()
+    host.held_by_epoch = BEHIND
+    host.told("b", _update())
+    host.told("b", _update(BEFORE))
+    assert not cursor.is_acked(first)
+    assert not host.learned
+    host.told("b", _update(BEHIND))
+    assert cursor.is_acked(first)
+    assert [(name, writer) for name, writer, _, _ in host.learned] == [("s", "b")]
+
+
+def test_an_announcement_that_does_not_know_that_seek_is_answered_by_one_that_names_it() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.held_by_epoch = BEHIND
+    host.take(Update)
+    host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
+    (answer,) = host.take(Update)
+    assert (answer.claim.created, answer.claim.seeks) == (True, (BEHIND,))
+
+
+def test_what_exact_mode_took_back_is_neither_claimed_nor_told() -> None:
+    host = Host("b", "c")
+    host.subscribe()
+    host.told("c", _update())
+    host.held_by_epoch = BEHIND
+    host.machine.moved_back("s", [])
+    later = host.arrives("b", 0)
+    assert not host.cursors["s"].is_acked(later)
+
+
+def test_a_seek_has_the_name_that_exact_mode_gave_it() -> None:
+    host = Host("b")
+    host.subscribe()
+    here = host.held_by_epoch = Epoch(1, host.now_ms + 70, "a", host.log.incarnation)
+    host.machine.sought("s", lambda _: None)
+    (told,) = host.take(SoughtEpoch)
+    assert told.epoch == here
+    host.machine.sought("s", lambda _: None)
+    (told,) = host.take(SoughtEpoch)
+    assert told.epoch > here

@@ -1,0 +1,68 @@
+"""Planted bugs of what the two modes are to each other: patches of the real machines, with one rule left out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from magnetar.core.ids import OriginKey, Position
+from magnetar.geo.ackedsets import AckedSets
+from magnetar.geo.host import Messages
+from magnetar.geo.snapshots import Snapshots
+from magnetar.geo.snapshots.receiving import Receiver
+from magnetar.geo.snapshots.state import State, later
+from magnetar.wire.markers import Claim
+
+HERE = "magnetar.geo"
+_learnt, _routes_changed, _exact_routes_changed = AckedSets.learnt, Snapshots.routes_changed, AckedSets.routes_changed
+
+
+def _silent_change(self: AckedSets, writes: bool) -> None:
+    self.writes = writes
+    if not writes:
+        self._stop_telling()
+
+
+def _without_base(self: AckedSets, subscription: str, at: Position, writer: str, acked: Messages, _: Any) -> None:
+    _learnt(self, subscription, at, writer, acked, None)
+
+
+def _own_seeks_only(self: Receiver, _name: str, claim: Claim, state: State) -> bool:
+    known = {seek.cluster: seek for seek in claim.seeks}
+    here = self._host.cluster
+    return here in state.seeks and later(known.get(here), state.seeks[here])
+
+
+def _seek_kept_quiet(self: Snapshots, subscription: str, _: Iterable[tuple[OriginKey, int, int]]) -> None:
+    """The cursor went back, and what the updates and the starting point said stays."""
+    self._host.dirty(subscription)
+
+
+def _tells_no_more(self: Snapshots) -> None:
+    for state in self._states.values():
+        state.restart()
+    _routes_changed(self)
+
+
+def _gives_again(self: AckedSets) -> None:
+    """What other clusters acknowledged goes with the first cluster that goes."""
+    before = self.routing.into[self.host.cluster]
+    _exact_routes_changed(self)
+    if not before <= self.routing.into[self.host.cluster] and not self._loading:
+        for name, state in self.states.items():
+            state.acks.difference_update(state.acks & self.translator.held())
+            self._rebuild(name, state)
+
+
+MIXED: dict[str, dict[str, Any]] = {
+    "change_untold": {f"{HERE}.ackedsets.machine.AckedSets.set_writes": _silent_change},
+    "updates_unlearnt": {f"{HERE}.ackedsets.machine.AckedSets.learnt": lambda *_: None},
+    "own_seeks_only": {f"{HERE}.snapshots.receiving.Receiver._written_before_our_seek": _own_seeks_only},
+    "goes_back_alone": {f"{HERE}.snapshots.machine.Snapshots.moved_back": _seek_kept_quiet},
+}
+"""These show while the mode changes."""
+
+BOTH: dict[str, dict[str, Any]] = {
+    "bases_apart": {f"{HERE}.ackedsets.machine.AckedSets.learnt": _without_base},
+    "leaving_silences": {f"{HERE}.snapshots.machine.Snapshots.routes_changed": _tells_no_more},
+    "leaving_forgets": {f"{HERE}.ackedsets.machine.AckedSets.routes_changed": _gives_again},
+}
+"""These in snapshot mode: behind a failover, or when a cluster leaves the policy."""
