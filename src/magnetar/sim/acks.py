@@ -250,7 +250,7 @@ class Acks:
         """Something durable in a cluster knows these: so must everybody who hears it."""
         must = self.all(topic, subscription).must.setdefault(key, {})
         for name in self.world.hearers(cluster):
-            if self.world.mode == "mixed" and name not in self.world.sources(cluster):
+            if self.world.mode == "mixed" and name not in self.world.beside(cluster):
                 # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten untold.
                 continue
             must.setdefault(name, set()).update(fresh)
@@ -349,7 +349,8 @@ class Acks:
         for text, topic in broker.topics.items():
             for name in topic.subscriptions:
                 truth = self.get((cluster.name, text, name))
-                while truth.coming and truth.coming[0].position <= topic.log.last:
+                ready = topic.replicated is None or topic.replicated.ready  # else it is replaying what the disk has
+                while ready and truth.coming and truth.coming[0].position <= topic.log.last:
                     self._has_read(cluster, text, name, truth, truth.coming.pop(0))
                 behind = behind or bool(truth.coming)
                 if truth.unread and topic.replicated is not None:
@@ -423,7 +424,10 @@ class Acks:
                 continue
             base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
             shared = self.all(topic, one.subscription)
-            self.owe(cluster.name, topic, one.subscription, key, fresh | base | shared.seeks.get(one.epoch, set()))
+            begun = shared.seeks.get(one.epoch, set())
+            if self.world.mode == "mixed" and one.epoch.cluster not in self.world.beside(cluster.name):
+                begun = set()  # as above: who sought may have forgotten it untold
+            self.owe(cluster.name, topic, one.subscription, key, fresh | base | begun)
             for creation in shared.created:
                 if (creation.cluster, creation.uuid) == (cluster.name, cluster.uuid) and one.base is not None:
                     creation.durable = True

@@ -59,8 +59,8 @@ class Epochs:
         acks, (cluster, topic, subscription) = self.world.acks, name
         key = acks.key(state)
         here = acks.get(name).told_here
-        if self.world.mode == "mixed" and here.follows != told.epoch:
-            # What was acknowledged before is as good as never, whichever mode told it; also where it is read again.
+        if self.world.mode == "mixed" and (here.follows is None or told.epoch > here.follows):
+            # What was acknowledged before is as good as never, whichever mode told it. (Not where it is only read again.)
             here.follows = told.epoch
             there = acks.get(name)
             there.may = acks.uids(topic, told.base | told.acks | unstated(before, told.floor))

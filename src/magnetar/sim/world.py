@@ -155,6 +155,11 @@ class World:
         for _ in self.names:
             for name in self.names:
                 self._sources[name] |= set().union(*(self._sources[one] for one in self._sources[name]))
+        both = [(one, other) for one, other in pairs if (other, one) in pairs]
+        self._beside = {name: {name} for name in self.names}
+        for _ in self.names:
+            for one, other in both:
+                self._beside[one] |= self._beside[other]
         self.settings = SubscriptionsConfig(
             mode=rng.choice(("exact", "snapshot")) if mode == "mixed" else mode,  # type: ignore[arg-type]  # one of the two
             snapshot_interval_ms=rng.choice((100, 1_000)),
@@ -219,6 +224,10 @@ class World:
     def sources(self, cluster: str) -> set[str]:
         """A cluster and everything from which links lead to it, by any way."""
         return self._sources[cluster]
+
+    def beside(self, cluster: str) -> set[str]:
+        """A cluster and everything that links in both directions connect it with, by any way."""
+        return self._beside[cluster]
 
     def hearers(self, cluster: str) -> list[str]:
         """Everybody who hears of a cluster, itself included."""

@@ -478,9 +478,9 @@ class Snapshots:
         for key, first, last in consumed:
             left.add(key, first, last + 1)
         state.claims = state.claims.common(left)
-        skipped, state.base = state.base, state.base.common(left)
+        state.base = state.base.common(left)
         # What is not retained cannot come back here, but may not be told as acknowledged either.
-        state.expired.update(skipped.minus(state.base, held_by(self._host.log, self._host.cluster)))
+        state.expired.update(self._held.minus(left, held_by(self._host.log, self._host.cluster)))
         state.expired.widen()
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:

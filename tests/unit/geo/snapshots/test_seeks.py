@@ -1,6 +1,7 @@
 """Seeks against what others retell."""
 
 from magnetar.core.ids import OriginKey, Position
+from magnetar.storage.topiclog import Retention
 from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.markers import Claim, SnapshotRequest, Update
 from tests.unit.geo.snapshots.host import Host
@@ -91,6 +92,32 @@ def test_what_exact_mode_took_back_is_neither_claimed_nor_told() -> None:
     host.machine.moved_back("s", [])
     later = host.arrives("b", 0)
     assert not host.cursors["s"].is_acked(later)
+
+
+def test_what_exact_mode_took_back_and_retention_had_taken_is_not_told_as_acknowledged() -> None:
+    """Simulator, mixed, 96 steps about modes, failovers and seeks, seed 527: it was lost where it was retained."""
+    host = Host("b", "c")
+    cursor = host.subscribe()
+    gone = host.arrives("b", 0)
+    host.ack(gone)
+    first_part = host.log.last
+    host.log.roll(host.now_ms)
+    kept = host.arrives("b", 1)
+    trim = host.log.trim(first_part, host.now_ms + 1, Retention(0, 0))
+    assert trim is not None
+    host.log.forget(trim)
+    assert not host.log.valid(gone)
+    host.held_by_epoch = BEHIND
+    host.machine.moved_back("s", [])
+    host.take(Update)
+    host.ack(kept)
+    assert cursor.mark_delete >= kept
+    for _ in range(3):
+        host.pass_ms(1000)
+        for cluster in ("b", "c"):
+            host.answer(cluster)
+    (update,) = (update for update in host.take(Update) if update.claim.acked)
+    assert update.claim.acked == {B: [(1, 2)]}
 
 
 def test_a_seek_has_the_name_that_exact_mode_gave_it() -> None:
