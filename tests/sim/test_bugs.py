@@ -3,6 +3,10 @@
 `python -m magnetar.sim --find BUG` looks for the first seed that notices one.
 """
 
+import inspect
+import pkgutil
+from collections.abc import Callable
+
 import pytest
 
 from magnetar.sim.bugs import BUGS, KNOWN, planted
@@ -25,9 +29,22 @@ def test_planted_bug_is_found(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_every_bug_can_be_planted(bug: str) -> None:
-    """What a plant replaces is still there, under that name."""
+    """What a plant replaces is still there, under that name, and is called in that way: a TypeError would pass for found."""
+    for name, replacement in BUGS[bug].patches.items():
+        real = pkgutil.resolve_name(name)
+        if inspect.isfunction(real) and inspect.isfunction(replacement):
+            places, names = _arguments(real)
+            inspect.signature(replacement).bind(*places, **names)
     with planted(bug):
         pass
+
+
+def _arguments(function: Callable[..., object]) -> tuple[list[None], dict[str, None]]:
+    """What a function must be given, in their places and by name."""
+    in_places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wanted = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+    by_name = {one.name: None for one in wanted if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    return [None for one in wanted if one.kind in in_places], by_name
 
 
 def test_every_bug_has_seeds() -> None:
