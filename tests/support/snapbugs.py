@@ -155,9 +155,7 @@ class NoEpoch(Planted):
 
     reason = "undoes the seek"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {
-        f"{SNAPSHOTS}.receiving.Receiver._written_before_our_seek": lambda self, name, claim, state: False
-    }
+    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver._written_before_our_seek": lambda *_: False}
     warm = 1.0
     boost: ClassVar[dict[str, float]] = {"seek": 5, "wipe": 0.2, "move": 10, "consume": 2}
 
