@@ -528,7 +528,7 @@ def test_a_fenced_source_that_is_killed_is_still_fenced(pair: Pair) -> None:
     assert fenced[0]["phase"] in {"fencing", "fenced"}
     pair.world["a"].kill()
     pair.world["a"].start()
-    assert pair.phase("a") == "fenced"
+    eventually(lambda: pair.phase("a") == "fenced", what="a kill while fencing ends in it")
     status = pair.world["a"].rest("GET", "/geo/v1/status")
     assert [one["phase"] for one in status["failovers"]] == ["fenced"]
     producer.send(b"20")
