@@ -21,6 +21,8 @@ max-producers = 1
 retention = { time_minutes = -1, size_mb = -1 }
 """
 MESSAGES = 40
+LEDGER = 10
+"""As `ledger_entries_max`."""
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +56,13 @@ def backlog(space: Space, topic: str) -> int:
 
 
 def used(client: pulsar.Client, space: Space, topic: str) -> None:
-    """Publish, consume and acknowledge so many that several ledgers are full."""
+    """Publish, consume and acknowledge so many that several ledgers are full: what is stored in one go is in one, however much."""
     consumer = client.subscribe(space.topic(topic), "s")
     producer = client.create_producer(space.topic(topic), batching_enabled=False)
     for number in range(MESSAGES):
         producer.send_async(b"%d" % number, callback=None)
-    producer.flush()
+        if number % LEDGER == LEDGER - 1:
+            producer.flush()
     assert len(receive(consumer, MESSAGES)) == MESSAGES
     consumer.close()
     producer.close()
