@@ -56,7 +56,7 @@ def backlog(space: Space, topic: str) -> int:
 
 
 def used(client: pulsar.Client, space: Space, topic: str) -> None:
-    """Publish, consume and acknowledge so many that several ledgers are full: what is stored in one go is in one, however much."""
+    """Publish, consume and acknowledge so many that several ledgers are full: what is stored in one go is in one of them."""
     consumer = client.subscribe(space.topic(topic), "s")
     producer = client.create_producer(space.topic(topic), batching_enabled=False)
     for number in range(MESSAGES):
