@@ -57,6 +57,7 @@ class Catalog:
         self.deleted = deleted
         self._creating: dict[str, list[Opened]] = {}
         self._partitioning: set[str] = set()
+        self._seeking: dict[Subscription, list[Callable[[], None]]] = {}
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -407,6 +408,11 @@ class Catalog:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
+            seeking = self._seeking.get(existing)
+            if seeking is not None:
+                # A client throws away what it has when its seek is answered: nothing may be delivered before.
+                seeking.append(lambda: self._attach_checked(session, topic, command, done))
+                return
             if existing.durable != command.durable:
                 done(
                     BrokerError(
@@ -579,7 +585,7 @@ class Catalog:
         time_ms: int | None,
         done: Done,
     ) -> None:
-        """Move a subscription; its consumers are disconnected first and come back, the answer waits for the disk."""
+        """Move a subscription; its consumers are disconnected first, the answer waits for the disk, and they for the answer."""
         topic = self._broker.topics.get(subscription.topic)
         if topic is None:
             done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
@@ -594,7 +600,16 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
-        self.when_moved(subscription, lambda error: done(_problem(error)))
+        returning = self._seeking.setdefault(subscription, [])
+
+        def moved(error: str) -> None:
+            done(_problem(error))
+            if self._seeking.get(subscription) is returning:
+                del self._seeking[subscription]
+            for attach in returning:
+                attach()
+
+        self.when_moved(subscription, moved)
 
     def when_moved(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """Call `then` when a seek of a durable subscription may be answered: it is durable here, and so is what other

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
-from tests.support.geoworld import TOPIC, Node, World
+from tests.support.geoworld import TOPIC, Client, Node, World
 
 NAMESPACE = NamespaceName.parse("public/default")
 
@@ -62,3 +63,64 @@ def test_a_subscription_that_cannot_be_stored_keeps_nobody() -> None:
             node.run(store.then, "no space left")
     assert not node.broker.topics[TOPIC].subscriptions
     assert not any(session.consumers.open for session in node.broker.sessions.values())
+
+
+def _seeks(world: World) -> tuple[Client, int, int]:
+    """A client whose seek is on its way to the store: its answer is not there yet; and its consumer came back."""
+    node = world["a"]
+    node.create()
+    client = node.client()
+    before = client.subscribe("s", kind=1, replicated=False)
+    world.settle()
+    client.flow(before)
+    node.publish(b"0", b"1")
+    world.settle()
+    assert len(client.take(before)) == 2
+    node.hold_stores = True
+    request = client.seek(before, EARLIEST)
+    world.settle()
+    assert client.closed_consumers == [before] and client.answered(request) is None
+    again = client.subscribe("s", kind=1, replicated=False)
+    world.advance(1_000)
+    return client, request, again
+
+
+def test_a_consumer_comes_back_behind_the_answer_to_its_seek() -> None:
+    """The official clients throw away what they have when their seek is answered."""
+    world = World("a")
+    client, request, again = _seeks(world)
+    assert client.answered(1000 + again) is None and client.take(again) == []
+    world["a"].hold_stores = False
+    world.advance(1_000)
+    sought, subscribed = client.answered(request), client.answered(1000 + again)
+    assert sought is not None and subscribed is not None and sought.type == subscribed.type == 13
+    assert client.answers.index(sought) < client.answers.index(subscribed)
+    client.flow(again)
+    world.settle()
+    assert [message.data for message in client.take(again)] == [b"0", b"1"]
+
+
+def test_a_seek_that_cannot_be_stored_keeps_no_consumer_away() -> None:
+    world = World("a")
+    client, request, again = _seeks(world)
+    node = world["a"]
+    failed = list(node.stores)
+    node.stores.clear()
+    for store in failed:
+        if store.then is not None:
+            node.run(store.then, "no space left")
+    refused, subscribed = client.answered(request), client.answered(1000 + again)
+    assert refused is not None and refused.type == 14 and "no space left" in refused.error.message
+    assert subscribed is not None and subscribed.type == 13
+
+
+def test_a_subscription_that_is_deleted_under_its_seek_is_made_again_by_who_waited() -> None:
+    world = World("a")
+    client, request, again = _seeks(world)
+    node = world["a"]
+    node.control.delete_subscription(TOPIC, "s", True, lambda _error: None)
+    _release(node)
+    sought, subscribed = client.answered(request), client.answered(1000 + again)
+    assert sought is not None
+    assert subscribed is not None and subscribed.type == 13
+    assert len(node.topic.subscriptions["s"].consumers) == 1
