@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from bench.loadgen import send_head
@@ -158,6 +159,18 @@ async def in_turns(jobs: list[Callable[[], Awaitable[Any]]], at_once: int = 100)
             await job()
 
     await asyncio.gather(*(worker() for _ in range(at_once)))
+
+
+async def on_each(clients: list[Crowd], topics_each: int, act: Callable[[Crowd, str, int], Awaitable[Any]]) -> None:
+    """Do something with so many topics of each client.
+
+    Args:
+        clients: who.
+        topics_each: of each client; all are `crowd-CLIENT-NUMBER`.
+        act: what: given the client, the topic, and its number there.
+    """
+    topics = ((client, f"crowd-{at}-{each}", each) for at, client in enumerate(clients) for each in range(topics_each))
+    await in_turns([partial(act, *one) for one in topics])
 
 
 async def until(check: Callable[[], bool], every_s: float = 0.02, within_s: float = 300.0) -> None:

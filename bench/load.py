@@ -32,7 +32,7 @@ from tests.support.brokers import BrokerProcess, World
 from tests.support.fuzzing import descriptors, resident_bytes
 
 from bench.broker import load
-from bench.crowd import Crowd, in_turns, until
+from bench.crowd import Crowd, in_turns, on_each, until
 from bench.results import RESULTS, Figure, store
 
 KIB = 1 << 10
@@ -217,20 +217,10 @@ async def crowd(bench: Bench) -> None:
     idle = bench.memory_mb()
     started = time.perf_counter()
     clients = [await Crowd.connect(bench.port) for _ in range(connections)]
-    jobs: list[Callable[[], Awaitable[Any]]] = []
-    for number, client in enumerate(clients):
-        for each in range(topics_each):
-            topic = f"crowd-{number}-{each}"
-            jobs.append(lambda client=client, topic=topic, each=each: client.produce(topic, each))  # type: ignore[misc]
-    await in_turns(jobs)
+    await on_each(clients, topics_each, Crowd.produce)
     opened = time.perf_counter() - started
-    jobs = []
-    for number, client in enumerate(clients):
-        for each in range(topics_each // 2):
-            topic = f"crowd-{number}-{each}"
-            jobs.append(lambda client=client, topic=topic, each=each: client.consume(topic, "s", each))  # type: ignore[misc]
     started = time.perf_counter()
-    await in_turns(jobs)
+    await on_each(clients, topics_each // 2, lambda client, topic, each: client.consume(topic, "s", each))
     subscribed = time.perf_counter() - started
     topics = connections * topics_each
     bench.figure(f"{topics:,} topics opened by {connections:,} connections", opened, "s")

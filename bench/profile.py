@@ -96,6 +96,25 @@ def report(name: str, stacks: list[Stack], figures: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def py_spy() -> str:
+    """The program.
+
+    Raises:
+        SystemExit: it is not installed.
+    """
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        raise SystemExit("py-spy is needed: pip install py-spy")
+    return program
+
+
+def keep(name: str, command: str, reports: list[str]) -> None:
+    """Write tables to a file of `bench/results`, with the command that made them."""
+    text = f"{command}\n\nShares in per cent of the samples of running threads.\n\n" + "\n".join(reports)
+    (RESULTS / name).write_text(text)
+
+
 def sampled(program: str, broker: Running, rate: int, out: Path) -> subprocess.Popen[str]:
     """Py-spy at work, once it says so."""
     command = [program, "record", "--pid", str(broker.process.pid), "--rate", str(rate), "--threads", "--format", "raw"]
@@ -121,10 +140,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=400, help="samples a second")
     parser.add_argument("--keep", action="store_true", help="write bench/results/profile-peers.txt")
     options = parser.parse_args()
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
-    if program is None:
-        raise SystemExit("py-spy is needed: pip install py-spy")
+    program = py_spy()
     reports = []
     with tempfile.TemporaryDirectory() as name:
         for number, (cell_name, unit, cell) in enumerate(cells(1)):
@@ -141,9 +157,7 @@ def main() -> None:
             reports.append(report(cell_name, parsed(out.read_text().splitlines()), f"{seen['value']:,.3g} {unit}{cpu}"))
             print(reports[-1], flush=True)
     if options.keep:
-        command = f"python -m bench.profile --rate {options.rate} --keep"
-        text = f"{command}\n\nShares in per cent of the samples of running threads.\n\n" + "\n".join(reports)
-        (RESULTS / "profile-peers.txt").write_text(text)
+        keep("profile-peers.txt", f"python -m bench.profile --rate {options.rate} --keep", reports)
 
 
 if __name__ == "__main__":

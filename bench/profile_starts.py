@@ -9,22 +9,20 @@ tables go to `bench/results/profile-starts.txt`; seconds under py-spy are more t
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.support.brokers import World
 
 from bench.broker import load
-from bench.crowd import Crowd, in_turns
-from bench.profile import parsed, report
-from bench.results import RESULTS
+from bench.crowd import Crowd, on_each
+from bench.profile import keep, parsed, py_spy, report
 
 READY_S: Final = 60
 BULK_BYTES: Final = 128 << 10
@@ -33,20 +31,16 @@ TOPICS_EACH: Final = 10
 
 async def _many(port: int, connections: int) -> None:
     clients = [await Crowd.connect(port) for _ in range(connections)]
-    jobs: list[Callable[[], Awaitable[Any]]] = []
-    for number, client in enumerate(clients):
-        for each in range(TOPICS_EACH):
-            topic = f"crowd-{number}-{each}"
-            jobs.append(lambda client=client, topic=topic, each=each: client.produce(topic, each))  # type: ignore[misc]
-    await in_turns(jobs)
-    jobs = []
-    for number, client in enumerate(clients):
-        for each in range(TOPICS_EACH // 2):
-            topic = f"crowd-{number}-{each}"
-            jobs.append(lambda client=client, topic=topic, each=each: client.consume(topic, "s", each))  # type: ignore[misc]
-    await in_turns(jobs)
+    await on_each(clients, TOPICS_EACH, Crowd.produce)
+    await on_each(clients, TOPICS_EACH // 2, lambda client, topic, each: client.consume(topic, "s", each))
     for client in clients:
         client.close()
+
+
+def _end_child(pid: int) -> None:
+    """End what py-spy started; it writes what it has then."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
 
 
 def start_sampled(program: str, world: World, rate: int, out: Path) -> float:
@@ -62,16 +56,14 @@ def start_sampled(program: str, world: World, rate: int, out: Path) -> float:
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as spying:
         assert spying.stdout is not None
-        for line in spying.stdout:
-            if " ready " in line:
-                break
-            if time.perf_counter() - began > READY_S:
-                break
-        else:
-            raise SystemExit("the broker did not start below py-spy: may it trace here?")
+        late = threading.Timer(READY_S, _end_child, (spying.pid,))
+        late.start()
+        ready = any(" ready " in line for line in spying.stdout)
         seconds = time.perf_counter() - began
-        for child in Path(f"/proc/{spying.pid}/task/{spying.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)  # py-spy writes what it has when its child ends
+        late.cancel()
+        if not ready:
+            raise SystemExit(f"the broker did not start below py-spy within {READY_S} s: may it trace here?")
+        _end_child(spying.pid)
         spying.stdout.read()  # to its end: py-spy gives up when nobody hears it
     return seconds
 
@@ -83,10 +75,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=400, help="samples a second")
     parser.add_argument("--keep", action="store_true", help="write bench/results/profile-starts.txt")
     options = parser.parse_args()
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
-    if program is None:
-        raise SystemExit("py-spy is needed: pip install py-spy")
+    program = py_spy()
 
     def topics(world: World) -> str:
         asyncio.run(_many(world["bench"].pulsar_port, 1_000 // options.scale))
@@ -118,9 +107,7 @@ def main() -> None:
             )
             print(reports[-1], flush=True)
     if options.keep:
-        command = f"python -m bench.profile_starts --rate {options.rate} --keep"
-        text = f"{command}\n\nShares in per cent of the samples of running threads.\n\n" + "\n".join(reports)
-        (RESULTS / "profile-starts.txt").write_text(text)
+        keep("profile-starts.txt", f"python -m bench.profile_starts --rate {options.rate} --keep", reports)
 
 
 if __name__ == "__main__":

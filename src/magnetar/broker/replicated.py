@@ -226,14 +226,12 @@ class ReplicatedTopic(StoredStates):
             return
         if not entries:
             return
-        if self._made is not None and self.mode == "exact" and not any(map(_origin_of, entries)):
-            # What this cluster wrote changes nothing of what is known to be acknowledged: that may wait for the machine's timer.
-            for machine in self._made:
-                machine.stored(entries)
-            self._settle()
-            return
-        self._both()
-        self._event(lambda machine: machine.stored(entries))
+        if self._made is None or self.mode != "exact" or any(map(_origin_of, entries)):
+            # What this cluster wrote changes nothing of what exact mode knows: acknowledgements may wait for its timer, then.
+            self._both()
+        for machine in self._made or ():
+            machine.stored(entries)
+        self._settle()
 
     def _acknowledged(self, name: str, acked: Acked) -> None:
         if not self.ready:
