@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 from aiohttp import web
 
-from magnetar.admin.replies import LateError, TooLargeError
+from magnetar.admin.replies import LateError, SlowError, TooLargeError
 from magnetar.broker.control import BrokerControl, BrokerInfo, Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -24,6 +24,9 @@ CHANGE_TIMEOUT_S: Final = 30.0
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a change waits for somebody else's of the same thing: a transaction, or the making of a partitioned topic."""
+
+BODY_S: Final = 30.0
+"""How long the body of a request may take: the longest is a few megabytes, which the slowest line of an office has by then."""
 
 NUMBER_DIGITS_MAX: Final = 19
 """A ceiling: 2^63 has 19 digits; longer texts are not parsed at all."""
@@ -178,9 +181,13 @@ class Call:
         Raises:
             BadRequest: no body, no JSON, not of the type, or not all of it came.
             TooLargeError: over the limit.
+            SlowError: it takes too long.
         """
         try:
-            data = await self.request.read()
+            async with asyncio.timeout(BODY_S):
+                data = await self.request.read()
+        except TimeoutError:
+            raise SlowError(f"the body did not come within {BODY_S:g} s") from None
         except web.HTTPRequestEntityTooLarge:
             raise TooLargeError(f"the body is over {self.services.body_bytes_max} bytes") from None
         except (web.RequestPayloadError, ConnectionError) as error:

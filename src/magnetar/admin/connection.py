@@ -17,6 +17,9 @@ from magnetar.runtime.strangers import HEAD_BYTES
 Malformed = Callable[[str, bytes, str], None]
 """Told of a connection that is closed because of what came: who it was, its first bytes, what is wrong."""
 
+IDLE_S: Final = 75
+"""Seconds that a connection may stay without a whole head of a request: more than the 60 after which proxies close theirs."""
+
 _REASON_CHARACTERS: Final = 120
 """Of what the parser says: the rest is the bytes that it met."""
 
@@ -27,13 +30,15 @@ class Connection(web.RequestHandler):
     Args:
         server: of aiohttp: the application behind it.
         malformed: told once, if what came is no HTTP.
+        idle_s: how long it may stay without a request; so long also a head may take that comes byte by byte.
     """
 
     __slots__ = ("_head", "_malformed")
 
-    def __init__(self, server: web.Server, malformed: Malformed) -> None:
+    def __init__(self, server: web.Server, malformed: Malformed, idle_s: float = IDLE_S) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, access_log=None)  # type: ignore[arg-type] # AppRunner's documentation: None for none
+        # AppRunner's documentation: no log is None.
+        super().__init__(server, loop=loop, access_log=None, keepalive_timeout=idle_s)  # type: ignore[arg-type]
         self._malformed = malformed
         self._head = b""
 

@@ -40,6 +40,10 @@ class TooLargeError(MagnetarError):
     """The request's body is over the limit (413)."""
 
 
+class SlowError(MagnetarError):
+    """The request's body did not come in time (408)."""
+
+
 def status_of(error: MagnetarError) -> int:
     """The HTTP status of an error."""
     match error:
@@ -53,6 +57,8 @@ def status_of(error: MagnetarError) -> int:
             return 504
         case TooLargeError():
             return 413
+        case SlowError():
+            return 408
         case _:
             return 500
 
