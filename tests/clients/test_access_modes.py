@@ -10,7 +10,7 @@ from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, eventually
 
 Mode = pulsar.ProducerAccessMode
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 
 def waiting(broker: BrokerProcess, topic: str) -> int:

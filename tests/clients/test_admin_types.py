@@ -39,7 +39,7 @@ def used(client: pulsar.Client, topic: str) -> tuple[pulsar.Producer, pulsar.Con
     for number in range(6):
         producer.send(b"%d" % number)
     for _ in range(2):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(60_000))
     return producer, consumer
 
 
@@ -65,7 +65,7 @@ def test_a_topic(broker: BrokerProcess, client: pulsar.Client, topic: str) -> No
     assert [ledger["timestamp"] for ledger in internal["ledgers"]] == [0]
     assert internal["compactedLedger"]["entries"] == -1
     for _ in range(4):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(60_000))
     eventually(lambda: broker.rest("GET", f"{path}/stats")["earliestMsgPublishTimeInBacklogs"] == 0)
 
 
@@ -134,7 +134,7 @@ def test_what_is_acknowledged_out_of_order_and_kept(broker: BrokerProcess, clien
     began = time.monotonic()
     for number in range(6):
         producer.send(b"%d" % number)
-    messages = [consumer.receive(10_000) for _ in range(6)]
+    messages = [consumer.receive(60_000) for _ in range(6)]
     for message in (messages[1], messages[3]):
         consumer.acknowledge(message)
 

@@ -22,7 +22,7 @@ def table(client: pulsar.Client, topic: str, start: pulsar.MessageId = pulsar.Me
     reader = client.create_reader(topic, start, is_read_compacted=True)
     rows = []
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         rows.append((message.partition_key(), message.data()))
     reader.close()
     return rows
@@ -32,7 +32,7 @@ def everything(client: pulsar.Client, topic: str) -> list[tuple]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     rows = []
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         rows.append((message.partition_key(), message.data()))
     reader.close()
     return rows
@@ -92,12 +92,12 @@ def test_durable_subscriptions_seeks_and_types(broker: BrokerProcess, client: pu
         producer.send(b"%d" % number, partition_key=f"k{number % 2}")
     compact(broker, topic)
     consumer = client.subscribe(topic, "s", is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest)
-    assert [consumer.receive(10_000).data() for _ in range(2)] == [b"8", b"9"]
+    assert [consumer.receive(60_000).data() for _ in range(2)] == [b"8", b"9"]
     consumer.seek(pulsar.MessageId.earliest)
-    assert [consumer.receive(10_000).data() for _ in range(2)] == [b"8", b"9"]
+    assert [consumer.receive(60_000).data() for _ in range(2)] == [b"8", b"9"]
     consumer.close()
     again = client.subscribe(topic, "s", is_read_compacted=True)
-    messages = [again.receive(10_000) for _ in range(2)]
+    messages = [again.receive(60_000) for _ in range(2)]
     assert [message.data() for message in messages] == [b"8", b"9"]
     again.acknowledge_cumulative(messages[-1])
     assert table(client, topic, messages[0].message_id()) == [("k1", b"9")]

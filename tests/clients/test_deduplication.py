@@ -12,7 +12,7 @@ from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.courier import Courier
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 ON = "[deduplication]\nenabled = true\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, eventually
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 SHARED_TYPES = [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared]
 
 

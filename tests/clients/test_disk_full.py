@@ -45,7 +45,7 @@ def test_disk_full_and_room_again(small_disk: Path) -> None:
         with pytest.raises(pulsar.PulsarException):
             producer.send(b"no room for this")
         for n in range(20):
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             assert message.data() == b"%d" % n
             consumer.acknowledge(message)
         path = "/admin/v2/persistent/public/default/full/stats"
@@ -61,9 +61,9 @@ def test_disk_full_and_room_again(small_disk: Path) -> None:
 
         eventually(published, within_s=60)
         # What failed may not be there; what comes now is, after it in order.
-        seen = [consumer.receive(10_000).data()]
+        seen = [consumer.receive(60_000).data()]
         while seen[-1] != b"room again":
-            seen.append(consumer.receive(10_000).data())
+            seen.append(consumer.receive(60_000).data())
         assert set(seen) <= {b"room again", b"no room for this"}
         client.close()
     finally:

@@ -59,7 +59,7 @@ def test_the_page_says_what_happens(world: World) -> None:
     consumer = client.subscribe("orders", "billing", replicate_subscription_state_enabled=True)
     producer = client.create_producer("orders")
     producer.send(b"one")
-    consumer.acknowledge(consumer.receive(20_000))
+    consumer.acknowledge(consumer.receive(60_000))
     path = "/geo/v1/failover/persistent/public/default/orders/billing"
 
     def quiet(cluster: str) -> bool:
@@ -99,7 +99,7 @@ def test_the_page_says_what_happens(world: World) -> None:
         assert re.fullmatch(pattern(output), done.stdout.strip()), (command, done.stdout)
         if "unfence" not in command:
             producer.send(b"more")
-            consumer.acknowledge(consumer.receive(20_000))
+            consumer.acknowledge(consumer.receive(60_000))
     client.close()
 
 

@@ -84,7 +84,7 @@ def test_a_consumer_that_reads_nothing_holds_up_nobody(impatient: BrokerProcess,
         memory = resident_bytes(pid(impatient))
         for number in range(40):
             producer.send(b"%d" % number + b"x" * MIB)
-            message = consumer.receive(20_000)
+            message = consumer.receive(60_000)
             assert message.data().startswith(b"%d" % number)
             consumer.acknowledge(message)
         # One write buffer of 4 MiB, and the cache of recent entries, which is there for everybody.

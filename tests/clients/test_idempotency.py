@@ -189,7 +189,7 @@ def test_large_messages_in_chunks(own_broker: BrokerProcess) -> None:
         producer.send(large[n], properties={KEY: str(n)})
     got = []
     for _ in large:
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         consumer.acknowledge(message)
         got.append(message.data())
     assert got == large
@@ -298,7 +298,7 @@ def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, li
             producer.send(f"{key} {name}".encode(), properties={KEY: key})
         producer.send(f"own {name}".encode(), properties={KEY: f"own of {name}"})
         for _ in range(3):
-            takers[name].acknowledge(takers[name].receive(10_000))
+            takers[name].acknowledge(takers[name].receive(60_000))
         producer.close()
     for courier in couriers:
         courier.resume()
@@ -313,8 +313,8 @@ def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, li
     # In a they came by the link, in b its taker had had them.
     found = [figures(world[name], "moving") for name in "ab"]
     assert [(one["withdrawn"], one["twice"], one["withdrawnInLog"]) for one in found] == [(2, 0, 2), (0, 2, 2)]
-    assert takers["a"].receive(10_000).data() == b"own b"
-    assert [takers["b"].receive(10_000).data() for _ in range(3)] == [b"one a", b"two a", b"own a"]
+    assert takers["a"].receive(60_000).data() == b"own b"
+    assert [takers["b"].receive(60_000).data() for _ in range(3)] == [b"one a", b"two a", b"own a"]
     for name in "ab":
         clients[name].close()
         world[name].kill()
@@ -323,7 +323,7 @@ def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, li
         assert sorted(everything(client, "moving")) == left
         eventually(lambda: figures(world[name], "moving")["status"] == "Enabled", what="idempotency keys")  # noqa: B023
         idle = client.subscribe("moving", "idle")
-        assert sorted(idle.receive(10_000).data() for _ in range(4)) == left
+        assert sorted(idle.receive(60_000).data() for _ in range(4)) == left
         stats = world[name].rest("GET", path("moving") + "/stats")
         assert stats["subscriptions"]["idle"]["msgBacklog"] == 4
         assert stats["idempotency"]["withdrawnInLog"] == 2

@@ -22,7 +22,7 @@ def test_clients_are_told_the_address_of_the_listener_that_they_name(tmp_path: P
         client.close()
         there = connect(world["b"])
         consumer = there.subscribe("named", "s", initial_position=pulsar.InitialPosition.Earliest)
-        assert consumer.receive(10_000).data() == b"x"
+        assert consumer.receive(60_000).data() == b"x"
         there.close()
         path = "/lookup/v2/topic/persistent/public/default/named"
         assert world["a"].rest("GET", f"{path}?listenerName=outside")["brokerUrl"] == world["b"].url

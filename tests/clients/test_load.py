@@ -57,7 +57,7 @@ def test_many_topics_and_connections_cost_little_and_are_there_after_a_kill(own_
     assert len(own_broker.rest("GET", "/admin/v2/persistent/public/default")) == 400
     client = connect(own_broker)
     reader = client.create_reader("many-39-9", pulsar.MessageId.earliest)
-    assert reader.read_next(20_000).data() == b"one"
+    assert reader.read_next(60_000).data() == b"one"
     client.close()
 
 
@@ -82,7 +82,7 @@ def test_a_backlog_is_caught_up_while_others_are_served(loaded: BrokerProcess) -
         served = 0
         while not caught_up.is_set():
             producer.send(b"%d" % served)
-            message = consumer.receive(20_000)
+            message = consumer.receive(60_000)
             assert message.data() == b"%d" % served
             consumer.acknowledge(message)
             served += 1
@@ -157,8 +157,8 @@ def test_messages_of_1_mb_and_small_ones_side_by_side(loaded: BrokerProcess) -> 
     got = 0
     while got < 60:
         small.send(b"x")
-        beside.acknowledge(beside.receive(20_000))
-        message = consumer.receive(20_000)
+        beside.acknowledge(beside.receive(60_000))
+        message = consumer.receive(60_000)
         assert message.data().startswith(b"%d" % got)
         consumer.acknowledge(message)
         got += 1

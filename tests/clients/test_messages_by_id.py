@@ -99,7 +99,7 @@ def test_a_connected_consumer_is_not_disturbed_by_expiry(
 ) -> None:
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     ids = sent(client, topic, 3)
-    held = [consumer.receive(10_000) for _ in range(3)]
+    held = [consumer.receive(60_000) for _ in range(3)]
     path = f"{path_of(topic)}/subscription/s"
     broker.rest("POST", f"{path}/expireMessages", body(ids[1]))
     for message in held:

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 
 
 class Space:

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, eventually
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 
 
 def drain(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:

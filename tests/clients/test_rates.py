@@ -75,7 +75,7 @@ def test_rates_are_what_was_published_over_the_time_that_passed(tmp_path: Path, 
                 producer.send_async(bytes(size), lambda _result, _id: None)
             producer.flush()
             for _ in range(messages):
-                consumer.acknowledge(consumer.receive(10_000))
+                consumer.acknowledge(consumer.receive(60_000))
 
         def measured() -> tuple[float, float, dict[str, Any], str] | None:
             """A burst within one interval: the shortest and the longest that this can have been, and what was told."""
@@ -157,7 +157,7 @@ def test_what_is_dropped_has_a_rate(tmp_path: Path) -> None:
         assert stats["msgDropRate"] == stats["subscriptions"]["slow"]["msgDropRate"]
         assert stats["publishers"][0]["msgDropRate"] == 0
         eventually(lambda: broker.rest("GET", path)["msgDropRate"] == 0)
-        assert consumer.receive(10_000).data() == b"x"
+        assert consumer.receive(60_000).data() == b"x"
     finally:
         client.close()
         world.close()
@@ -200,7 +200,7 @@ def test_rates_of_topics_producers_and_subscriptions(tmp_path: Path) -> None:
 
             def flowing() -> dict[str, float] | None:
                 producer.send(b"x" * 100)  # noqa: B023 - called here, in this turn
-                consumer.acknowledge(consumer.receive(10_000))  # noqa: B023
+                consumer.acknowledge(consumer.receive(60_000))  # noqa: B023
                 seen = broker.rest("GET", path)  # noqa: B023
                 rates = {key: seen[key] for key in ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")}
                 return seen if all(rates.values()) and seen["publishers"][0]["msgRateIn"] else None
@@ -258,17 +258,17 @@ def test_rates_of_redeliveries_and_acknowledgements(tmp_path: Path) -> None:
         # Something is sent and sent again, and nothing acknowledged.
         producer.send(b"again")
         keys = {"redeliver": of_subscription("msgRateRedeliver"), "its": of_consumer("msgRateRedeliver")}
-        stats = windowed(broker, path, lambda: consumer.negative_acknowledge(consumer.receive(10_000)), keys)
+        stats = windowed(broker, path, lambda: consumer.negative_acknowledge(consumer.receive(60_000)), keys)
         assert of_subscription("messageAckRate")(stats) == of_consumer("messageAckRate")(stats) == 0
         # What is sent again is sent: it is part of what goes out, and here nearly all of it.
         assert of_subscription("msgRateRedeliver")(stats) <= of_subscription("msgRateOut")(stats)
         # Each is acknowledged as it comes, and nothing is sent again any more.
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(60_000))
         eventually(lambda: of_subscription("msgRateRedeliver")(broker.rest("GET", path)) == 0)
 
         def once() -> None:
             producer.send(b"once")
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(60_000))
 
         keys = {"ack": of_subscription("messageAckRate"), "its": of_consumer("messageAckRate")}
         stats = windowed(broker, path, once, keys)
@@ -317,7 +317,7 @@ def test_rates_of_a_partitioned_topic_are_those_of_its_partitions(tmp_path: Path
         def flowing() -> Any:
             for _ in range(4):
                 producer.send(bytes(200))
-                consumer.acknowledge(consumer.receive(10_000))
+                consumer.acknowledge(consumer.receive(60_000))
             stats = broker.rest("GET", f"{path}/partitioned-stats")
             each = stats["partitions"].values()
             rated = all(part[key] and part["subscriptions"]["s"]["messageAckRate"] for part in each for key in keys)

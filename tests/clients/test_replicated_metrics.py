@@ -82,7 +82,7 @@ def test_what_others_lack_and_what_the_state_weighs(make_world: Callable[[str, s
         producer = client.create_producer(TOPIC, batching_enabled=False)
         for number in range(40):
             producer.send(b"%d" % number)
-        for number, message in enumerate([consumer.receive(20_000) for _ in range(40)]):
+        for number, message in enumerate([consumer.receive(60_000) for _ in range(40)]):
             if number % 2:
                 consumer.acknowledge(message)
 

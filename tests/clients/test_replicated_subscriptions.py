@@ -228,7 +228,7 @@ def test_markers_are_seen_by_nobody(mesh: Mesh, topic: str, mode: str) -> None:
     until(mesh, "b", topic, 0)
     for cluster in "ab":
         reader = mesh.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
-        assert reader.read_next(20_000).data() == b"0"
+        assert reader.read_next(60_000).data() == b"0"
         assert not reader.has_message_available()
         reader.close()
         internal = mesh[cluster].rest("GET", f"/admin/v2/{topic.replace('://', '/')}/internalStats")

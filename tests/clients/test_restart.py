@@ -5,7 +5,7 @@ import pulsar
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 
 def test_consumer_and_producer_go_on_after_a_kill(own_broker: BrokerProcess) -> None:

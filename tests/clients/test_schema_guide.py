@@ -121,6 +121,6 @@ def test_each_way_out(world: World) -> None:
     run(world, typed["foreign"], *east(world))
     goes_on()
     reader = connect(world["us-east"]).create_reader(TOPIC, pulsar.MessageId.earliest)
-    read = [reader.read_next(20_000) for _ in range(5)]
+    read = [reader.read_next(60_000) for _ in range(5)]
     assert [one._message.int_schema_version() for one in read] == [0, 1, 3, 1, 4]
     client.close()

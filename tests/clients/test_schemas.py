@@ -41,7 +41,7 @@ from tests.clients.conftest import connect
 from tests.clients.test_hostile import Raw, raw
 from tests.support.brokers import BrokerProcess
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 EARLIEST = pulsar.InitialPosition.Earliest
 
 

@@ -146,7 +146,7 @@ def round_trip(client: Any, topic: str) -> bytes:
     """Publish and consume one message."""
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     client.create_producer(topic).send(b"hello")
-    message = consumer.receive(timeout_millis=20_000)
+    message = consumer.receive(timeout_millis=60_000)
     consumer.acknowledge(message)
     return bytes(message.data())
 

@@ -28,7 +28,7 @@ def test_a_broker_over_zookeeper(tmp_path: Path) -> None:
         assert broker.rest("GET", "/admin/v2/namespaces/public/default/maxProducersPerTopic") == 5
         client = connect(broker)
         consumer = client.subscribe(topic, "s")
-        assert [consumer.receive(10_000).data() for _ in range(10)] == [b"%d" % number for number in range(10, 20)]
+        assert [consumer.receive(60_000).data() for _ in range(10)] == [b"%d" % number for number in range(10, 20)]
         server.kill()
         server.start()
         broker.rest("POST", "/admin/v2/namespaces/public/default/maxProducersPerTopic", 6)

@@ -253,7 +253,7 @@ def consuming(**options: Any) -> Scenario:
         link = client(recorder)
         consumer = link.subscribe(TOPIC, "golden-sub", receiver_queue_size=10, **options)
         for _ in range(6):
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(60_000))
         recorder.wait(10)
         consumer.unsubscribe()
         link.close()
@@ -265,7 +265,7 @@ def cumulative(recorder: Recorder) -> None:
     """Cumulative acknowledgement, then close."""
     link = client(recorder)
     consumer = link.subscribe(TOPIC, "golden-sub", consumer_name="golden-consumer", properties={"p": "q"})
-    messages = [consumer.receive(10_000) for _ in range(6)]
+    messages = [consumer.receive(60_000) for _ in range(6)]
     consumer.acknowledge_cumulative(messages[2])
     recorder.wait(10)
     consumer.close()
@@ -278,7 +278,7 @@ def redelivering(recorder: Recorder) -> None:
     consumer = link.subscribe(
         TOPIC, "golden-sub", consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
     )
-    messages = [consumer.receive(10_000) for _ in range(6)]
+    messages = [consumer.receive(60_000) for _ in range(6)]
     consumer.negative_acknowledge(messages[0])
     consumer.negative_acknowledge(messages[1])
     recorder.wait(20)
@@ -293,7 +293,7 @@ def batch_index(recorder: Recorder) -> None:
     consumer = link.subscribe(
         TOPIC, "golden-sub", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
     )
-    messages = [consumer.receive(10_000) for _ in range(6)]
+    messages = [consumer.receive(60_000) for _ in range(6)]
     consumer.acknowledge(messages[4])
     recorder.wait(10)
     consumer.acknowledge(messages[0])
@@ -306,7 +306,7 @@ def seeking(recorder: Recorder) -> None:
     """Seek by id, by time, to both ends."""
     link = client(recorder)
     consumer = link.subscribe(TOPIC, "golden-sub", initial_position=pulsar.InitialPosition.Earliest)
-    message = consumer.receive(10_000)
+    message = consumer.receive(60_000)
     consumer.seek(message.message_id())
     consumer.seek(1_700_000_000_001)
     consumer.seek(pulsar.MessageId.earliest)
@@ -319,7 +319,7 @@ def reading(recorder: Recorder) -> None:
     link = client(recorder)
     reader = link.create_reader(TOPIC, pulsar.MessageId.earliest)
     assert reader.has_message_available()
-    message = reader.read_next(10_000)
+    message = reader.read_next(60_000)
     reader.close()
     again = link.create_reader(TOPIC, message.message_id(), reader_name="golden-reader")
     again.has_message_available()

@@ -44,7 +44,7 @@ class Mesh:
         reader = self.client(cluster).create_reader(topic, pulsar.MessageId.earliest)
         try:
             for _ in range(count):
-                reader.read_next(20_000)
+                reader.read_next(60_000)
             return bool(reader.has_message_available())
         finally:
             reader.close()

@@ -72,7 +72,7 @@ def consume(mesh: Mesh, cluster: str, count: int) -> None:
         replicate_subscription_state_enabled=True,
     )
     for _ in range(count):
-        consumer.acknowledge(consumer.receive(30_000))
+        consumer.acknowledge(consumer.receive(60_000))
     consumer.close()
 
 

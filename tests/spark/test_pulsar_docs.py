@@ -93,7 +93,7 @@ def test_the_pipeline(spark: Any, world: World, tmp_path: Path) -> None:
     reader = client.create_reader("delays", pulsar.MessageId.earliest)
     written = []
     while reader.has_message_available():
-        message = reader.read_next(5_000)
+        message = reader.read_next(60_000)
         written.append((json.loads(message.data()), message.partition_key()))
     client.close()
     assert len(written) == len(expected)

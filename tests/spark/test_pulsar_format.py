@@ -130,7 +130,7 @@ def test_everything_that_a_client_writes_is_read(session: Session, client: pulsa
     assert rows[0]["__eventTime"] is None
     assert rows[0]["__publishTime"] <= whole["__publishTime"]
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    ids = [reader.read_next(10_000).message_id() for _ in rows]
+    ids = [reader.read_next(60_000).message_id() for _ in rows]
     mine = [pulsar.MessageId.deserialize(bytes(row["__messageId"])) for row in rows]
     assert [(x.ledger_id(), x.entry_id(), x.batch_index()) for x in mine] == [
         (x.ledger_id(), x.entry_id(), x.batch_index()) for x in ids
@@ -148,7 +148,7 @@ def test_what_is_written_is_read_by_the_official_client(session: Session, client
         frame.write.format("pulsar").options(**options).mode("append").save()
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     for _ in range(5):
-        one, two, three = (reader.read_next(10_000) for _ in range(3))
+        one, two, three = (reader.read_next(60_000) for _ in range(3))
         assert (one.data(), one.partition_key(), one.properties()) == (b"1", "k1", {"a": "x"})
         assert one.event_timestamp() == 1_700_000_000_000
         assert (two.data(), two.partition_key()) == (b"", "/wA=")
@@ -291,7 +291,7 @@ def test_a_task_that_dies_and_runs_again(
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found: list[int] = []
     while reader.has_message_available():
-        found.append(int(reader.read_next(5_000).data()))
+        found.append(int(reader.read_next(60_000).data()))
     reader.close()
     expected = list(range(3000)) if deduplication == "auto" else [*range(cut), *range(3000)]
     assert found == expected

@@ -180,7 +180,7 @@ def test_killed_at_every_step(broker: BrokerProcess, tmp_path: Path, victim: str
     reader = client.create_reader(target, pulsar.MessageId.earliest)
     found: list[int] = []
     while reader.has_message_available():
-        found.append(int(reader.read_next(10_000).data()))
+        found.append(int(reader.read_next(60_000).data()))
     client.close()
     assert sorted(found) == list(range(4 * messages))
     for number in range(4):  # each task wrote its topic in order

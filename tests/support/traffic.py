@@ -67,7 +67,7 @@ def contents(client: pulsar.Client, topic: str) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(20_000).data())
+        found.append(reader.read_next(60_000).data())
     reader.close()
     return found
 

@@ -61,7 +61,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "no_restricted_check": (2, 36, 45, 62), "told_expiry": (8, 18, 25, 27),
     "p_is_previous_entry": (17, 27, 72, 90), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (8, 41),
     "creation_older_wins": (2, 11, 17, 31), "base_union": (11, 77, 92), "no_relay": (1, 8, 26),
-    "no_replay": (46,), "epoch_volatile": (1,), "delta_after_restart": (96, 109, 115), "no_full_on_rebase": (13,),
+    "no_replay": (472, 46), "epoch_volatile": (1,), "delta_after_restart": (96, 109, 115), "no_full_on_rebase": (13,),
     "origin_floor": (8, 35), "floor_own": (27,), "floor_untold": (33, 34),
     "vector_too_late": (18, 92), "never_rests": (0,), "never_tells": (5, 20, 21, 24),
     "answer_pushed": (4, 8, 19, 25), "refuse_pushed": (36, 72, 116, 136), "rewind_volatile": (44, 109, 146, 248),

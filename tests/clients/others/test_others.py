@@ -55,7 +55,7 @@ def test_to_the_python_client_and_back(other, broker, topic, batch, compression)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for number in range(100):
-            message = reader.read_next(20_000)
+            message = reader.read_next(60_000)
             assert message.data() == str(number).encode().ljust(20, b".")
             assert message.partition_key() == f"key-{number % 7}"
             assert message.properties() == {"number": str(number)}
