@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from magnetar.cli.demo.world import free_ports
+from tests.support.patience import PATIENCE
 
-PATIENCE = 4
-"""By what deadlines are multiplied, those of single tests too. They are there for what never happens: a machine that others
-use as well may be several times slower for a while, and that is nobody's mistake.
-"""
 START_S = 20 * PATIENCE
 """A deadline, not a wait: a broker is ready in well under a second."""
 
