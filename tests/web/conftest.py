@@ -117,3 +117,10 @@ def tell() -> Tell:
         asyncio.run(main())
 
     return run
+
+
+async def raw_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The next answer of a connection on which a test writes HTTP itself: its status, and its body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    return head.split()[1], await reader.readexactly(length)

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from magnetar.admin.connection import IDLE_S, Connection
-from tests.web.conftest import World
+from tests.web.conftest import World, raw_answer
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 WAIT_S = 20
@@ -63,18 +62,16 @@ def test_who_asks_again_in_time_stays() -> None:
 def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.admin.call.BODY_S", 0.3)
 
-    async def story(world: World) -> Any:
+    async def story(world: World) -> None:
         async with asyncio.timeout(WAIT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
             writer.write(
                 b"PUT /admin/v2/tenants/slow HTTP/1.1\r\nHost: localhost\r\n"
                 b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
             )
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
-            body = await reader.readexactly(length)
+            status, body = await raw_answer(reader)
             writer.close()
-        assert head.split()[1] == b"408" and b"the body did not come within 0.3 s" in body
+        assert status == b"408" and b"the body did not come within 0.3 s" in body
         assert "slow" not in world.control.existing
 
     asyncio.run(World().within(story))

@@ -17,6 +17,7 @@ MEANINGS: Final = {
     404: "No such cluster, tenant, namespace, topic, subscription or link.",
     405: "That kind of thing cannot do this.",
     406: "The number is outside of what is accepted.",
+    408: "The body did not come in time.",
     409: "It exists already, is not empty, or is just being changed.",
     412: "A name is not valid, or something must be done first.",
     413: "The body is too large.",
@@ -31,7 +32,7 @@ MEANINGS: Final = {
 
 ALWAYS: Final = (401, 403, 429, 500)
 CHANGING: Final = (503, 504)
-WITH_BODY: Final = (400, 413)
+WITH_BODY: Final = (400, 408, 413)
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 

@@ -600,13 +600,11 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
-        returning = self._seeking.setdefault(subscription, [])
+        self._seeking[subscription] = []  # nobody else can seek: it has no consumers until this is answered
 
         def moved(error: str) -> None:
             done(_problem(error))
-            if self._seeking.get(subscription) is returning:
-                del self._seeking[subscription]
-            for attach in returning:
+            for attach in self._seeking.pop(subscription):
                 attach()
 
         self.when_moved(subscription, moved)
