@@ -4,7 +4,7 @@
 
 A probe publishes 200 messages of 1 KB per second on a topic of its own; its p99 is taken on the idle broker right
 before and right after each load, and during it: their ratio is what "the others" notice. Loads that can be stopped
-are on and off in turns, and the ratio is the median of theirs: what else the machine does for some seconds then
+are on and off in rounds, and the ratio is the median of theirs: what else the machine does for some seconds then
 hardly counts. Before, the same load runs at another broker of the machine while the probe is at one that has nothing
 else to do: what it notices then is the machine's part, and the rest is the broker's. On a machine that always has
 other work both say little; what says something there is how long the broker's event loop was busy at a time during
@@ -26,6 +26,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ KIB = 1 << 10
 PROBE_RATE = 200
 PROBE_S = 8.0
 
-TURNS = 5
+ROUNDS = 5
 """How often a load is on and off, if it can be."""
 
 STARTERS = 2
@@ -151,7 +152,7 @@ class Bench:
         name: str,
         work: Callable[[asyncio.Event], Awaitable[dict[str, Any]]],
         calm: dict[str, float] | None = None,
-        turns: int = 1,
+        rounds: int = 1,
     ) -> dict[str, Any]:
         """Run a load until the probe beside it is done and the load itself says so; what both saw.
 
@@ -159,7 +160,7 @@ class Bench:
             name: of the load.
             work: the load.
             calm: what the probe saw without it, if there is no time to probe now.
-            turns: how often; the load's own story is that of the last time.
+            rounds: how often; the load's own story is that of the last time.
         """
         calms, loaded = [calm or await self.probe()], []
         spans = []
@@ -172,7 +173,7 @@ class Bench:
 
         watching = asyncio.create_task(watch())
         detail: dict[str, Any] = {}
-        for _ in range(turns):
+        for _ in range(rounds):
             stop = asyncio.Event()
             began = time.time()
             loading = asyncio.ensure_future(work(stop))
@@ -186,10 +187,10 @@ class Bench:
             self._apart[name] = loaded
             return detail
         detail |= {"calm_ms": calms, "loaded_ms": loaded, "peak_mb": round(self._peak / 1e6)}
-        # Of the two beside a turn the better one: what else goes on for a moment on the machine must not flatter.
+        # Of the two beside a round the better one: what else goes on for a moment on the machine must not flatter.
         ratios = [
             during["p99"] / min(before["p99"], after["p99"])
-            for before, during, after in zip(calms, loaded, calms[1:], strict=False)
+            for (before, after), during in zip(pairwise(calms), loaded, strict=True)
         ]
         detail["ratios"] = ratios
         changed = statistics.median(ratios)
@@ -265,7 +266,7 @@ async def crowd(bench: Bench) -> None:
         await until(lambda: sum(sum(client.received.values()) for client in clients) >= wanted)
         return {"published": sent, "received": wanted, "descriptors": descriptors(bench.pid)}
 
-    await bench.beside(f"{connections:,} connections, {topics:,} topics, 1,000 messages/s", traffic, turns=TURNS)
+    await bench.beside(f"{connections:,} connections, {topics:,} topics, 1,000 messages/s", traffic, rounds=ROUNDS)
     for client in clients:
         client.close()
     ready, published = bench.restart("crowd-0-0")
@@ -329,7 +330,7 @@ async def large(bench: Bench) -> None:
         client.close()
         return {"messages": sent, "mb_per_s": sent / (time.perf_counter() - started)}
 
-    await bench.beside("messages of 1 MB, 50 per second at most", publish, turns=TURNS)
+    await bench.beside("messages of 1 MB, 50 per second at most", publish, rounds=ROUNDS)
 
 
 async def slow(bench: Bench) -> None:
@@ -364,7 +365,7 @@ async def slow(bench: Bench) -> None:
             client.close()
         return {"published": sent, "fast_behind_s": time.perf_counter() - published, "idle_got_at_most": most}
 
-    await bench.beside(f"{number} consumers that acknowledge or read nothing", work, turns=TURNS)
+    await bench.beside(f"{number} consumers that acknowledge or read nothing", work, rounds=ROUNDS)
 
 
 async def visitors(bench: Bench) -> None:
@@ -395,7 +396,7 @@ async def visitors(bench: Bench) -> None:
         return found | {"descriptors_left": descriptors(bench.pid) - files}
 
     name = f"{total:,} connections open and drop"
-    detail = await bench.beside(name, work, turns=TURNS)
+    detail = await bench.beside(name, work, rounds=ROUNDS)
     bench.figure("descriptors left behind", detail["descriptors_left"], "", "0")
 
 
