@@ -142,6 +142,7 @@ class _Round:
             reason=told.reason,
             gen=state.cursor.gen,
             foreign=told.foreign,
+            there=told.incarnation,
         )
         self.source.commit(self.courier.target, [], [learned], pipeline=self.pipeline)
         if told.blocked:

@@ -260,6 +260,7 @@ class Handshakes:
             told.persisted.ledger, told.persisted.entry = (
                 found.log.watermark(request.source) if found is not None else NONE
             )
+            told.incarnation = found.log.incarnation if found is not None else 0
             if query.topic in trouble:
                 told.blocked, told.reason = trouble[query.topic]
             elif found is None and not identity:

@@ -68,6 +68,7 @@ class LinkTopic:
         floor: a foreign watermark (A8) that the log has not passed; NONE: none.
         counted: how far entries at or below `floor` were counted as gap.
         learned: the destination's change counter at the last comparison.
+        there: incarnation of the destination's topic, the latest that it told since the start; 0: none.
         changed: change counter of the link when this topic changed last.
         read_ms: when the link read of it last; 0: not since the start.
     """
@@ -90,6 +91,7 @@ class LinkTopic:
     floor: Position = NONE
     counted: Position = NONE
     learned: int = 0
+    there: int = 0
     changed: int = 0
     read_ms: int = 0
 

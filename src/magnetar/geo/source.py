@@ -177,6 +177,11 @@ class LinkSource(OperatedLink):
         """Keys that the transaction that deletes a topic has to delete."""
         return (link_cursor_key(topic, self.to),) if topic in self.topics else ()
 
+    def incarnation_of(self, topic: str) -> int:
+        """The incarnation of a topic in the target, as its handshakes told since the start; 0 for unknown."""
+        state = self.topics.get(topic)
+        return state.there if state is not None else 0
+
     def wants(self, topic: str) -> bool:
         """Whether the topic's entries go over this link."""
         state = self.topics.get(topic)
@@ -387,6 +392,7 @@ class LinkSource(OperatedLink):
         state = self.topics.get(learnt.topic)
         if state is None or learnt.incarnation != state.log.incarnation:
             return False
+        state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
         if learnt.HasField("blocked"):
             self._told_blocked(state, learnt.blocked, learnt.reason, NONE)
         elif state.blocked is not None and state.blocked.kind in ("policy", "partitions", "identity"):

@@ -217,7 +217,7 @@ class Link:
                     continue
                 self._learn(
                     mark.topic, state.incarnation, state.cursor.gen, place(mark.persisted), answer.counter,
-                    foreign=mark.foreign, blocked=mark.blocked, reason=mark.reason,
+                    foreign=mark.foreign, blocked=mark.blocked, reason=mark.reason, there=mark.incarnation,
                 )  # fmt: skip
 
         self._to.ask(1008, "geo_watermarks", fill, answered)
@@ -230,7 +230,7 @@ class Link:
 
     def _learn(
         self, topic: str, incarnation: int, gen: int, watermark: Position, counter: int, *, foreign: bool = False,
-        blocked: str = "", reason: str = "",
+        blocked: str = "", reason: str = "", there: int = 0,
     ) -> None:  # fmt: skip
         if self.rng.random() < self.loses:
             self.world.count("handshake lost")
@@ -245,6 +245,7 @@ class Link:
                 counter=counter,
                 gen=gen,
                 foreign=foreign,
+                there=there,
             )
             if blocked:
                 learnt.blocked, learnt.reason = blocked, reason

@@ -140,6 +140,9 @@ class Stale(SimSets):
         if low.cluster != self.host.cluster:
             self.waters.learn_low(low, 0)
 
+    def _notice_lives(self) -> None:
+        pass
+
     def rebased(self, cluster: str) -> None:
         self._all_full(cluster)
 
@@ -224,7 +227,7 @@ class ForgetsRebase(SimSets):
     """No full state for a peer whose topic is new."""
 
     def rebased(self, cluster: str) -> None:
-        self.waters.forget_peer(cluster)
+        self.waters.forget_peer(cluster, self.host.incarnation_of(cluster))
 
 
 class Replacing(SimSets):

@@ -221,7 +221,7 @@ class Book:
         name, watermark = topic.topic, place(answer.persisted)
         state.learned[name] = pb.GeoLearnTopic(
             topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter,
-            gen=topic.cursor.gen, foreign=answer.foreign,
+            gen=topic.cursor.gen, foreign=answer.foreign, there=answer.incarnation,
         )  # fmt: skip
         if answer.blocked:
             state.learned[name].blocked, state.learned[name].reason = answer.blocked, answer.reason

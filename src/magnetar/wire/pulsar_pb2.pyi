@@ -2493,6 +2493,7 @@ class GeoLearnTopic(message.Message):
     REASON_FIELD_NUMBER: builtins.int
     GEN_FIELD_NUMBER: builtins.int
     FOREIGN_FIELD_NUMBER: builtins.int
+    THERE_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     counter: builtins.int
@@ -2503,6 +2504,8 @@ class GeoLearnTopic(message.Message):
     """of the cursor that was compared; another one: too late. 0: not said"""
     foreign: builtins.bool
     """as the destination said"""
+    there: builtins.int
+    """incarnation of the destination's topic, as it said; 0: not said"""
     @builtins.property
     def watermark(self) -> GeoPosition: ...
     def __init__(
@@ -2516,10 +2519,11 @@ class GeoLearnTopic(message.Message):
         reason: builtins.str | None = ...,
         gen: builtins.int | None = ...,
         foreign: builtins.bool | None = ...,
+        there: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "there", b"there", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "foreign", b"foreign", "gen", b"gen", "incarnation", b"incarnation", "reason", b"reason", "there", b"there", "topic", b"topic", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2677,11 +2681,14 @@ class GeoWatermark(message.Message):
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     FOREIGN_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     topic: builtins.str
     blocked: builtins.str
     reason: builtins.str
     foreign: builtins.bool
     """of an earlier life of the source: nothing at or below can be sent (A8)"""
+    incarnation: builtins.int
+    """of the topic here; 0: there is none"""
     @builtins.property
     def persisted(self) -> GeoPosition: ...
     def __init__(
@@ -2692,10 +2699,11 @@ class GeoWatermark(message.Message):
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
         foreign: builtins.bool | None = ...,
+        incarnation: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "incarnation", b"incarnation", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "foreign", b"foreign", "incarnation", b"incarnation", "persisted", b"persisted", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

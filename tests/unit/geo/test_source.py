@@ -602,3 +602,14 @@ def test_a_deleted_topic_is_told_as_removed() -> None:
     told = link.poll(counter)[0].topics
     assert [(t.topic, t.removed) for t in told] == [(TOPIC, True)]
     assert link.poll()[0].topics == []
+
+
+def test_the_targets_present_life_is_learnt_and_late_handshakes_do_not_bring_back_a_former_one() -> None:
+    link = Link()
+    assert link.machine.incarnation_of(TOPIC) == 0
+    link.learn(NONE, there=7)
+    link.learn(NONE, there=9)
+    link.learn(NONE, there=7)
+    link.learn(NONE)
+    assert link.machine.incarnation_of(TOPIC) == 9
+    assert link.machine.incarnation_of("persistent://public/default/other") == 0

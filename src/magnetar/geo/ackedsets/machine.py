@@ -361,7 +361,7 @@ class AckedSets(HearingTopic):
 
     def rebased(self, cluster: str) -> None:
         """A peer lost something, or is new: it is told everything, and what it retains is unknown (B5, B7)."""
-        self.waters.forget_peer(cluster)
+        self.waters.forget_peer(cluster, self.host.incarnation_of(cluster))
         self._all_full(f"link with {cluster} rebased")
 
     def routes_changed(self) -> None:

@@ -11,7 +11,7 @@ heard of counts as 0. A mark claims nothing about acknowledgement: below it nobo
 
 from collections.abc import Collection, Iterable
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.geo.ackedsets.indexset import Marks
 from magnetar.wire.acksets import LowWater, Mark
 
@@ -101,9 +101,21 @@ class Waters:
         self.low[told.cluster] = told
         return True
 
-    def forget_peer(self, cluster: str) -> None:
+    def forget_peer(self, cluster: str, incarnation: int) -> None:
         """A peer's log was made anew, or lost something: unknown until it speaks."""
         self.low.pop(cluster, None)
+        self.begin_life(cluster, incarnation)
+
+    def begin_life(self, cluster: str, incarnation: int) -> None:
+        """A peer's topic is in this incarnation (0: unknown): it retains nothing that it told of in a former one.
+
+        What stands for that is a list without marks, of this incarnation and older than all that the peer will write in it. It is
+        told on like any other, so that also those who have no link with the peer stop believing in its former marks, and whoever
+        hears those again, from somebody who does not know yet, knows them for old.
+        """
+        known = self.low.get(cluster)
+        if incarnation and (known is None or known.incarnation < incarnation):
+            self.low[cluster] = LowWater(cluster, incarnation, NONE, ())
 
     def here(self, routing: Routing, lowest: Marks) -> dict[str, tuple[int, int]]:
         """This cluster's own marks: per linked origin min(lowest retained, highest stored or named + 1)."""

@@ -79,8 +79,14 @@ class AckedTopic:
     def _here(self) -> dict[str, tuple[int, int]]:
         """This cluster's own low-water marks, as of now."""
         log = self.host.log
+        self._notice_lives()
         self.waters.raise_next(self.host.cluster, (log.incarnation, log.next_index))
         return self.waters.here(self.routing, self.translator.lowest())
+
+    def _notice_lives(self) -> None:
+        """What peers told in a former life is void from the first handshake of the present one on, whoever repeats it (E9)."""
+        for cluster in self.routing.peers - {self.host.cluster}:
+            self.waters.begin_life(cluster, self.host.incarnation_of(cluster))
 
     def _floor(self) -> dict[str, tuple[int, int]]:
         return self._of_past_lives(self.waters.floor(self.routing, self._here()))

@@ -511,6 +511,45 @@ def test_bits_are_forgotten_when_nobody_can_need_them():
     assert len(rig.machine.states["s"].acks) == 6, "a peer that lost its log counts as 0 until it speaks"
 
 
+def test_what_a_handshake_told_of_a_peers_new_life_is_told_on_and_outlives_a_restart():
+    """b's topic was made anew, and has not spoken since: who repeats b's former marks, or restarts, does not take them for new
+    (simulator: exact, 96 steps, seed 700243).
+    """
+    rig = Rig()
+    rig.subscribe()
+    rig.ack(*[rig.publish() for _ in range(4)])
+    rig.pass_time()
+    rig.trim()
+    rig.hear(marker("b", low=[waters("b", 1, a=0)]))
+    rig.incarnations["b"] = 5
+    rig.machine.rebased("b")
+    (said,) = rig.pass_time()
+    assert {low.cluster: low.incarnation for low in said.low} == {"a": INCARNATION, "b": 5}
+    assert next(low for low in said.low if low.cluster == "b").marks == ()
+    rig.persist()
+    rig.incarnations.clear()
+    rig.restart()
+    rig.pass_time()
+    rig.hear(marker("c", low=[waters("b", 2, a=4), waters("c", 1, a=4)]))
+    assert rig.machine.states["s"].acks == bits("a", 0, 1, 2, 3), "c has not heard of b's new life yet"
+    rig.hear(marker("b", low=[LowWater("b", 5, Position(5, 0), (Mark("a", INCARNATION, 4),))], incarnation=5))
+    assert rig.machine.states["s"].acks == bits("a", 3), "the new life spoke for itself"
+
+
+@pytest.mark.parametrize("told_of_it", [False, True])
+def test_a_new_life_is_heard_of_from_another_cluster(told_of_it):
+    """a and b have links with c only: what c says of b's present life makes b's former marks void, whoever repeats them."""
+    rig = Rig(frozenset({("a", "c"), ("c", "a"), ("b", "c"), ("c", "b")}))
+    rig.subscribe()
+    own = [Mark("c", 3, 4)]
+    rig.hear(marker("c", told(acks=bits("c", 0, 1, 2, 3)), low=[waters("c", 1, c=4), waters("b", 1, c=0)], own=own))
+    rig.pass_time()
+    if told_of_it:
+        rig.hear(marker("c", low=[LowWater("b", 5, NONE, ())]))
+    rig.hear(marker("c", low=[waters("b", 2, c=4)]))
+    assert rig.machine.states["s"].acks == (bits("c", 0, 1, 2, 3) if told_of_it else IndexSet())
+
+
 @pytest.mark.parametrize("heard", ["by its link", "by its messages"])
 def test_nothing_of_a_present_life_is_forgotten_by_marks_of_a_former_one(heard):
     """b lost its disk while its clock was behind: it lives in 3, and lived in 9 (simulator: exact, failovers and lost disks,
