@@ -11,6 +11,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from tests.support.machine import Taken
+
+_TAKEN = Taken()
+"""Since the program's start: with much of it figures say little."""
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -62,6 +66,7 @@ def store(suite: str, figures: list[Figure], command: list[str]) -> None:
             "cpus": os.cpu_count(),
             "system": platform.platform(),
             "python": platform.python_version(),
+            "taken_by_the_host": round(_TAKEN.share(), 4),
         },
         "figures": [asdict(figure) for figure in figures],
     }

@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.machine import Taken
 from tests.support.patience import PATIENCE
 
 ORDER = ("unit", "property", "golden", "scenarios", "sim", "web", "clients", "spark", "replication", "e2e")
 """Fast ones first: a broken codec should be known before Spark has started."""
+
+TELL_TAKEN = 0.02
+"""Below it does not matter."""
 
 settings.register_profile(
     "test", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -20,6 +24,15 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 ROOT = Path(__file__).parent
+
+
+_TAKEN = Taken()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests that took long, on a machine whose processors were somebody else's, say so."""
+    if (share := _TAKEN.share()) > TELL_TAKEN:
+        terminalreporter.write_line(f"{share:.0%} of the processor time that was wanted here, the machine's host took")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
