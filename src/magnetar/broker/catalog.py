@@ -408,10 +408,7 @@ class Catalog:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
-            seeking = self._seeking.get(existing)
-            if seeking is not None:
-                # A client throws away what it has when its seek is answered: nothing may be delivered before.
-                seeking.append(lambda: self._attach_checked(session, topic, command, done))
+            if self._waits_for_seek(existing, session, topic, command, done):
                 return
             if existing.durable != command.durable:
                 done(
@@ -456,7 +453,8 @@ class Catalog:
                     )
                 )
                 return
-            if not session.closed:
+            # Others came to it while it was on its way to the store, and may have moved it since.
+            if not session.closed and not self._waits_for_seek(subscription, session, topic, command, done):
                 self._attach(session, subscription, command, done)
 
         self.create_subscription(
@@ -467,6 +465,19 @@ class Catalog:
             replicated=replicated,
             properties=properties,
         )
+
+    def _waits_for_seek(
+        self, subscription: Subscription, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done
+    ) -> bool:
+        """Whether a seek of it is under way: the consumer comes behind its answer then.
+
+        A client throws away what it has when its seek is answered: nothing may be delivered before.
+        """
+        waiting = self._seeking.get(subscription)
+        if waiting is None:
+            return False
+        waiting.append(lambda: self._attach_checked(session, topic, command, done))
+        return True
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:
         """When a new subscription starts that asks for what was published since some time, ms."""

@@ -115,7 +115,9 @@ class Links(LinkReports):
         A link from there says which life is lived now, even when its number is lower than that of a former one.
         """
         source = self.sources.get(cluster)
-        return self.destination.incarnation_of(topic, cluster) or (source.incarnation_of(topic) if source is not None else 0)
+        return self.destination.incarnation_of(topic, cluster) or (
+            source.incarnation_of(topic) if source is not None else 0
+        )
 
     # --------------------------------------------------------------------------------------------------- which topics
 

@@ -124,3 +124,31 @@ def test_a_subscription_that_is_deleted_under_its_seek_is_made_again_by_who_wait
     assert sought is not None
     assert subscribed is not None and subscribed.type == 13
     assert len(node.topic.subscriptions["s"].consumers) == 1
+
+
+def test_who_made_the_subscription_comes_behind_the_seek_of_who_came_meanwhile() -> None:
+    """Simulator: snapshot, 96 steps, seed 800107. The store answers the creation while a seek is on its way to it."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    node.publish(b"0")
+    world.settle()
+    node.hold_stores = True
+    maker, guest = node.client(), node.client()
+    made = maker.subscribe("s", kind=1, replicated=False)
+    (creation,) = node.stores
+    node.stores.clear()
+    came = guest.subscribe("s", kind=1, replicated=False)
+    request = guest.seek(came, EARLIEST)
+    world.settle()
+    assert guest.closed_consumers == [came] and guest.answered(request) is None
+    assert creation.then is not None
+    node.run(creation.then, "")
+    assert maker.answered(1000 + made) is None, "the seek is not answered yet"
+    node.hold_stores = False
+    world.advance(1_000)
+    sought, subscribed = guest.answered(request), maker.answered(1000 + made)
+    assert sought is not None and subscribed is not None and sought.type == subscribed.type == 13
+    again = maker.seek(made, EARLIEST)
+    world.advance(1_000)
+    assert maker.answered(again) is not None
