@@ -97,12 +97,12 @@ def test_recorded_seeds_of_longer_worlds_are_fine(seed: int) -> None:
     assert not run_world(seed, steps=96).why
 
 
-@pytest.mark.parametrize("seed", [4_795, 7_365, 8_903, 14_577, 17_457, 800_107])
+@pytest.mark.parametrize("seed", [4_795, 7_365, 8_903, 14_577, 17_457, 800_107, 810_007])
 def test_recorded_seeds_of_longer_snapshot_worlds_are_fine(seed: int) -> None:
     """An expiry that a lost seek had taken back; a failed append that was reported late; a subscription that was made by an
     update behind a seek; updates that were passed over while a subscription was deleted, and read again after a restart; a torn
     tail that passed for damage, because the segment that was to seal it was torn, too; a consumer that had made the
-    subscription came in front of the answer to another's seek.
+    subscription came in front of the answer to another's seek; a state that was stored behind its topic's deletion.
     """
     assert not run_world(seed, "snapshot", steps=96).why
 

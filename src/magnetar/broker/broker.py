@@ -514,12 +514,30 @@ class Broker:
             self.forget_subscription(topic, subscription)
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
-        self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
+        if not self._going(subscription):
+            self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
         self.fences.cursor_changed(subscription)
+
+    def _going(self, subscription: Subscription) -> bool:
+        """Whether it is deleted, or its topic is being deleted: what is stored from now on would outlive that, and come back with
+        the next topic of this name.
+        """
+        topic = self.topics.get(subscription.topic)
+        return subscription.closed or (topic is not None and topic.deleting)
+
+    def not_deleted(self, topic: Topic) -> None:
+        """The store refused a topic's deletion: what was not stored for its sake is stored soon."""
+        for subscription in topic.subscriptions.values():
+            if subscription.durable:
+                self._cursor_dirty(subscription)
+        self.replication.not_deleted(topic)
 
     def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """Call `then` when a subscription's cursor as it is now is durable."""
-        self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
+        if self._going(subscription):
+            then("the subscription is gone")
+        else:
+            self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
 
     @property
     def pending_bytes(self) -> int:

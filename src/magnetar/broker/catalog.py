@@ -304,6 +304,7 @@ class Catalog:
             if error:
                 topic.deleting = False
                 self._broker.deduplications.added(topic)
+                self._broker.not_deleted(topic)
                 done(_problem(error))
                 return
             if puts:

@@ -85,13 +85,18 @@ class StoredStates:
         """The machines' state changed: it is stored soon, with the cursor."""
         self.known.add(subscription)
         self.dirty_names.add(subscription)
-        if not self.ready or self.closed or self._handing:
+        if not self.ready or self.closed or self._handing or self._topic.deleting:
             return
         found = self._topic.subscriptions.get(subscription)
         if found is not None and found.durable:
             self._keeper.dirty(cursor_key(self._topic.text, subscription), found)
         else:
             self._keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
+
+    def not_deleted(self) -> None:
+        """The topic's deletion failed: what was not stored meanwhile, or was forgotten for its sake, is stored soon."""
+        for name in sorted(self.known):
+            self.dirty(name)
 
     def state(self, subscription: str) -> bytes:
         """Both machines' state of a subscription; b"" when there is nothing to keep."""
@@ -137,6 +142,8 @@ class StoredStates:
 
     def want_cover(self) -> None:
         """Let the cover be stored soon, if there is any marker behind it."""
+        if self._topic.deleting:
+            return  # nothing of it may be stored behind its deletion
         if self.ready and not self.closed and self.log.markers_between(self.covered, self.log.last):
             self._wants_cover = True
             self._keeper.dirty(replicated_key(self._topic.text), _BESIDE)

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from magnetar.broker.records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -152,3 +155,47 @@ def test_who_made_the_subscription_comes_behind_the_seek_of_who_came_meanwhile()
     again = maker.seek(made, EARLIEST)
     world.advance(1_000)
     assert maker.answered(again) is not None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
+    """Else the next topic of its name finds a former one's subscriptions, and what they held (simulator: snapshot, 96 steps, seed
+    810007). If the deletion fails, all of it is stored after all.
+    """
+    world = World("ab")
+    node = world["a"]
+    node.create()
+    client = node.client()
+    number = client.subscribe("s", kind=1)
+    first, second = node.publish(b"0", b"1")
+    world.advance(1_000)
+    client.flow(number)
+    client.ack(number, first)
+    world.advance(1_000)
+    held = {key for key in node.meta if TOPIC in key}
+    assert {cursor_key(TOPIC, "s"), replicated_key(TOPIC, "s")} <= held
+    node.hold_stores = True
+    answers: list[Any] = []
+    node.control.delete_topic(TOPIC, True, answers.append)
+    world.settle()
+    node.run(node.broker.replication.rebased, TOPIC, "b")
+    skipped: list[Any] = []
+    node.run(node.control.skip_all, TOPIC, "s", skipped.append)
+    world.advance(1_000)
+    if fails:
+        deletion = next(store for store in node.stores if cursor_key(TOPIC, "s") in store.deletes)
+        node.stores.remove(deletion)
+        assert deletion.then is not None
+        node.run(deletion.then, "no space left")
+    node.hold_stores = False
+    world.advance(2_000)
+    assert len(answers) == 1 and (answers[0] is not None) == fails
+    left = {key for key in node.meta if TOPIC in key}
+    if not fails:
+        assert left == {DELETED_PREFIX + TOPIC}
+        assert len(skipped) == 1 and "gone" in str(skipped[0])
+        return
+    assert held <= left
+    node.restart()
+    world.settle()
+    assert node.topic.subscriptions["s"].mark_delete >= second
