@@ -335,6 +335,11 @@ class Catalog:
         if name in topic.subscriptions:
             done(None)
             return
+        try:
+            topic.check_stays()
+        except BrokerError as error:
+            done(error)
+            return
         if sum(1 for _ in topic.durable_subscriptions()) >= topic.limits.subscriptions:
             done(
                 BrokerError(
@@ -490,8 +495,7 @@ class Catalog:
             subscription.reset_to(topic.log.seek_time(self._rolled_back(command)))
 
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
-        if topic.deleting:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} is being deleted")
+        topic.check_stays()
         if topic.consumer_count() >= topic.limits.consumers:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,

@@ -347,6 +347,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         found = self._topic(topic)
 
         def end() -> None:
+            found.check_stays()
             found.record.terminated = True
 
             def stored(error: str) -> None:

@@ -90,6 +90,7 @@ class Fences:
         if found is None:
             what = f"subscription {name} of {text}" if text in self._broker.topics else f"topic {text}"
             raise NotFound(f"{what} does not exist in {self._broker.cluster}")
+        found[0].check_stays()
         return found
 
     def fence(self, text: str, name: str) -> Fence:

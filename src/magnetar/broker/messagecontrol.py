@@ -284,9 +284,11 @@ class MessageController:
 
     def change_topic_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:
         """Set some, and forget one."""
-        record = self._topic(topic).record
+        found = self._topic(topic)
+        record = found.record
 
         def change() -> None:
+            found.check_stays()
             before = record.properties
             record.properties = after = changed_properties(before, puts, delete)
 

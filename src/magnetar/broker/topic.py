@@ -186,6 +186,15 @@ class Topic:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
+    def check_stays(self) -> None:
+        """Refuse a change of a topic that is being deleted: stored behind that, it would be found by the next topic of this name.
+
+        Raises:
+            BrokerError: SERVICE_NOT_READY.
+        """
+        if self.deleting:
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+
     def check_writable(self, *, marker: bool = False) -> None:
         """Refuse when nothing may be appended now.
 
@@ -195,8 +204,7 @@ class Topic:
         Raises:
             BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
         """
-        if self.deleting:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+        self.check_stays()
         if self.record.terminated and not marker:
             raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
         if self.fenced:

@@ -295,7 +295,9 @@ class Upkeep:
             broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
 
         def again(_now_ms: int) -> None:
-            if broker.topics.get(topic.text) is topic:
+            if broker.topics.get(topic.text) is topic and topic.deleting:
+                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+            elif broker.topics.get(topic.text) is topic:
                 store(_nobody)
             else:
                 self._trimming.discard(topic.text)

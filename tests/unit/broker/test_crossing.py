@@ -1,10 +1,12 @@
 """Changes that cross: one is on its way to the store while another is made of what was there before it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from magnetar.broker.records import DELETED_PREFIX, cursor_key, replicated_key
+from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -199,3 +201,33 @@ def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
     node.restart()
     world.settle()
     assert node.topic.subscriptions["s"].mark_delete >= second
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda control, done: control.terminate(TOPIC, lambda _position, error: done(error)),
+        lambda control, done: control.change_topic_properties(TOPIC, {"owner": "me"}, None, done),
+        lambda control, done: control.create_subscription(TOPIC, "other", None, False, {}, done),
+        lambda control, done: control.failover_begin(TOPIC, "s", "b", "", 0, done),
+    ],
+    ids=["terminate", "properties", "subscription", "failover"],
+)
+def test_what_is_asked_of_a_topic_that_is_being_deleted_is_refused(change: Callable[[Any, Any], None]) -> None:
+    """Its record stored behind the deletion would bring the topic back at the next start."""
+    node = World("ab")["a"]
+    node.create()
+    node.client().subscribe("s", kind=1)
+    node.world.advance(1_000)
+    node.hold_stores = True
+    node.control.delete_topic(TOPIC, True, lambda _error: None)
+    node.world.settle()
+    told: list[Any] = []
+    try:
+        change(node.control, told.append)
+    except BrokerError as error:
+        told.append(error)
+    assert [str(error) for error in told] == [f"topic {TOPIC} is being deleted"]
+    node.hold_stores = False
+    node.world.advance(1_000)
+    assert {key for key in node.meta if TOPIC in key} == {DELETED_PREFIX + TOPIC}
