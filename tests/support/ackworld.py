@@ -160,6 +160,8 @@ class Node:
     def incarnation_of(self, cluster: str) -> int:
         return self.incs.get(cluster, 0)
 
+    latest_life_of = incarnation_of
+
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
     ) -> bool:

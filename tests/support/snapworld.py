@@ -280,6 +280,8 @@ class Site:
     def incarnation_of(self, cluster: str) -> int:
         return self.world.sites[cluster].incarnation
 
+    latest_life_of = incarnation_of
+
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
     ) -> bool:

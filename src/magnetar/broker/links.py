@@ -109,7 +109,7 @@ class Links(LinkReports):
     def _rebased(self, target: str, topic: str) -> None:
         self._broker.replication.rebased(topic, target)
 
-    def incarnation_of(self, topic: str, cluster: str) -> int:
+    def latest_life_of(self, topic: str, cluster: str) -> int:
         """The incarnation of a topic in a linked cluster, as handshakes of either direction told since the start; 0: unknown.
 
         A link from there says which life is lived now, even when its number is lower than that of a former one.

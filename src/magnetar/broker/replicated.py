@@ -362,7 +362,11 @@ class ReplicatedTopic(StoredStates):
 
     def incarnation_of(self, cluster: str) -> int:
         """Of this topic in a linked cluster; 0 for unknown."""
-        return self._broker.links.incarnation_of(self._topic.text, cluster)
+        return self._broker.links.destination.incarnation_of(self._topic.text, cluster)
+
+    def latest_life_of(self, cluster: str) -> int:
+        """The same, also as links that lead there know it."""
+        return self._broker.links.latest_life_of(self._topic.text, cluster)
 
     def interval_ms(self) -> int:
         """How long acknowledgements are collected now."""

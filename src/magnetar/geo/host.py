@@ -73,6 +73,10 @@ class MarkerHost(Protocol):
         """The newest incarnation of this topic in a linked cluster that a link has told; 0 for unknown."""
         ...
 
+    def latest_life_of(self, cluster: str) -> int:
+        """The same, also as links that lead there were told; 0 for unknown."""
+        ...
+
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
     ) -> bool:

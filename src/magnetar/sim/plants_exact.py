@@ -227,7 +227,7 @@ class ForgetsRebase(SimSets):
     """No full state for a peer whose topic is new."""
 
     def rebased(self, cluster: str) -> None:
-        self.waters.forget_peer(cluster, self.host.incarnation_of(cluster))
+        self.waters.forget_peer(cluster, self.host.latest_life_of(cluster))
 
 
 class Replacing(SimSets):

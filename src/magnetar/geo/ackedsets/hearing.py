@@ -106,7 +106,7 @@ class HearingTopic(TellingTopic):
 
     def _learn_low(self, low: LowWater, writer: str) -> None:
         if low.cluster != self.host.cluster:
-            self.waters.learn_low(low, self.host.incarnation_of(low.cluster))
+            self.waters.learn_low(low, self.host.latest_life_of(low.cluster))
 
     # --------------------------------------------------------------------------------------------------- one subscription
 

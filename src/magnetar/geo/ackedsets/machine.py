@@ -95,7 +95,7 @@ class AckedSets(HearingTopic):
             self._lived(stored.state.consumed())
         self.clock.see(stored.clock_ms)
         for low in stored.low:
-            self.waters.learn_low(low, self.host.incarnation_of(low.cluster))
+            self.waters.learn_low(low, self.host.latest_life_of(low.cluster))
         self.waters.learn_own(Mark(cluster, *mark) for cluster, mark in stored.own.items())
         for cluster, mark in stored.next.items():
             self.waters.raise_next(cluster, mark)
@@ -361,7 +361,7 @@ class AckedSets(HearingTopic):
 
     def rebased(self, cluster: str) -> None:
         """A peer lost something, or is new: it is told everything, and what it retains is unknown (B5, B7)."""
-        self.waters.forget_peer(cluster, self.host.incarnation_of(cluster))
+        self.waters.forget_peer(cluster, self.host.latest_life_of(cluster))
         self._all_full(f"link with {cluster} rebased")
 
     def routes_changed(self) -> None:

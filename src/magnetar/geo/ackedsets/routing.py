@@ -102,9 +102,11 @@ class Waters:
         return True
 
     def forget_peer(self, cluster: str, incarnation: int) -> None:
-        """A peer's log was made anew, or lost something: unknown until it speaks."""
-        self.low.pop(cluster, None)
+        """A peer's log was made anew, or lost something: unknown until it speaks. `incarnation` of its topic now; 0: unknown."""
         self.begin_life(cluster, incarnation)
+        known = self.low.get(cluster)
+        if known is not None and known.marks:
+            del self.low[cluster]
 
     def begin_life(self, cluster: str, incarnation: int) -> None:
         """A peer's topic is in this incarnation (0: unknown): it retains nothing that it told of in a former one.
@@ -114,7 +116,7 @@ class Waters:
         hears those again, from somebody who does not know yet, knows them for old.
         """
         known = self.low.get(cluster)
-        if incarnation and (known is None or known.incarnation < incarnation):
+        if known is not None and known.incarnation < incarnation:
             self.low[cluster] = LowWater(cluster, incarnation, NONE, ())
 
     def here(self, routing: Routing, lowest: Marks) -> dict[str, tuple[int, int]]:

@@ -86,7 +86,7 @@ class AckedTopic:
     def _notice_lives(self) -> None:
         """What peers told in a former life is void from the first handshake of the present one on, whoever repeats it (E9)."""
         for cluster in self.routing.peers - {self.host.cluster}:
-            self.waters.begin_life(cluster, self.host.incarnation_of(cluster))
+            self.waters.begin_life(cluster, self.host.latest_life_of(cluster))
 
     def _floor(self) -> dict[str, tuple[int, int]]:
         return self._of_past_lives(self.waters.floor(self.routing, self._here()))

@@ -480,7 +480,11 @@ class Snapshots:
         state.claims = state.claims.common(left)
         state.base = state.base.common(left)
         # What is not retained cannot come back here, but may not be told as acknowledged either.
-        state.expired.update(self._held.minus(left, held_by(self._host.log, self._host.cluster)))
+        log, here, cursor = self._host.log, self._host.cluster, self._host.cursor(subscription)
+        state.expired.update(self._held.minus(left, held_by(log, here)))
+        if cursor is not None:
+            # Nor does what lies where everything has expired here.
+            state.expired.update(held_by(log, here, NONE, cursor.mark_delete).minus(left))
         state.expired.widen()
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:

@@ -254,6 +254,11 @@ class Receiver:
         self._writer.count("came_back", lost)
         partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
         self._host.rebuild(name, kept, partial)
+        # What lies where everything has expired here does not come back, and nobody acknowledged it.
+        rebuilt = self._host.cursor(name)
+        if rebuilt is not None:
+            state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))
+            state.expired.widen()
         state.told = NONE
 
     def _acked(self, cursor: Cursor) -> Iterator[tuple[int, BitMap]]:

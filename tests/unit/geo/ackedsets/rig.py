@@ -51,6 +51,8 @@ class Rig:
     def incarnation_of(self, cluster):
         return self.incarnations.get(cluster, 0)
 
+    latest_life_of = incarnation_of
+
     def append_marker(self, data, replicate_to, then=None):
         if self.refusing:
             return False
