@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from magnetar.core.ids import EARLIEST, OriginKey, Position
+from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
 from magnetar.geo.host import Acked, Messages
 from magnetar.geo.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
@@ -35,6 +35,7 @@ class Host:
         self.waiting: list[tuple[NewEntry, Callable[[Position, str], None] | None]] = []
         self.rebuilt: list[str] = []
         self.refusing = self.slow = False
+        self.expired = NONE
         self.sources: dict[str, int] = {}
         self.known: list[tuple[OriginKey, int, int]] = []
         self.held_by_epoch: Epoch | None = None
@@ -89,7 +90,7 @@ class Host:
 
     def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
         self.rebuilt.append(subscription)
-        self.cursors[subscription].replace(acked, partial)
+        self.cursors[subscription].replace(acked, partial, self.expired)
 
     def dirty(self, subscription: str) -> None: ...
 

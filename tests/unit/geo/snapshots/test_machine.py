@@ -5,6 +5,7 @@ import pytest
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.geo.host import Acked
 from magnetar.geo.snapshots import Snapshots, refuses
+from magnetar.storage.positions import PositionSet
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import Epoch, SoughtEpoch
@@ -263,6 +264,29 @@ def test_bases_merge_by_intersection(host: Host) -> None:
     assert cursor.is_acked(yours)
     host.told("b", Update("s", {}, Claim({}, {B: [(0, 1)], A: [(0, 1)]}, ())))
     assert host.rebuilt == ["s"]
+
+
+@pytest.mark.parametrize("by", ["a starting point", "exact mode"])
+def test_what_comes_back_where_everything_has_expired_is_not_told_as_acknowledged(host: Host, by: str) -> None:
+    """Another cluster wants what the starting point here skipped; it expired here meanwhile, and nobody acknowledged it
+    (simulator: snapshot, 96 steps, seed 627).
+    """
+    first, second = host.publish(), host.publish()
+    cursor = host.subscribe(at=LATEST)
+    third = host.publish()
+    host.take(Update)
+    host.expired = second
+    if by == "exact mode":
+        host.rebuild("s", PositionSet(), {})
+        host.machine.moved_back("s", [])
+    else:
+        host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
+    assert host.rebuilt == ["s"]
+    assert cursor.is_acked(first), "it has expired"
+    host.ack(third)
+    host.pass_ms(1000)
+    host.answer("b")
+    assert [update.claim.acked for update in host.take(Update) if update.claim.acked] == [{A: [(2, 3)]}]
 
 
 def test_what_was_acknowledged_does_not_come_back_with_a_starting_point(host: Host) -> None:
