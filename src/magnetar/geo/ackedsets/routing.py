@@ -101,7 +101,7 @@ class Waters:
         self.low[told.cluster] = told
         return True
 
-    def forget_peer(self, cluster: str, incarnation: int) -> None:
+    def forget_peer(self, cluster: str, incarnation: int = 0) -> None:
         """A peer's log was made anew, or lost something: unknown until it speaks. `incarnation` of its topic now; 0: unknown."""
         self.begin_life(cluster, incarnation)
         known = self.low.get(cluster)

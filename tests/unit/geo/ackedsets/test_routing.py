@@ -51,7 +51,7 @@ def test_later_marks_count_and_those_of_a_former_log_are_void():
     assert waters.learn_low(low("b", 5, a=5), 1)
     assert not waters.learn_low(low("b", 4, a=9), 1)
     assert waters.low["b"].marks[0].index == 5
-    waters.forget_peer("b", 0)
+    waters.forget_peer("b")
     assert not waters.learn_low(low("b", 9, a=9), 2), "passed on by somebody who has not heard yet"
     assert waters.learn_low(low("b", 0, incarnation=2, a=0), 2)
 
