@@ -21,6 +21,7 @@ from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD
 from magnetar.wire.frames import FrameDecoder, encode_head
+from tests.support.patience import PATIENCE
 
 TOKEN = "a secret of the links"
 
@@ -443,8 +444,8 @@ def wire(position: Position) -> pb.GeoPosition:
 
 def eventually(condition: Callable[[], bool], timeout: float = 60.0, what: str = "condition") -> None:
     """Wait for something that happens in other threads and processes; the deadline only ends what hangs."""
-    until = time.monotonic() + timeout
+    until = time.monotonic() + timeout * PATIENCE
     while not condition():
         if time.monotonic() > until:
-            raise AssertionError(f"not within {timeout} s: {what}")
+            raise AssertionError(f"not within {timeout * PATIENCE} s: {what}")
         time.sleep(0.01)

@@ -24,6 +24,7 @@ from magnetar.spark import replicate, session
 from magnetar.spark.states import ALL, Link
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
+from tests.support.patience import PATIENCE
 
 # The first test here starts Java, and a deadline for all only ends what hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -72,7 +73,7 @@ def start(config: Path, master: str, mode: str = "stay", **environment: str) -> 
 
 def finish(process: "subprocess.Popen[str]", timeout: float = 60) -> tuple[int, str, str]:
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=timeout * PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -81,7 +82,7 @@ def finish(process: "subprocess.Popen[str]", timeout: float = 60) -> tuple[int, 
 
 def wait_for_line(process: "subprocess.Popen[str]", text: str, timeout: float = 60) -> None:
     assert process.stdout is not None
-    until = time.monotonic() + timeout
+    until = time.monotonic() + timeout * PATIENCE
     while time.monotonic() < until:
         if select.select([process.stdout], [], [], 0.2)[0] and text in process.stdout.readline():
             return
