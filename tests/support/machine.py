@@ -9,13 +9,9 @@ _STEAL: Final = 7
 
 
 class Taken:
-    """How much processor time the host took since this was made, or since `again`."""
+    """How much processor time the host took since this was made."""
 
     def __init__(self) -> None:
-        self._before = _times()
-
-    def again(self) -> None:
-        """Begin anew."""
         self._before = _times()
 
     def share(self) -> float:

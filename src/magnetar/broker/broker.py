@@ -525,12 +525,12 @@ class Broker:
         topic = self.topics.get(subscription.topic)
         return subscription.closed or (topic is not None and topic.deleting)
 
-    def not_deleted(self, topic: Topic) -> None:
+    def deletion_failed(self, topic: Topic) -> None:
         """The store refused a topic's deletion: what was not stored for its sake is stored soon."""
         for subscription in topic.subscriptions.values():
             if subscription.durable:
                 self._cursor_dirty(subscription)
-        self.replication.not_deleted(topic)
+        self.replication.deletion_failed(topic)
 
     def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """Call `then` when a subscription's cursor as it is now is durable."""

@@ -304,7 +304,7 @@ class Catalog:
             if error:
                 topic.deleting = False
                 self._broker.deduplications.added(topic)
-                self._broker.not_deleted(topic)
+                self._broker.deletion_failed(topic)
                 done(_problem(error))
                 return
             if puts:

@@ -81,11 +81,16 @@ class StoredStates:
         if self._acks:
             self._acks.flush()
 
+    @property
+    def _may_store(self) -> bool:
+        """Not before everything is loaded, and nothing behind the topic's deletion."""
+        return self.ready and not self.closed and not self._topic.deleting
+
     def dirty(self, subscription: str) -> None:
         """The machines' state changed: it is stored soon, with the cursor."""
         self.known.add(subscription)
         self.dirty_names.add(subscription)
-        if not self.ready or self.closed or self._handing or self._topic.deleting:
+        if not self._may_store or self._handing:
             return
         found = self._topic.subscriptions.get(subscription)
         if found is not None and found.durable:
@@ -93,7 +98,7 @@ class StoredStates:
         else:
             self._keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
 
-    def not_deleted(self) -> None:
+    def deletion_failed(self) -> None:
         """The topic's deletion failed: what was not stored meanwhile, or was forgotten for its sake, is stored soon."""
         for name in sorted(self.known):
             self.dirty(name)
@@ -142,9 +147,7 @@ class StoredStates:
 
     def want_cover(self) -> None:
         """Let the cover be stored soon, if there is any marker behind it."""
-        if self._topic.deleting:
-            return  # nothing of it may be stored behind its deletion
-        if self.ready and not self.closed and self.log.markers_between(self.covered, self.log.last):
+        if self._may_store and self.log.markers_between(self.covered, self.log.last):
             self._wants_cover = True
             self._keeper.dirty(replicated_key(self._topic.text), _BESIDE)
 

@@ -90,7 +90,6 @@ class Fences:
         if found is None:
             what = f"subscription {name} of {text}" if text in self._broker.topics else f"topic {text}"
             raise NotFound(f"{what} does not exist in {self._broker.cluster}")
-        found[0].check_stays()
         return found
 
     def fence(self, text: str, name: str) -> Fence:
@@ -202,7 +201,7 @@ class Fences:
         def take() -> None:
             before = self._fences.get(key, Fence())
             try:
-                self._existing(*key)
+                self._existing(*key)[0].check_stays()
                 after = step(before)
             except MagnetarError as error:
                 self._next(key)
@@ -331,8 +330,10 @@ class Fences:
 
         Raises:
             NotFound, BadRequest, PreconditionFailed: it cannot be moved there.
+            BrokerError: the topic is being deleted.
         """
         topic, subscription = self._existing(text, name)
+        topic.check_stays()
         if target == self._broker.cluster:
             raise BadRequest(f"subscription {name} of {text} is in {target} already: name another cluster")
         if not 0 <= grace_ms <= GRACE_MS_MAX:

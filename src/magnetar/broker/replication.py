@@ -151,10 +151,10 @@ class Replication:
             self.broker.keeper.forget(key)
         return keys
 
-    def not_deleted(self, topic: Topic) -> None:
+    def deletion_failed(self, topic: Topic) -> None:
         """The store refused the transaction of `deletion`."""
         if topic.replicated is not None:
-            topic.replicated.not_deleted()
+            topic.replicated.deletion_failed()
 
     def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
         """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""

@@ -295,12 +295,12 @@ class Upkeep:
             broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
 
         def again(_now_ms: int) -> None:
-            if broker.topics.get(topic.text) is topic and topic.deleting:
-                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
-            elif broker.topics.get(topic.text) is topic:
-                store(_nobody)
-            else:
+            if broker.topics.get(topic.text) is not topic:
                 self._trimming.discard(topic.text)
+            elif topic.deleting:
+                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+            else:
+                store(_nobody)
 
         def stored(answer: Callable[[str], None], error: str) -> None:
             if error and broker.topics.get(topic.text) is topic:

@@ -479,12 +479,9 @@ class Snapshots:
             left.add(key, first, last + 1)
         state.claims = state.claims.common(left)
         state.base = state.base.common(left)
-        # What is not retained cannot come back here, but may not be told as acknowledged either.
-        log, here, cursor = self._host.log, self._host.cluster, self._host.cursor(subscription)
-        state.expired.update(self._held.minus(left, held_by(log, here)))
-        if cursor is not None:
-            # Nor does what lies where everything has expired here.
-            state.expired.update(held_by(log, here, NONE, cursor.mark_delete).minus(left))
+        # What lies behind mark-delete, retained or not, cannot come back here; it may not be told as acknowledged either.
+        cursor = self._host.cursor(subscription)
+        state.expired.update(self._consumed(cursor.mark_delete if cursor is not None else NONE).minus(left))
         state.expired.widen()
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:
