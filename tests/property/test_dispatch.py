@@ -93,6 +93,9 @@ class Dispatch(RuleBasedStateMachine):
         self.keys: dict[Position, str | None] = {}
         self.due: dict[Position, int] = {}
         self.left: dict[Position, int] = {}  # bits of messages not acknowledged; 0: all are, or it is a marker
+        self.message: dict[Position, str] = {}  # of chunks
+        self.messages = 0
+        self.ever: set[Position] = set()
         self.seen: dict[int, Seen] = {}
         self.reached = EARLIEST
         self.sought_at = EARLIEST
@@ -130,6 +133,12 @@ class Dispatch(RuleBasedStateMachine):
                 )
                 if other < position and self.left[other] and not self.due[other]:
                     assert other in seen.pending, f"{position} overtakes {other} of the same key"
+        if position not in self.ever and not self.out_of_order:
+            # What comes again may have lost its owner; what comes for the first time goes to who has the chunks before it.
+            for other in self.seen.values():
+                torn = any(self.message.get(each, "") == self.message.get(position) for each in other.pending)
+                assert other is seen or not torn, f"{position} is a chunk of a message that another consumer has"
+        self.ever.add(position)
         seen.pending[position] = self.left[position].bit_count()
 
     def same_key(self, position: Position) -> Iterator[Position]:
@@ -190,6 +199,35 @@ class Dispatch(RuleBasedStateMachine):
             )
         )
         self.run()
+
+    @rule(
+        many=st.sampled_from([1, 2, 2]),
+        chunks=st.integers(2, 4),
+        key=st.sampled_from([*KEYS, None, None]),
+        order=st.integers(0, 99),
+    )
+    def publish_in_chunks(self, many: int, chunks: int, key: str | None, order: int) -> None:
+        """Messages of several producers at once: their chunks lie between each other's."""
+        names = [f"u{self.messages + number}" for number in range(many)]
+        self.messages += many
+        left, parts = dict.fromkeys(names, 0), []
+        while left:
+            name = list(left)[order % len(left)]
+            order = order * 7 + 3
+            parts.append((name, left[name]))
+            left[name] += 1
+            if left[name] == chunks:
+                del left[name]
+        for name, number in parts:
+
+            def stored(entries: list[StoredEntry], name: str = name) -> None:
+                [position] = [each.position for each in entries]
+                self.entries[position], self.left[position], self.due[position] = 1, 1, 0
+                self.keys[position], self.message[position] = key, name
+
+            self.world.on_stored = stored
+            self.world.publish(entry(key=key, chunk=(name, number, chunks)))
+            self.run()
 
     @rule(permits=st.sampled_from([0, 1, 3, 50]), priority=st.sampled_from([0, 0, 1]), twin=st.booleans())
     def come(self, permits: int, priority: int, twin: bool) -> None:

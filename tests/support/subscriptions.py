@@ -43,8 +43,9 @@ def entry(
     key: str | None = None,
     deliver_at: int | None = None,
     publish_time: int = 0,
+    chunk: tuple[str, int, int] | None = None,
 ) -> NewEntry:
-    """An entry as a client would have sent it; a batch if `count` is not 1."""
+    """An entry as a client would have sent it; a batch if `count` is not 1. `chunk`: uuid, number, and how many there are."""
     meta = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_time)
     flags = 0
     if marker:
@@ -56,6 +57,9 @@ def entry(
     if key is not None:
         meta.partition_key = key
         flags |= EntryFlags.KEYED
+    if chunk is not None:
+        meta.uuid, meta.chunk_id, meta.num_chunks_from_msg = chunk
+        flags |= EntryFlags.CHUNK
     if deliver_at is not None:
         meta.deliver_at_time = deliver_at
         flags |= EntryFlags.DELAYED

@@ -88,6 +88,7 @@ class Subscription(AckedSubscription):
 
     Attributes:
         consumers: in the order of their coming.
+        left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
         on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
         expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
@@ -114,7 +115,7 @@ class Subscription(AckedSubscription):
         self.cursor = cursor
         self.durable = durable
         self.durable_mark_delete = cursor.mark_delete
-        self.created_ms = outbox.now_ms
+        self.created_ms = self.left_ms = outbox.now_ms
         self.closed = False
         self._outbox = outbox
         self._log = log
@@ -150,8 +151,18 @@ class Subscription(AckedSubscription):
         """The type that the consumers gave it, the last ones if there are none; None before the first."""
         return self._dispatcher.sub_type if self._typed else None
 
-    def add_consumer(self, consumer: Consumer, key_shared: KeySharedMeta | None = None) -> None:
+    def add_consumer(
+        self,
+        consumer: Consumer,
+        key_shared: KeySharedMeta | None = None,
+        accepted: Callable[[], None] | None = None,
+    ) -> None:
         """Let a consumer in. It is sent nothing before its first FLOW.
+
+        Args:
+            consumer: who comes.
+            key_shared: its policy, of a Key_Shared one.
+            accepted: called when it is certain that it is let in, and before it is.
 
         Raises:
             BrokerError: CONSUMER_BUSY for a second exclusive consumer or another type than that of the consumers there;
@@ -160,17 +171,20 @@ class Subscription(AckedSubscription):
         if self.closed:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self._around} is being closed")
         policy = policy_of(key_shared)
-        dispatcher = self._dispatcher
-        if consumer.sub_type is not dispatcher.sub_type:
-            if dispatcher.consumers:
+        dispatcher = former = self._dispatcher
+        if consumer.sub_type is not former.sub_type:
+            if former.consumers:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,
-                    f"{self._around} is {dispatcher.sub_type.shown}; a consumer of type {consumer.sub_type.shown} "
+                    f"{self._around} is {former.sub_type.shown}; a consumer of type {consumer.sub_type.shown} "
                     "cannot join while others are connected",
                 )
-            dispatcher.close()
             dispatcher = _DISPATCHERS[consumer.sub_type](self._around)
         dispatcher.check(consumer, policy)
+        if accepted is not None:
+            accepted()
+        if dispatcher is not former:
+            former.close()
         self._dispatcher = dispatcher
         self._typed = True
         consumer.owner = self
@@ -190,6 +204,7 @@ class Subscription(AckedSubscription):
                 the same by TLS.
         """
         gone = list(self._dispatcher.consumers)
+        self.left_ms = self._outbox.now_ms
         self._dispatcher.remove_all()
         for consumer in gone:
             self._gone += Counters.of(consumer)

@@ -4,6 +4,7 @@ from magnetar.broker.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.storage.cursor import Cursor
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import TOPIC, Limits, World, entry
 
 NOT_SHARED = [SubType.EXCLUSIVE, SubType.FAILOVER]
@@ -430,3 +431,16 @@ def test_a_subscription_that_starts_at_a_position() -> None:
         consumer = world.consumer("reader", permits=10)
         assert world.got(consumer) == expected
     assert world.subscription.stats()["isDurable"] is False
+
+
+@pytest.mark.parametrize("kind", [SubType.SHARED, SubType.EXCLUSIVE, SubType.FAILOVER])
+def test_a_consumer_of_another_type_that_is_refused_leaves_the_subscription_as_it_was(kind: SubType) -> None:
+    world = World()
+    world.leave(world.consumer("a", kind, permits=1_000))
+    sticky = pb.KeySharedMeta(keySharedMode=1)  # without ranges
+    with pytest.raises(BrokerError, match="no hash ranges"):
+        world.subscription.add_consumer(world.new_consumer("bad", SubType.KEY_SHARED), sticky)
+    b = world.consumer("b", kind, permits=1_000)
+    positions = world.publish_many(1_000)
+    world.advance(10_000)
+    assert world.got(b) == positions

@@ -9,7 +9,8 @@ Each key falls into one of 65,536 slots, each slot is owned by one consumer (aut
     else it waits, and the others go on, up to `look_ahead_entries_max` waiting entries
 
 When the last pending entry of a slot is acknowledged, or its consumer goes, the slot is free for its owner. This is what
-Pulsar calls draining hashes (PIP-379). Entries without a key have no order; each counts as a key of its own.
+Pulsar calls draining hashes (PIP-379). Entries without a key have no order; each counts as a key of its own, but chunks of one
+message as one.
 """
 
 import sys
@@ -19,7 +20,8 @@ from heapq import heappop, heappush, merge
 from typing import Any
 
 from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.base import NOTHING_DRAINS, KeySharedPolicy
+from magnetar.broker.dispatch.base import CHUNK, NOTHING_DRAINS, KeySharedPolicy
+from magnetar.broker.dispatch.chunks import chunk_of
 from magnetar.broker.dispatch.draininghashes import DrainingHashes
 from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
 from magnetar.broker.dispatch.multiple import MultipleConsumers
@@ -316,13 +318,15 @@ class KeyShared(MultipleConsumers):
         return self.give(consumer, [entry])
 
     def slot_of_entry(self, entry: StoredEntry) -> int:
-        """The slot of an entry's key, or of its position when it has none."""
+        """The slot of an entry's key; when it has none, of the message that it is a chunk of, or else of its position."""
         key = None
         if entry.flags & KEYED:
             try:
                 key = sticky_key(entry.data)
             except ProtocolError:
                 key = None
+        elif entry.flags & CHUNK and (chunk := chunk_of(entry)) is not None:
+            key = f"{chunk.producer}:{chunk.uuid}".encode()
         return slot_of(key if key is not None else f"{entry.ledger}:{entry.entry}".encode())
 
     def hold_back(self, entry: StoredEntry) -> bool:

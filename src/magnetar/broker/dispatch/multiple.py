@@ -46,8 +46,8 @@ class MultipleConsumers(Dispatcher):
         self.refetch = Refetch(surroundings, self.is_waiting, self.lost, self.dispatch)
         self.unacked = 0
         self.blocked = False
-        self._groups: list[list[Consumer]] = []
-        self._turns: list[int] = []
+        self._groups: dict[int, list[Consumer]] = {}
+        self._turns: dict[int, int] = {}
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._given = 0
         self._told: set[str] = set()
@@ -125,19 +125,25 @@ class MultipleConsumers(Dispatcher):
 
     def _regroup(self) -> None:
         priorities = sorted({consumer.priority for consumer in self.consumers})
-        self._groups = [[each for each in self.consumers if each.priority == priority] for priority in priorities]
-        self._turns = [0] * len(self._groups)
+        self._groups = {
+            priority: [each for each in self.consumers if each.priority == priority] for priority in priorities
+        }
+        self._turns = dict.fromkeys(priorities, 0)
 
-    def next_consumer(self) -> Consumer | None:
-        """Whose turn it is: of the highest priority in which anyone can receive, one after the other."""
-        for number, group in enumerate(self._groups):
-            turn = self._turns[number]
+    def whose_turn(self) -> Consumer | None:
+        """Of the highest priority in which anyone can receive, the next one; it stays its turn until `turn_taken`."""
+        for priority, group in self._groups.items():
+            turn = self._turns[priority]
             for step in range(len(group)):
                 consumer = group[(turn + step) % len(group)]
                 if consumer.permits > 0 and not consumer.paused and not consumer.blocked:
-                    self._turns[number] = (turn + step + 1) % len(group)
+                    self._turns[priority] = (turn + step) % len(group)
                     return consumer
         return None
+
+    def turn_taken(self, consumer: Consumer) -> None:
+        """Whose turn it was has something: the next one of its priority comes."""
+        self._turns[consumer.priority] = (self._turns[consumer.priority] + 1) % len(self._groups[consumer.priority])
 
     def room(self, consumer: Consumer) -> int:
         """Messages that a consumer which can receive may be sent now; the last batch may go over."""
@@ -303,8 +309,9 @@ class MultipleConsumers(Dispatcher):
         """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
         room = False
         for position in positions:
-            if not self.around.cursor.is_acked(position):
+            if not self.around.cursor.is_acked(position) and self.around.log.valid(position):
                 continue
+            # What retention deleted under a reader is no more to be acknowledged, nor to be sent again.
             holder = consumer if position in consumer.pending else self._holder(position)
             if holder is not None:
                 holder.messages_acked += self._release(holder, position)

@@ -234,3 +234,15 @@ def test_positions_of_a_slot_wait_in_order_after_mixed_redelivery() -> None:
     world.redeliver(a, positions[0])
     waiting: list[Position] = next(iter(world.subscription._dispatcher.waiting.values()))
     assert waiting == [positions[0], positions[2]]
+
+
+def test_chunks_of_a_message_without_a_key_go_to_one_consumer() -> None:
+    world = World()
+    a = world.consumer("a", KEY_SHARED, permits=1_000)
+    b = world.consumer("b", KEY_SHARED, permits=1_000)
+    owners = set()
+    for message in range(20):
+        positions = [world.publish(entry(chunk=(f"u{message}", number, 4)))[0] for number in range(4)]
+        assert [set(positions) <= set(world.got(each)) for each in (a, b)] in ([True, False], [False, True])
+        owners.add(positions[0] in world.got(a))
+    assert owners == {True, False}, "different messages are shared out"

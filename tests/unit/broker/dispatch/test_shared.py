@@ -1,5 +1,10 @@
+import pytest
+
 from magnetar.broker.consumer import SubType
+from magnetar.broker.dispatch import chunks as dispatch_chunks
 from magnetar.core.ids import Position
+from magnetar.storage.entries import NewEntry
+from magnetar.storage.topiclog import Retention
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import FIRST_LEDGER, Limits, World, entry
 
@@ -292,3 +297,100 @@ def test_one_ack_with_parts_and_wholes_sends_nothing_that_it_acknowledges() -> N
     world.pump()
     assert world.got(a) == []
     assert not a.blocked
+
+
+def test_one_message_at_a_time_goes_round() -> None:
+    """A turn that brings nothing is none: else every second consumer, of an even number, would get nothing ever."""
+    world = World()
+    consumers = [world.consumer(f"c{number}", SHARED, permits=1_000) for number in range(4)]
+    for _ in range(40):
+        world.publish(entry())
+    assert [len(world.got(each)) for each in consumers] == [10] * 4
+
+
+def chunks(*numbers: int, uuid: str = "u", of: int = 3) -> list[NewEntry]:
+    return [entry(chunk=(uuid, number, of)) for number in numbers]
+
+
+def test_all_chunks_of_a_message_go_to_one_consumer() -> None:
+    world = World()
+    a = world.consumer("a", SHARED, permits=1_000)
+    b = world.consumer("b", SHARED, permits=1_000)
+    for one, other in zip(chunks(0, 1, 2, uuid="u"), chunks(0, 1, 2, uuid="v"), strict=True):
+        world.publish(one)
+        world.publish(other)
+        world.publish(entry())
+    for first in (0, 1):
+        mine = at(first, first + 3, first + 6)
+        assert [set(mine) <= set(world.got(each)) for each in (a, b)] in ([True, False], [False, True])
+
+
+def test_chunks_wait_for_a_consumer_that_has_no_permits_and_others_go_on() -> None:
+    world = World()
+    a = world.consumer("a", SHARED, permits=1)
+    b = world.consumer("b", SHARED, permits=1_000)
+    [first] = world.publish(*chunks(0))
+    rest = world.publish(*chunks(1, 2), entry())
+    assert world.got(a) == [first] and world.got(b) == rest[2:]
+    assert world.subscription.stats()["msgInReplay"] == 2
+    world.flow(a, 1)
+    assert world.got(a) == [first, rest[0]], "in their order"
+    world.flow(a, 1)
+    assert world.got(a) == [first, *rest[:2]]
+
+
+def test_chunks_of_a_consumer_that_goes_are_for_whoever_comes_next() -> None:
+    world = World()
+    a = world.consumer("a", SHARED, permits=2)
+    positions = world.publish(*chunks(0, 1, 2))
+    b = world.consumer("b", SHARED, permits=1_000)
+    c = world.consumer("c", SHARED, permits=1_000)
+    assert world.got(a) == positions[:2] and not world.got(b) + world.got(c)
+    world.leave(a)
+    assert sorted((world.got(b), world.got(c))) == [[], positions]
+
+
+def test_a_chunk_whose_first_ones_are_acknowledged_is_for_anybody() -> None:
+    world = World()
+    a = world.consumer("a", SHARED, permits=1)
+    positions = world.publish(*chunks(0))
+    world.ack(a, *positions)
+    world.leave(a)
+    b = world.consumer("b", SHARED, permits=1_000)
+    rest = world.publish(*chunks(1, 2))
+    assert world.got(b) == rest
+
+
+def test_no_more_chunks_wait_for_their_consumer_than_are_looked_ahead() -> None:
+    world = World()
+    world.set_limits(look_ahead_entries_max=2)
+    a = world.consumer("a", SHARED, permits=1)
+    b = world.consumer("b", SHARED, permits=1_000)
+    positions = [world.publish(each)[0] for each in chunks(0, 1, 2, 3, of=4)]
+    later = world.publish(entry())
+    assert world.got(b) == []
+    assert world.subscription.stats()["msgInReplay"] == 2
+    world.flow(a, 3)
+    assert (world.got(a), world.got(b)) == (positions, later)
+
+
+def test_owners_of_messages_that_never_end_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_chunks, "OWNERS_MAX", 10)
+    world = World()
+    a = world.consumer("a", SHARED, permits=1_000)
+    for number in range(30):
+        world.publish(*chunks(0, uuid=f"u{number}"))
+    assert len(world.got(a)) == 30
+    world.subscription.validate()
+
+
+def test_what_retention_deleted_under_a_reader_is_no_more_pending() -> None:
+    world = World(durable=False, ledger_entries_max=10, limits=Limits(unacked_messages_per_consumer_max=10))
+    a = world.consumer("a", SHARED, permits=1_000)
+    positions = world.publish_many(10)
+    world.publish_many(5)
+    trim = world.log.trim(None, 10**12, Retention(0, 0))
+    assert trim is not None
+    world.log.forget(trim)
+    world.ack(a, *positions)
+    assert len(world.got(a)) == 15
