@@ -263,6 +263,12 @@ class AckedSubscription(ABC):
         self.acknowledged_elsewhere(entries, parts)
         return had
 
+    def read(self, compacted: Compacted | None) -> None:
+        """Its consumer wants the compacted topic, in which nothing superfluous is left to deliver; None: the whole."""
+        self.compacted = compacted
+        if compacted is not None:
+            compacted.cover(self.cursor)
+
     def _cover_withdrawn(self) -> None:
         """The cursor was moved anywhere: what is withdrawn stays so."""
         if self.withdrawals:

@@ -29,6 +29,7 @@ from magnetar.metadata.errors import BadRequest, Conflict
 from magnetar.metadata.policies import check_properties
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
+from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ class Catalog:
         def checked(_version: bytes, error: BrokerError | None) -> None:
             if error is not None:
                 done(error)
-            elif not session.closed:
+            elif session.consumers.awaited(command):
                 self._attach_checked(session, topic, command, done)
 
         self._broker.schemas.for_consumer(topic, command, checked)
@@ -396,7 +397,7 @@ class Catalog:
         def ready() -> None:
             if self._broker.topics.get(topic.text) is not topic:
                 done(BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} was deleted meanwhile"))
-            elif not session.closed:
+            elif session.consumers.awaited(command):
                 self._attach_ready(session, topic, command, done, replicated=wanted)
 
         def known() -> None:
@@ -460,7 +461,8 @@ class Catalog:
                 )
                 return
             # Others came to it while it was on its way to the store, and may have moved it since.
-            if not session.closed and not self._waits_for_seek(subscription, session, topic, command, done):
+            awaited = session.consumers.awaited(command)
+            if awaited and not self._waits_for_seek(subscription, session, topic, command, done):
                 self._attach(session, subscription, command, done)
 
         self.create_subscription(
@@ -543,12 +545,13 @@ class Catalog:
         ):
             self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
+        compacted = topic.compacted if command.read_compacted and topic is not None else None
         try:
-            if command.read_compacted and topic is not None:
-                self._broker.compactions.read(subscription, topic, consumer.sub_type)
+            self._broker.compactions.check(subscription, consumer.sub_type, compacted)
             subscription.add_consumer(
                 consumer,
                 command.keySharedMeta if command.HasField("keySharedMeta") else None,
+                lambda: subscription.read(compacted),
             )
         except BrokerError as error:
             done(error)
@@ -570,7 +573,18 @@ class Catalog:
                 )
             )
             return
-        self.delete_subscription(subscription, done)
+        # It is not told to go (CLOSE_CONSUMER), as in Pulsar: it would come back before it is answered, and make the
+        # subscription anew.
+        subscription.remove_consumer(consumer)
+        self._broker.sessions[consumer.connection].consumer_detached(consumer.consumer_id)
+
+        def deleted(error: BrokerError | None) -> None:
+            session = self._broker.sessions.get(consumer.connection)
+            if error is not None and session is not None:
+                session.send(commands.close_consumer(consumer.consumer_id))
+            done(error)
+
+        self.delete_subscription(subscription, deleted)
 
     def delete_subscription(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription with its cursor; its consumers are closed."""

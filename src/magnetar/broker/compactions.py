@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.compaction import PREFIX, Run
+from magnetar.broker.compaction import PREFIX, Compacted, Run
 from magnetar.broker.consumer import SubType
 from magnetar.broker.effects import Note, Store
 from magnetar.broker.subscription import Subscription
@@ -120,18 +120,26 @@ class Compactions:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, subscription: Subscription, topic: Topic, kind: SubType) -> None:
-        """A consumer of a subscription wants the compacted topic.
+    def check(self, subscription: Subscription, kind: SubType, compacted: Compacted | None) -> None:
+        """Whether a consumer may come that wants the compacted topic; None: that wants all of it.
+
+        What compaction passes over counts as acknowledged: one consumer's wish is that of all who are there.
 
         Raises:
-            BrokerError: NOT_ALLOWED: its type is one that shares messages out (as in Pulsar).
+            BrokerError: NOT_ALLOWED: its type is one that shares messages out (as in Pulsar). CONSUMER_BUSY: those who are
+                there read otherwise.
         """
-        if kind not in (SubType.EXCLUSIVE, SubType.FAILOVER):
+        if compacted is not None and kind not in (SubType.EXCLUSIVE, SubType.FAILOVER):
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
             )
-        subscription.compacted = topic.compacted
-        topic.compacted.cover(subscription.cursor)
+        if subscription.consumers and subscription.compacted is not compacted:
+            how = "the whole topic" if compacted is not None else "the compacted topic"
+            raise BrokerError(
+                ErrorCode.CONSUMER_BUSY,
+                f"subscription {subscription.name} of {subscription.topic} has consumers that read {how}: all or none read "
+                "compacted",
+            )
 
     # ------------------------------------------------------------------------------------------------------- running
 

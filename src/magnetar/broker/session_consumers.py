@@ -33,7 +33,8 @@ class SessionConsumers:
         self._session = session
         self._broker = session.broker
         self.open: dict[int, Consumer] = {}
-        self._opening: set[int] = set()
+        self._opening: dict[int, int] = {}
+        """Consumer id -> the SUBSCRIBE that is under way for it."""
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
         """Command type -> what answers it."""
@@ -106,22 +107,29 @@ class SessionConsumers:
         except BrokerError as error:
             self._session.refuse(request_id, error)
             return
-        self._opening.add(consumer_id)
+        self._opening[consumer_id] = request_id
 
         def done(error: BrokerError | None) -> None:
-            self._opening.discard(consumer_id)
-            if self._session.closed:
+            if not self.awaited(command):
                 return
+            del self._opening[consumer_id]
             if error is not None:
                 self._session.refuse(request_id, error)
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
-            if topic is None or self._session.closed:
+            if topic is None or not self.awaited(command):
                 done(error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
                 return
             self._broker.catalog.attach_consumer(self._session, topic, command, done)
 
         self._broker.catalog.open(name, create=command.force_topic_creation, then=opened)
+
+    def awaited(self, command: pb.CommandSubscribe) -> bool:
+        """Whether the client still wants the consumer that it asked for: it is there, and did not close it meanwhile.
+
+        Clients close what they have waited for in vain, to be sure that nothing is left of it.
+        """
+        return not self._session.closed and self._opening.get(command.consumer_id) == command.request_id
 
     def attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""
@@ -195,7 +203,11 @@ class SessionConsumers:
         self._broker.catalog.unsubscribe(consumer, force=command.force, done=done)
 
     def _close_consumer(self, command: pb.CommandCloseConsumer) -> None:
-        consumer = self.open.pop(command.consumer_id, None)
+        consumer_id = command.consumer_id
+        consumer, opening = self.open.pop(consumer_id, None), self._opening.pop(consumer_id, None)
+        if opening is not None:
+            text = f"consumer {consumer_id} was closed before it was open"
+            self._session.refuse(opening, BrokerError(ErrorCode.SERVICE_NOT_READY, text))
         if consumer is not None:
             consumer.subscription.remove_consumer(consumer)
             self._broker.after_consumer_left(consumer.subscription)

@@ -82,6 +82,11 @@ class Totals(NamedTuple):
         )
 
 
+READER_BACK_MS: Final = 60_000
+"""How long a reader that was told to go and come back (a seek, an unloaded topic) finds its place: clients wait no longer
+between two attempts. After that nobody will: its next life has another name, as a rule."""
+
+
 def _nobody(_error: str) -> None:
     """Nobody waits for the answer."""
 
@@ -134,6 +139,7 @@ class Upkeep:
     def _look_after(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
         self.inactive(topic, now_ms)
+        self.forget_readers(topic, now_ms)
         update_rates(topic, now_ms)
         self._summed = self._summed.plus(topic)
         if topic.log.last == NONE or topic.deleting:
@@ -143,6 +149,13 @@ class Upkeep:
         broker.idempotencies.tick(topic, now_ms)
         broker.compactions.tick(topic)
         self.trim(topic)
+
+    def forget_readers(self, topic: Topic, now_ms: int) -> None:
+        """Subscriptions that are not kept end with their consumer, also with one that was told to come back and did not."""
+        for subscription in list(topic.subscriptions.values()):
+            alone = not subscription.durable and not subscription.consumers
+            if alone and now_ms - subscription.left_ms > READER_BACK_MS:
+                self._broker.forget_subscription(topic, subscription)
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.core.ids import EARLIEST
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -81,3 +82,44 @@ def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
     node.create()
     node.world.settle()
     assert told(node) == NEVER
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_a_consumer_that_reads_compacted_and_is_refused_takes_nothing_from_others(node: Node, kind: int) -> None:
+    publish(node, *"aab")
+    node.control.compact(TOPIC)
+    node.world.settle()
+    client, other = node.client(), node.client()
+    plain = client.subscribe("s", kind=kind, replicated=False)
+    node.world.settle()
+    refused = other.subscribe("s", kind=kind & 2, replicated=False, read_compacted=True)
+    node.world.settle()
+    answer = other.answered(1000 + refused)
+    assert answer is not None and "all or none read compacted" in answer.error.message
+    client.flow(plain)
+    node.world.settle()
+    assert len(client.take(plain)) == 3
+
+
+def test_who_comes_after_one_that_read_compacted_and_seeks_is_given_everything(node: Node) -> None:
+    publish(node, *"aab")
+    node.control.compact(TOPIC)
+    node.world.settle()
+    client = node.client()
+    first = client.subscribe("s", replicated=False, read_compacted=True)
+    node.world.settle()
+    client.flow(first)
+    node.world.settle()
+    assert len(client.take(first)) == 2
+    other = node.client()
+    assert other.subscribe("s", kind=1, replicated=False) and node.topic.subscriptions["s"].compacted is not None
+    node.run(node.broker.disconnected, client.number)
+    plain = other.subscribe("s", replicated=False)
+    node.world.settle()
+    other.seek(plain, EARLIEST)
+    node.world.advance(1_000)
+    again = other.subscribe("s", replicated=False)
+    node.world.advance(1_000)
+    other.flow(again)
+    node.world.advance(1_000)
+    assert len(other.take(again)) == 3

@@ -9,6 +9,7 @@ from magnetar.broker.records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
 NAMESPACE = NamespaceName.parse("public/default")
@@ -231,3 +232,80 @@ def test_what_is_asked_of_a_topic_that_is_being_deleted_is_refused(change: Calla
     node.hold_stores = False
     node.world.advance(1_000)
     assert {key for key in node.meta if TOPIC in key} == {DELETED_PREFIX + TOPIC}
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3])
+def test_a_consumer_that_is_closed_while_it_is_opened_is_not_there_afterwards(kind: int) -> None:
+    """Clients close what they have waited for in vain. A consumer that nobody knows would get messages for ever."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    one, other = node.client(), node.client()
+    node.hold_stores = True
+    gone = one.subscribe("s", kind=kind, replicated=False)
+    one.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=gone, request_id=77)))
+    closed, refused = one.answered(77), one.answered(1000 + gone)
+    assert closed is not None and closed.type == 13
+    assert refused is not None and "closed before it was open" in refused.error.message
+    _release(node)
+    assert node.topic.subscriptions["s"].consumers == []
+    assert [answer.type for answer in one.answers].count(14) == 1, "it is answered once"
+    comes = other.subscribe("s", kind=kind, replicated=False)
+    world.settle()
+    answer = other.answered(1000 + comes)
+    assert answer is not None and answer.type == 13
+
+
+def test_a_consumer_that_is_closed_and_asked_for_again_while_it_is_opened_is_there_once() -> None:
+    world = World("a")
+    node = world["a"]
+    node.create()
+    client = node.client()
+    node.hold_stores = True
+    first = client.subscribe("s", replicated=False)
+    client.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=first, request_id=77)))
+    again = pb.CommandSubscribe(
+        topic=TOPIC, subscription="s", subType=0, consumer_id=first, request_id=78, initialPosition=1
+    )
+    client.send(pb.BaseCommand(type=4, subscribe=again))
+    _release(node)
+    answer = client.answered(78)
+    assert answer is not None and answer.type == 13
+    assert len(node.topic.subscriptions["s"].consumers) == 1
+
+
+def test_who_unsubscribes_is_not_told_to_come_back() -> None:
+    """Official clients do at once, and made the subscription again when the store took longer than they."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    client, other = node.client(), node.client()
+    consumer, second = (one.subscribe("s", kind=1, replicated=False) for one in (client, other))
+    world.settle()
+    other.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=second, request_id=77)))
+    node.hold_stores = True
+    client.unsubscribe(consumer)
+    assert client.answered(9000 + consumer) is None
+    _release(node)
+    answer = client.answered(9000 + consumer)
+    assert answer is not None and answer.type == 13
+    assert client.closed_consumers == []
+    assert "s" not in node.topic.subscriptions
+
+
+def test_who_cannot_unsubscribe_comes_back() -> None:
+    world = World("a")
+    node = world["a"]
+    node.create()
+    client = node.client()
+    consumer = client.subscribe("s", replicated=False)
+    world.settle()
+    node.hold_stores = True
+    client.unsubscribe(consumer)
+    [store] = node.stores
+    node.stores.clear()
+    assert store.then is not None
+    node.run(store.then, "no space left")
+    answer = client.answered(9000 + consumer)
+    assert answer is not None and answer.type == 14 and "no space left" in answer.error.message
+    assert client.closed_consumers == [consumer]

@@ -55,3 +55,31 @@ def test_what_is_to_be_deleted_is_deleted_although_the_store_failed() -> None:
     assert node.topic.log.valid(stored[0])
     world.advance(5_000)
     assert not node.topic.log.valid(stored[0])
+
+
+def test_a_reader_that_does_not_come_back_leaves_nothing() -> None:
+    """Its subscription was woken by every publish, and kept the topic from being deleted."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    world.settle()
+    stored = node.publish(b"0", b"1", b"2")
+    gone, back = node.client(), node.client()
+    numbers = [
+        client.subscribe("reader-" + name, durable=False, replicated=False)
+        for client, name in ((gone, "x"), (back, "y"))
+    ]
+    world.settle()
+    for client, number in zip((gone, back), numbers, strict=True):
+        client.flow(number)
+        client.seek(number, stored[1])
+    world.settle()
+    node.run(node.broker.disconnected, gone.number)
+    again = back.subscribe("reader-y", durable=False, replicated=False)
+    world.settle()
+    assert sorted(node.topic.subscriptions) == ["reader-x", "reader-y"]
+    world.advance(10 * 60_000)
+    assert list(node.topic.subscriptions) == ["reader-y"]
+    back.flow(again)
+    world.settle()
+    assert [message.data for message in back.take(again)] == [b"1", b"2"]
