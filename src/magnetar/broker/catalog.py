@@ -10,6 +10,7 @@ Everything that has to become durable first takes a `done` or `then` and calls i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.records import (
@@ -328,10 +329,12 @@ class Catalog:
         *,
         replicated: bool = False,
         properties: Mapping[str, str] | None = None,
+        compacted: bool = False,
     ) -> None:
         """Create a durable subscription without a consumer, at `position` (EARLIEST, LATEST, or the first to deliver).
 
         `properties` are kept with it, within the limits that `check_properties` knows; one that exists keeps its own.
+        `compacted`: it is for a consumer that reads compacted.
         """
         if name in topic.subscriptions:
             done(None)
@@ -354,7 +357,8 @@ class Catalog:
         subscription.cursor.labels.update(properties or {})
         puts: dict[str, bytes] = {}
         topic.subscriptions[name] = subscription
-        if replicated or self._broker.replication.wanted(topic, name, durable=True, asked=False):
+        wanted = self._broker.replication.wanted
+        if replicated or wanted(topic, name, durable=True, asked=False, compacted=compacted):
             subscription.cursor.properties[REPLICATED] = 1
             puts = self._broker.replication.created(topic, subscription)
 
@@ -392,7 +396,8 @@ class Catalog:
     def _attach_checked(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         name = command.subscription
         replication = self._broker.replication
-        wanted = replication.wanted(topic, name, durable=command.durable, asked=command.replicate_subscription_state)
+        asked, compacted = command.replicate_subscription_state, command.read_compacted
+        wanted = replication.wanted(topic, name, durable=command.durable, asked=asked, compacted=compacted)
 
         def ready() -> None:
             if self._broker.topics.get(topic.text) is not topic:
@@ -472,6 +477,7 @@ class Catalog:
             created,
             replicated=replicated,
             properties=properties,
+            compacted=command.read_compacted,
         )
 
     def _waits_for_seek(
@@ -541,7 +547,11 @@ class Catalog:
         topic = self._broker.topics.get(subscription.topic)
         asked = command.replicate_subscription_state
         if topic is not None and self._broker.replication.wanted(
-            topic, subscription.name, durable=subscription.durable, asked=asked
+            topic,
+            subscription.name,
+            durable=subscription.durable,
+            asked=asked,
+            compacted=command.read_compacted,
         ):
             self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
@@ -551,7 +561,7 @@ class Catalog:
             subscription.add_consumer(
                 consumer,
                 command.keySharedMeta if command.HasField("keySharedMeta") else None,
-                lambda: subscription.read(compacted),
+                lambda: self._accepted(topic, subscription, compacted),
             )
         except BrokerError as error:
             done(error)
@@ -561,6 +571,14 @@ class Catalog:
         if not session.writable:
             subscription.pause(session.number)
         done(None)
+
+    def _accepted(self, topic: Topic | None, subscription: Subscription, compacted: Compacted | None) -> None:
+        """A consumer is let in that reads compacted, or not (None)."""
+        if topic is not None and compacted is not None and subscription.replicated:
+            self._broker.replication.set_replicated(topic, subscription, False)
+            text = f"subscription {subscription.name} of {topic.text} reads compacted: it is no longer replicated"
+            self._outbox.put(Note("warning", text))
+        subscription.read(compacted)
 
     def unsubscribe(self, consumer: Consumer, *, force: bool, done: Done) -> None:
         """Delete the consumer's subscription, if it is alone on it (or `force`)."""
@@ -597,6 +615,11 @@ class Catalog:
                 )
             )
             return
+        try:
+            topic.check_stays()
+        except BrokerError as error:
+            done(error)
+            return
         self._broker.forget_subscription(topic, subscription)
         subscription.close("unsubscribed")
         if not subscription.durable:
@@ -604,9 +627,10 @@ class Catalog:
             return
         self._broker.fences.deleted(topic.text, subscription.name)
         key = cursor_key(topic.text, subscription.name)
-        self._broker.keeper.forget(key)
         puts, deletes = self._broker.replication.deleted(topic, subscription)
         self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
+        # At last, and behind the deletion: it answers a seek that is under way, and who waited for that makes it anew.
+        self._broker.keeper.forget(key)
 
     def seek(
         self,
@@ -619,6 +643,11 @@ class Catalog:
         topic = self._broker.topics.get(subscription.topic)
         if topic is None:
             done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
+            return
+        try:
+            topic.check_stays()
+        except BrokerError as error:
+            done(error)
             return
         if message_id is not None:
             subscription.seek_to(

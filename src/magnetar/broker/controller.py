@@ -141,12 +141,19 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         replication = self._broker.replication
         if not found.durable:
             raise PreconditionFailed(f"subscription {subscription} of {topic} is not durable: it cannot be replicated")
+        if replicated and found.compacted is not None:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} reads compacted: it cannot be replicated")
         if not replicated and replication.all_of(found_topic):
             raise PreconditionFailed(
                 f"all subscriptions of {topic} are replicated by policy; take replicateSubscriptionState back first"
             )
 
         def switch() -> None:
+            try:
+                found_topic.check_stays()
+            except BrokerError as error:
+                done(error)
+                return
             replication.set_replicated(found_topic, found, replicated)
             self._when_durable(found, done)
 
@@ -442,6 +449,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         found_topic, found = self._subscription(topic, subscription)
 
         def move() -> None:
+            try:
+                found_topic.check_stays()
+            except BrokerError as error:
+                done(error)
+                return
             if isinstance(target, Position):
                 position = target
                 if exclusive:

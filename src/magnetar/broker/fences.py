@@ -201,7 +201,8 @@ class Fences:
         def take() -> None:
             before = self._fences.get(key, Fence())
             try:
-                self._existing(*key)[0].check_stays()
+                topic, subscription = self._existing(*key)
+                topic.check_stays()
                 after = step(before)
             except MagnetarError as error:
                 self._next(key)
@@ -217,9 +218,13 @@ class Fences:
                     self._next(key)
                     done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {problem}"))
                     return
-                if self._found(*key) is not None:
-                    self._fences[key] = after
-                    self._entered(key, before, after)
+                found = self._found(*key)
+                if found is None or found[1] is not subscription:
+                    self._next(key)
+                    done(NotFound(f"subscription {key[1]} of {key[0]} was deleted meanwhile"))
+                    return
+                self._fences[key] = after
+                self._entered(key, before, after)
                 self._next(key)
                 done(None)
 
@@ -462,19 +467,23 @@ class Fences:
 
     def deleted(self, text: str, name: str) -> None:
         """A subscription is gone, and with it what is known of its failovers."""
-        if self._fences.pop((text, name), None) is not None:
-            self._outbox.put(Store({}, (fence_key(text, name),), None))
+        key = text, name
+        self._writing.discard(key)
+        known = self._fences.pop(key, None) is not None
+        if known or key in self._changes:  # a change may be on its way to the store, and is deleted behind that
+            self._outbox.put(Store({}, (fence_key(*key),), None))
             self._waits.wake(text)
 
     def removed(self, text: str) -> None:
         """A topic is gone; its keys went with it."""
         for key in [key for key in self._fences if key[0] == text]:
             del self._fences[key]
+        self._writing = {key for key in self._writing if key[0] != text}
         self._waits.wake(text)
 
     def deletion(self, text: str) -> tuple[str, ...]:
         """Keys that the transaction that deletes a topic has to delete."""
-        return tuple(fence_key(*key) for key in self._fences if key[0] == text)
+        return tuple(fence_key(*key) for key in self._fences.keys() | self._changes.keys() if key[0] == text)
 
     def redirects(
         self,

@@ -218,19 +218,21 @@ class Replication:
         """Whether a policy says that every durable subscription of a topic is replicated."""
         return bool(self.broker.resources.replicate_subscription_state(topic.name))
 
-    def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool) -> bool:
+    def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool, compacted: bool = False) -> bool:
         """Whether a subscription that a consumer opens is replicated; a flag that means nothing is told once.
 
         Args:
             topic, name, durable: which.
             asked: the client's flag.
+            compacted: it reads the compacted topic. What that leaves out is each cluster's own affair: it is acknowledged by
+                nobody, and elsewhere it may be the newest of its key.
         """
-        fits = durable and not name.startswith(RESERVED_SUBSCRIPTIONS)
+        fits = durable and not name.startswith(RESERVED_SUBSCRIPTIONS) and not compacted
         if asked and not fits:
             key = f"{topic.text}/{name}"
             if len(self._ignored) < 10_000 and key not in self._ignored:
                 self._ignored.add(key)
-                why = "is not durable" if not durable else "is the broker's own"
+                why = "is not durable" if not durable else "reads compacted" if compacted else "is the broker's own"
                 text = f"subscription {name} of {topic.text} {why}: it is not replicated, the client's flag is ignored"
                 self.broker.outbox.put(Note("info", text))
         return fits and (asked or self.all_of(topic))
@@ -268,7 +270,7 @@ class Replication:
             found.follow(self.mode_of(topic))
         if self.all_of(topic):
             for subscription in list(topic.durable_subscriptions()):
-                if not subscription.name.startswith(RESERVED_SUBSCRIPTIONS):
+                if not subscription.name.startswith(RESERVED_SUBSCRIPTIONS) and subscription.compacted is None:
                     self.set_replicated(topic, subscription, True)
 
     # ----------------------------------------------------------------------------------------------------------- events

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.ids import EARLIEST
+from magnetar.metadata.errors import PreconditionFailed
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -123,3 +124,26 @@ def test_who_comes_after_one_that_read_compacted_and_seeks_is_given_everything(n
     other.flow(again)
     node.world.advance(1_000)
     assert len(other.take(again)) == 3
+
+
+def test_a_subscription_that_reads_compacted_is_not_replicated() -> None:
+    """What compaction leaves out is acknowledged by nobody: elsewhere it stood in the backlog for ever."""
+    world = World("ab")
+    node = world["a"]
+    node.create()
+    world.settle()
+    client = node.client()
+    client.subscribe("s", kind=1)
+    world.advance(1_000)
+    assert node.topic.subscriptions["s"].replicated
+    node.run(node.broker.disconnected, client.number)
+    client = node.client()
+    for name in ("s", "t"):
+        client.subscribe(name, kind=2, read_compacted=True)
+    world.advance(1_000)
+    assert [one.replicated for one in node.topic.subscriptions.values()] == [False, False]
+    notes = [note.text for note in node.notes]
+    with pytest.raises(PreconditionFailed, match="reads compacted"):
+        node.control.set_replicated(TOPIC, "s", True, lambda _error: None)
+    assert any("s of" in text and "no longer replicated" in text for text in notes)
+    assert any("subscription t of" in text and "reads compacted" in text for text in notes)

@@ -309,3 +309,67 @@ def test_who_cannot_unsubscribe_comes_back() -> None:
     answer = client.answered(9000 + consumer)
     assert answer is not None and answer.type == 14 and "no space left" in answer.error.message
     assert client.closed_consumers == [consumer]
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_subscription_that_is_made_again_by_who_waited_for_the_seek_is_still_there_after_a_restart(
+    replicated: bool,
+) -> None:
+    """The rest of the deletion hit the new one: its cursor was deleted behind its creation."""
+    world = World("ab")
+    node = world["a"]
+    node.create()
+    client = node.client()
+    first = client.subscribe("s", kind=1, replicated=replicated)
+    world.settle()
+    node.publish(b"0", b"1")
+    world.advance(2_000)
+    node.hold_stores = True
+    client.seek(first, EARLIEST)
+    again = client.subscribe("s", kind=1, replicated=replicated)
+    world.settle()
+    deleted: list[Any] = []
+    node.control.delete_subscription(TOPIC, "s", True, deleted.append)
+    node.hold_stores = False
+    world.advance(1_000)
+    answer = client.answered(1000 + again)
+    assert answer is not None and answer.type == 13 and deleted == [None]
+    assert cursor_key(TOPIC, "s") in node.meta
+    node.restart()
+    world.advance(2_000)
+    assert list(node.topic.subscriptions) == ["s"]
+
+
+@pytest.mark.parametrize("what", ["subscription", "topic"])
+def test_a_failover_on_its_way_to_the_store_ends_with_what_it_moves(what: str) -> None:
+    """Its fence was stored behind the deletion: the next subscription of that name delivered nothing after a restart."""
+    world = World("ab")
+    node = world["a"]
+    node.create()
+    node.client().subscribe("s", kind=1)
+    world.advance(1_000)
+    node.hold_stores = True
+    begun: list[Any] = []
+    node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append)
+    if what == "topic":
+        node.control.delete_topic(TOPIC, True, lambda _error: None)
+    else:
+        node.control.delete_subscription(TOPIC, "s", True, lambda _error: None)
+    _release(node)
+    world.advance(1_000)
+    if what == "subscription":
+        assert [str(error) for error in begun] == [f"subscription s of {TOPIC} was deleted meanwhile"]
+    else:
+        node.create()
+    assert not [key for key in node.meta if key.startswith("fences/")]
+    node.client().subscribe("s", kind=1)
+    world.advance(1_000)
+    node.restart()
+    world.advance(3_000)
+    client = node.client()
+    consumer = client.subscribe("s", kind=1)
+    world.advance(500)
+    client.flow(consumer)
+    node.publish(b"x")
+    world.advance(1_000)
+    assert [message.data for message in client.take(consumer)] == [b"x"]
