@@ -3,6 +3,7 @@
     closed --failure--> open --after the pause--> half-open --probe works--> closed
                          ^                            |
                          +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
+                            or is left without a word
 
 Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the conductor's own threads,
 never by a batch. A probe that works closes the breaker but forgets no failures: a cluster that answers probes and stalls
@@ -50,6 +51,7 @@ class Breaker:
     retry_at_ms: int = 0
     since_ms: int = 0
     reason: str = ""
+    probes: int = 0
 
     @property
     def closed(self) -> bool:
@@ -67,12 +69,17 @@ class Breaker:
         self.state = BreakerState.OPEN
         self.retry_at_ms = now_ms + backoff_ms(self.failures, rng)
 
-    def probe(self, now_ms: int) -> bool:
-        """Whether a probe may start now; True at most once until it has failed or worked."""
+    def probe(self, now_ms: int) -> int:
+        """Start a probe if one may start now: its number, at most one until it has failed or worked; 0: not now."""
         if self.state is not BreakerState.OPEN or now_ms < self.retry_at_ms:
-            return False
+            return 0
         self.state = BreakerState.HALF_OPEN
-        return True
+        self.probes += 1
+        return self.probes
+
+    def under_way(self, probe: int) -> bool:
+        """Whether the probe of this number has neither failed nor worked yet."""
+        return self.state is BreakerState.HALF_OPEN and self.probes == probe
 
     def worked(self) -> bool:
         """A probe got its answer. Returns whether the cluster was down until now."""

@@ -123,11 +123,21 @@ class Desk:
             with self.changing() as book:
                 book.breakers[cluster].worked()
 
-    def may_try(self, cluster: str) -> bool:
-        """Whether a cluster may be talked to outside batches; while it is broken, one probe at a time."""
+    @contextmanager
+    def trying(self, cluster: str) -> Iterator[bool]:
+        """Whether a cluster may be talked to outside batches; while it is broken, one probe at a time.
+
+        A probe of which nobody said that it failed or worked has failed: else there would never be another one.
+        """
         with self.changed:
             breaker = self.book.breakers[cluster]
-            return breaker.closed or breaker.probe(self.clock_ms())
+            closed, probe = breaker.closed, breaker.probe(self.clock_ms())
+        try:
+            yield closed or probe > 0
+        finally:
+            with self.changed:
+                if breaker.under_way(probe):
+                    self.failed(cluster, breaker.reason)
 
     # ------------------------------------------------------------------------------------------------------ troubles
 

@@ -20,45 +20,51 @@ class Greeter:
         self._desk = desk
         self._target = target
         self._limits = desk.pipeline.limits
+        self._request = 0
 
     def run(self) -> None:
         """Until the pipeline stops."""
-        target = self._target
         channel: wire.Channel | None = None
-        request = 0
         while not self._desk.stopping:
-            if not self._desk.may_try(target):
-                self._desk.sleep(TICK_MS)
-                continue
-            with self._desk.changed:
-                broken = not self._desk.book.breakers[target].closed
-                asked = self._desk.book.handshakes(target, self._desk.clock_ms())
-                if broken and not asked:
-                    asked = self._desk.book.probes(target)
-                if not asked and not broken:
-                    self._desk.changed.wait(TICK_MS / 1000)
-                    continue
-            try:
-                channel = self._desk.connection(target, channel)
-                if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
-                    self._reach(channel)
-                for handshake in asked:
-                    request += 1
-                    command = self._watermarks(request, handshake)
-                    patience = self._limits.progress_ms if broken else self._limits.answer_ms
-                    answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
-                    self._handshaken(handshake, answer)
-                    broken = False
-                channel.fresh = False
-                self._desk.worked(target)
-            except wire.LinkDown as down:
-                # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
-                stale = channel is not None and not channel.fresh and not broken
-                if channel is not None:
-                    channel.close()
-                channel = None
-                if not stale:
-                    self._desk.failed(target, str(down))
+            with self._desk.trying(self._target) as may_try:
+                if may_try:
+                    channel = self._greet(channel)
+                else:
+                    self._desk.sleep(TICK_MS)
+
+    def _greet(self, channel: wire.Channel | None) -> wire.Channel | None:
+        """Ask what is to be asked now, or wait a while for something; returns the connection to keep."""
+        target = self._target
+        with self._desk.changed:
+            broken = not self._desk.book.breakers[target].closed
+            asked = self._desk.book.handshakes(target, self._desk.clock_ms())
+            if broken and not asked:
+                asked = self._desk.book.probes(target)
+            if not asked and not broken:
+                self._desk.changed.wait(TICK_MS / 1000)
+                return channel
+        try:
+            channel = self._desk.connection(target, channel)
+            if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
+                self._reach(channel)
+            patience = self._limits.progress_ms if broken else self._limits.answer_ms
+            for handshake in asked:
+                self._request += 1
+                command = self._watermarks(self._request, handshake)
+                answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
+                self._handshaken(handshake, answer)
+                patience = self._limits.answer_ms
+            channel.fresh = False
+            self._desk.worked(target)
+        except wire.LinkDown as down:
+            # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
+            stale = channel is not None and not channel.fresh and not broken
+            if channel is not None:
+                channel.close()
+            if not stale:
+                self._desk.failed(target, str(down))
+            return None
+        return channel
 
     def _reach(self, channel: wire.Channel) -> None:
         """Wait for CONNECTED."""

@@ -52,19 +52,25 @@ class Poller:
         source = self._source
         links = [link for link in self._desk.pipeline.links if link.source == source]
         while not self._desk.stopping:
-            if not self._desk.may_try(source):
-                self._desk.sleep(TICK_MS)
-                continue
+            with self._desk.trying(source) as may_try:
+                if may_try:
+                    self._connected(links)
+                else:
+                    self._desk.sleep(TICK_MS)
+
+    def _connected(self, links: Sequence[Link]) -> None:
+        """Poll all links on a new connection, for as long as it is of use."""
+        source = self._source
+        try:
+            channel = self._desk.connection(source)
             try:
-                channel = self._desk.connection(source)
-                try:
-                    self._poll_links(links, channel)
-                finally:
-                    channel.close()
-            except wire.LinkDown as down:
-                with self._desk.changed:
-                    self._desk.book.source_lost(source)
-                self._desk.failed(source, str(down))
+                self._poll_links(links, channel)
+            finally:
+                channel.close()
+        except wire.LinkDown as down:
+            with self._desk.changed:
+                self._desk.book.source_lost(source)
+            self._desk.failed(source, str(down))
 
     def _poll_links(self, links: Sequence[Link], channel: wire.Channel) -> None:
         """Poll all links of a source on one connection until it fails, what it presented changes, or the pipeline stops."""
