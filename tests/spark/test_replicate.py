@@ -21,10 +21,14 @@ from magnetar.core.config import load
 from magnetar.core.errors import ConfigError
 from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import replicate, session
+from magnetar.spark.conductor import Conductor
+from magnetar.spark.desk import Pipeline, wall_ms
+from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.states import ALL, Link
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 from tests.support.patience import PATIENCE
+from tests.unit.spark.worlds import report, shake, state
 
 # The first test here starts Java, and a deadline for all only ends what hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -245,7 +249,8 @@ def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest
     monkeypatch.setattr(replicate, "start_query", start_query)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 20)
     lines: list[str] = []
-    queries = replicate.Queries(None, None, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
+    conductor: Any = SimpleNamespace(query_ended=lambda _lane: None)
+    queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     eventually(lambda: queries.tend() or queries.running[ALL] is query, 5)  # type: ignore[func-returns-value]
     ended, refused = lines
     assert "restarting" in ended
@@ -253,12 +258,40 @@ def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest
     assert "no room" in refused
 
 
+@pytest.mark.parametrize("how", ["it failed", "the token changed"])
+def test_a_batch_that_its_query_did_not_report_is_over_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    query = SimpleNamespace(isActive=True, exception=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(replicate, "start_query", lambda *_: query)
+    conductor = Conductor(Pipeline((Link(0, "a", "b"),), dict.fromkeys("ab", "127.0.0.1:1"), TOKEN, 2, "test"))
+    queries = replicate.Queries(None, conductor, (TAIL, BULK), tmp_path, lambda _line: None)  # type: ignore[arg-type]
+    book, now = conductor.book, wall_ms()
+    report(book, state("near"), state("far", size=100 << 20))
+    shake(book, now=now)
+    assert conductor.plan(TAIL) and conductor.plan(BULK)
+    report(book, state("near"), state("far", c=8, s=8, size=1000))  # told by another pipeline; of the tail by now
+    later = now + ReplicationLimits().handshake_idle_ms
+    shake(book, counter=4, now=later)  # the destination was started again
+    assert not conductor.wait(TAIL, 0) and not conductor.wait(BULK, 0)
+    query.isActive = how != "it failed"
+    if query.isActive:
+        queries.renew()
+    else:
+        queries.tend()
+    [asked] = shake(book, w={"far": 8}, counter=4, now=later)
+    assert {one.topic for one in asked.topics} == {"near", "far"}
+    assert {part.topic for task in conductor.plan(TAIL) for part in task.ranges} == {"near", "far"}
+
+
 def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dead = SimpleNamespace(isActive=False, exception=lambda: None)
     monkeypatch.setattr(replicate, "start_query", lambda *_: dead)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 10)
     lines: list[str] = []
-    conductor: Any = SimpleNamespace(pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict)
+    conductor: Any = SimpleNamespace(
+        pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict, query_ended=lambda _lane: None
+    )
     monkeypatch.setattr(replicate.Once, "left", lambda _: None)
     queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     options = replicate.ReplicateOptions(config=load(None), once=True)

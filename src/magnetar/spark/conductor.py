@@ -159,6 +159,14 @@ class Conductor:
             self.batches[lane] = self.batches.get(lane, 0) + 1
             self._cold.discard(lane)
 
+    def query_ended(self, lane: str) -> None:
+        """Take a lane's last batch as over: what it did not report by now nobody will.
+
+        Else it would be in flight until the lane's next plan, which may wait for what cannot happen while it is: a handshake.
+        """
+        with self._desk.changing() as book:
+            book.batch_reported(lane, [], self._clock())
+
     def _plan_packed(self, lane: str) -> list[bytes]:
         return [m.encode(task) for task in self.plan(lane)]
 

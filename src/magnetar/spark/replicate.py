@@ -226,6 +226,7 @@ class Queries:
             if query.isActive:
                 continue
             if self._again_at[lane] == 0.0:
+                self._conductor.query_ended(lane)
                 error = query.exception()
                 self._pause(lane, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
             elif now >= self._again_at[lane]:
@@ -247,6 +248,7 @@ class Queries:
         """Start all queries anew; the conductor has let the batches end."""
         for lane, query in list(self.running.items()):
             query.stop()
+            self._conductor.query_ended(lane)  # a batch that did not end in time is abandoned
             try:
                 self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
             except ConfigError as error:
