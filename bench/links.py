@@ -22,6 +22,7 @@ from tests.support.pipelines import Pipeline
 
 from bench.broker import KIB, load
 from bench.results import Figure, store
+from magnetar.spark.metricsfile import former
 
 TAIL_RATE = 1000
 CATCH_UP_S = 300
@@ -139,7 +140,8 @@ def batch_ms(world: World, seconds: float) -> float:
     import json
 
     cut = time.time() * 1000 - seconds * 1000
-    lines = (world.folder / "data" / "pipeline.jsonl").read_text().splitlines()
+    newest = world.folder / "data" / "pipeline.jsonl"
+    lines = [line for path in (former(newest), newest) if path.exists() for line in path.read_text().splitlines()]
     values = [
         link["latency_ms"]
         for line in lines

@@ -1,6 +1,7 @@
 """`replicate.run` as a process of its own, on several masters, between clusters in memory."""
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -297,3 +298,18 @@ def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.M
     options = replicate.ReplicateOptions(config=load(None), once=True)
     assert replicate._watch(options, conductor, queries, tmp_path / "pipeline.jsonl", lines.append) == 1
     assert "given up: the query ended 3 times" in lines[-1]
+
+
+def test_the_metrics_file_is_rotated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.jsonl"
+    path.write_bytes(b"x" * (16 << 20))
+    conductor: Any = SimpleNamespace(
+        pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=lambda: {"pipeline": "p"}
+    )
+    monkeypatch.setattr(replicate.Once, "left", lambda _: [])
+    queries: Any = SimpleNamespace(tend=lambda: None, failures=0)
+    options = replicate.ReplicateOptions(config=load(None), once=True)
+    assert replicate._watch(options, conductor, queries, path, lambda _line: None) == 0
+    assert path.stat().st_size < 1000
+    assert {json.loads(line)["pipeline"] for line in path.read_text().splitlines()} == {"p"}
+    assert (tmp_path / "pipeline.jsonl.1").stat().st_size == 16 << 20

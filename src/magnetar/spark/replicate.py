@@ -4,7 +4,6 @@ One Spark session, one conductor, a streaming query for each lane. A query that 
 of the checkpoint is full) is started again after a pause: the cursors are the truth, nothing is lost with it.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +23,7 @@ from magnetar.spark import offsets, session
 from magnetar.spark.conductor import Conductor
 from magnetar.spark.desk import Pipeline
 from magnetar.spark.linktoken import LOOK_MS, LinkToken
+from magnetar.spark.metricsfile import MetricsFile
 from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
 from magnetar.spark.rows import decoded_columns, keep
@@ -64,7 +64,7 @@ class ReplicateOptions:
         checkpoint: folder for Spark's offsets; None: the configuration's.
         lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
         name: of this pipeline, in leases; None: made from the host and process.
-        metrics: file for JSON lines about the pipeline; None: `pipeline.jsonl` beside the checkpoint.
+        metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` beside the checkpoint.
     """
 
     config: Config
@@ -319,10 +319,9 @@ def _watch(
     written = looked = 0.0
 
     def measure() -> None:
-        file.write(json.dumps({"at_ms": time.time_ns() // 1_000_000, **conductor.status()}) + "\n")
-        file.flush()
+        file.write({"at_ms": time.time_ns() // 1_000_000, **conductor.status()})
 
-    with metrics.open("a") as file, ExitStack() as at_end:
+    with closing(MetricsFile(metrics)) as file, ExitStack() as at_end:
         at_end.callback(measure)
         while not options.stop.wait(0.05 if once else 0.2):
             queries.tend()
