@@ -1,8 +1,10 @@
 """The official client publishes and consumes: producers, subscription types, acknowledgement, readers, seeks."""
 
+import queue
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
 import pulsar
 import pytest
@@ -504,3 +506,44 @@ def test_many_messages_through_a_small_window(client: pulsar.Client, topic: str)
         producer.send_async(b"%d" % n, lambda _r, _i: None)
     producer.flush()
     assert [int(m.data()) for m in drain(consumer, 20_000)] == list(range(20_000))
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_large_messages_in_chunks_reach_one_of_several_consumers(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    """Chunks that are shared out between consumers are a message to none of them."""
+    received: queue.Queue[tuple[int, bytes]] = queue.Queue()
+
+    def listener(number: int) -> Callable[[pulsar.Consumer, pulsar.Message], None]:
+        def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+            consumer.acknowledge(message)
+            received.put((number, message.data()))
+
+        return listen
+
+    for number in range(3):
+        client.subscribe(topic, "s", consumer_type=kind, message_listener=listener(number))
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    sent = [bytes([65 + number]) * 6_000_000 for number in range(6)]
+    for payload in sent:
+        producer.send(payload)
+    got = [received.get(timeout=WAIT_MS / 1000) for _ in sent]
+    assert sorted(payload for _, payload in got) == sent
+    assert len({number for number, _ in got}) > 1, "messages are shared out all the same"
+
+
+def test_messages_that_come_one_by_one_are_shared_out_evenly(client: pulsar.Client, topic: str) -> None:
+    received: queue.Queue[int] = queue.Queue()
+    for number in range(2):
+
+        def listen(consumer: pulsar.Consumer, message: pulsar.Message, number: int = number) -> None:
+            consumer.acknowledge(message)
+            received.put(number)
+
+        client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, message_listener=listen)
+    producer = client.create_producer(topic)
+    for _ in range(20):
+        producer.send(b"x")
+    got = [received.get(timeout=WAIT_MS / 1000) for _ in range(20)]
+    assert 5 <= got.count(0) <= 15
