@@ -26,7 +26,7 @@ from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.batches import walk_batch
-from magnetar.wire.metadata import parse_metadata, split
+from magnetar.wire.metadata import parse_metadata, split, text_bytes
 
 PREFIX: Final = "compacted/"
 """Key in the metadata store; the topic's name follows."""
@@ -193,14 +193,14 @@ class Run:
         if not entry.flags & _BATCH:
             if metadata.HasField("partition_key"):
                 body = len(entry.data) - split(entry.data)
-                yield metadata.partition_key.encode(), metadata.null_value or not body, Loser(position, -1)
+                yield text_bytes(metadata.partition_key), metadata.null_value or not body, Loser(position, -1)
             return
         try:
             batch = uncompressed(metadata, memoryview(entry.data)[split(entry.data) :])
             for index, (one, _, _, _) in enumerate(walk_batch(batch, entry.count)):
                 place = Loser(position, index)
                 if one.HasField("partition_key") and not gone.has(place) and not self._withdrawn.has(place):
-                    yield one.partition_key.encode(), one.null_value or not one.payload_size, place
+                    yield text_bytes(one.partition_key), one.null_value or not one.payload_size, place
         except (BrokerError, ProtocolError):
             self.unread += 1
 

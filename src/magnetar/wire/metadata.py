@@ -286,6 +286,11 @@ def without_replication(payload: bytes) -> bytes:
     return seen.SerializeToString(deterministic=True) + payload[split(payload) :]
 
 
+def text_bytes(text: str | bytes) -> bytes:
+    """The bytes of a text field that a client filled: protobuf hands over bytes where they are not UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
 def sticky_key(payload: bytes) -> bytes | None:
     """What Key_Shared sorts by: the ordering key, else the partition key (decoded, if it travels as base64), else None.
 
@@ -297,8 +302,7 @@ def sticky_key(payload: bytes) -> bytes | None:
         return seen.ordering_key
     if not seen.HasField("partition_key"):
         return None
-    key: str | bytes = seen.partition_key
-    raw = key if isinstance(key, bytes) else key.encode()  # bytes where a client's key is not UTF-8
+    raw = text_bytes(seen.partition_key)
     if seen.partition_key_b64_encoded:
         try:
             return base64.b64decode(raw, validate=True)

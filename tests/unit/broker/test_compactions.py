@@ -1,14 +1,16 @@
-"""What is told of a topic's last compaction: figures of the run that was, not of what else happened meanwhile."""
+"""Which messages compaction finds superfluous, and what is told of the last run: its figures, not what else happened."""
 
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from magnetar.core.ids import EARLIEST
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.batches import encode_batch
 from tests.support.geoworld import TOPIC, Node, World
 
 
@@ -147,3 +149,42 @@ def test_a_subscription_that_reads_compacted_is_not_replicated() -> None:
         node.control.set_replicated(TOPIC, "s", True, lambda _error: None)
     assert any("s of" in text and "no longer replicated" in text for text in notes)
     assert any("subscription t of" in text and "reads compacted" in text for text in notes)
+
+
+def reads(node: Node) -> list[Position]:
+    """What somebody who comes now and reads compacted is given."""
+    client = node.client()
+    consumer = client.subscribe("compacted", replicated=False, read_compacted=True)
+    node.world.settle()
+    client.flow(consumer)
+    node.world.settle()
+    return [message.position for message in client.take(consumer)]
+
+
+def with_key_bytes(entry: bytes) -> bytes:
+    """An entry whose key KEY is no UTF-8 any more, as only clients can make it that are not Python."""
+    body = entry[6:].replace(b"KEY", b"\xff\xfeY")
+    return metadata.MAGIC + crc32c(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_key_may_be_any_bytes(node: Node, batch: bool) -> None:
+    entries = []
+    for number in range(2):
+        meta = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        body = b"x"
+        if batch:
+            meta.num_messages_in_batch = 1
+            body = encode_batch([(pb.SingleMessageMetadata(partition_key="KEY"), b"x")])
+        else:
+            meta.partition_key = "KEY"
+        flags = EntryFlags.BATCH if batch else EntryFlags.KEYED
+        entries.append(NewEntry(with_key_bytes(metadata.build(meta, body)), int(flags), 1, 1))
+    node.run(lambda: node.topic.append(entries, lambda _append, error: None))
+    node.world.settle()
+    publish(node, "KEY")
+    node.control.compact(TOPIC)
+    node.world.settle()
+    assert node.control.compaction_status(TOPIC)["status"] == "SUCCESS"
+    ledger = node.topic.log.last.ledger
+    assert reads(node) == [Position(ledger, 1), Position(ledger, 2)]
