@@ -27,6 +27,7 @@ from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.batches import walk_batch
 from magnetar.wire.metadata import parse_metadata, split, text_bytes
+from magnetar.wire.pulsar_pb2 import MessageMetadata
 
 PREFIX: Final = "compacted/"
 """Key in the metadata store; the topic's name follows."""
@@ -192,8 +193,8 @@ class Run:
         metadata = parse_metadata(entry.data)
         if not entry.flags & _BATCH:
             if metadata.HasField("partition_key"):
-                body = len(entry.data) - split(entry.data)
-                yield text_bytes(metadata.partition_key), metadata.null_value or not body, Loser(position, -1)
+                empty = metadata.null_value or _empty(metadata, len(entry.data) - split(entry.data))
+                yield text_bytes(metadata.partition_key), empty, Loser(position, -1)
             return
         try:
             batch = uncompressed(metadata, memoryview(entry.data)[split(entry.data) :])
@@ -208,3 +209,10 @@ class Run:
         self.removed += len(self._compacted.gone.add(self._deletions.values()))
         self._compacted.horizon = max(self._end, self._compacted.horizon)
         self._done(self, "")
+
+
+def _empty(metadata: MessageMetadata, stored_bytes: int) -> bool:
+    """Whether a single message has no payload; of a compressed one its producer says so: nothing takes some bytes, too."""
+    if metadata.compression and metadata.HasField("uncompressed_size"):
+        return metadata.uncompressed_size == 0
+    return stored_bytes == 0

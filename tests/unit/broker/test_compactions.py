@@ -1,5 +1,6 @@
 """Which messages compaction finds superfluous, and what is told of the last run: its figures, not what else happened."""
 
+import zlib
 from typing import Any
 
 import pytest
@@ -188,3 +189,23 @@ def test_a_key_may_be_any_bytes(node: Node, batch: bool) -> None:
     assert node.control.compaction_status(TOPIC)["status"] == "SUCCESS"
     ledger = node.topic.log.last.ledger
     assert reads(node) == [Position(ledger, 1), Position(ledger, 2)]
+
+
+@pytest.mark.parametrize(
+    ("compression", "empty", "full"),
+    [(1, b"\x00", b"\x10x"), (2, zlib.compress(b""), zlib.compress(b"x"))],
+    ids=["lz4", "zlib"],
+)
+def test_an_empty_message_is_a_deletion_however_it_is_compressed(
+    node: Node, compression: int, empty: bytes, full: bytes
+) -> None:
+    entries = []
+    for number, (key, body, size) in enumerate([("a", full, 1), ("b", full, 1), ("a", empty, 0)]):
+        meta = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, partition_key=key)
+        meta.compression, meta.uncompressed_size = compression, size
+        entries.append(NewEntry(metadata.build(meta, body), int(EntryFlags.KEYED), 1, 1))
+    node.run(lambda: node.topic.append(entries, lambda _append, error: None))
+    node.world.settle()
+    node.control.compact(TOPIC)
+    node.world.settle()
+    assert reads(node) == [Position(node.topic.log.last.ledger, 1)]
