@@ -328,6 +328,8 @@ class Upkeep:
             if topic.replicated is not None:
                 topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
             topic.log.forget(trim)
+            topic.withdrawals.trim()
+            topic.compacted.gone.trim()
             broker.links.trimmed(topic)
             broker.replication.trimmed(topic)
             broker.outbox.put(Drop(tuple(trim.ledgers)))

@@ -108,7 +108,8 @@ class Withdrawals:
         if self.entries:
             cursor.ack_set(self.entries)
         for position, bits in self.parts.items():
-            cursor.ack_indexes(position, ((1 << self._log.count_at(position)) - 1) & ~bits)
+            if self._log.valid(position):  # else retention deleted it, and `trim` is still to come
+                cursor.ack_indexes(position, ((1 << self._log.count_at(position)) - 1) & ~bits)
 
     # --------------------------------------------------------------------------------------------------- end of the log
 

@@ -1,0 +1,81 @@
+"""Messages that are withdrawn, or superfluous since a compaction, and are gone from the log some day."""
+
+import pytest
+
+from magnetar.broker.withdrawals import Loser, Withdrawals
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.topiclog import Retention
+from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.subscriptions import add_entries, entry, new_log
+
+
+class Trimmed:
+    """Two ledgers, each with a batch of which a message is withdrawn and another is superfluous; retention deletes the first."""
+
+    def __init__(self) -> None:
+        self.world = World("a")
+        self.node: Node = self.world["a"]
+        self.node.create()
+        self.world.settle()
+        self.client: Client = self.node.client()
+        self.consumer = self.client.subscribe("s", replicated=False)
+        self.world.settle()
+        self.positions = self.node.publish(b"x", batch=4)
+        self.node.run(lambda: self.node.topic.log.roll(self.world.now_ms))
+        self.positions += self.node.publish(b"x", batch=4)
+        for position in self.positions:
+            self.node.run(self.node.topic.withdraw, [Loser(position, 1)])
+            self.node.topic.compacted.gone.add([Loser(position, 2)])
+        self.client.flow(self.consumer)
+        self.world.settle()
+        self.client.ack(self.consumer, *self.client.take(self.consumer))
+        self.world.advance(1_000)
+        self.node.control_call(lambda done: self.node.control.truncate(TOPIC, done))
+        assert not self.node.topic.log.valid(self.positions[0])
+
+    def reads(self, consumer: int) -> list[tuple[Position, tuple[int, ...]]]:
+        """What a consumer is given: entries, and which of their messages are left."""
+        self.world.settle()
+        self.client.flow(consumer)
+        self.world.settle()
+        return [(message.position, message.ack_set) for message in self.client.take(consumer)]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_who_comes_after_retention_deleted_what_was_withdrawn(compacted: bool) -> None:
+    trimmed = Trimmed()
+    came = trimmed.client.subscribe("late", replicated=False, read_compacted=compacted)
+    assert trimmed.reads(came) == [(trimmed.positions[1], (0b1001 if compacted else 0b1101,))]
+
+
+def test_a_seek_after_retention_deleted_what_was_withdrawn() -> None:
+    trimmed = Trimmed()
+    request = trimmed.client.seek(trimmed.consumer, EARLIEST)
+    trimmed.world.advance(1_000)
+    assert trimmed.client.answered(request) is not None
+    came = trimmed.client.subscribe("s", replicated=False)
+    assert trimmed.reads(came) == [(trimmed.positions[1], (0b1101,))]
+
+
+def test_what_retention_deleted_is_forgotten_at_once() -> None:
+    trimmed = Trimmed()
+    for held in (trimmed.node.topic.withdrawals, trimmed.node.topic.compacted.gone):
+        assert list(held.parts) == [trimmed.positions[1]]
+        assert held.messages == 1
+        held.validate()
+
+
+def test_a_cursor_is_covered_before_the_deleted_is_forgotten() -> None:
+    log = new_log()
+    first = add_entries(log, [entry(count=3)])[0].position
+    log.roll(0)
+    second = add_entries(log, [entry(count=3)])[0].position
+    held = Withdrawals(log)
+    held.add([Loser(first, 0), Loser(second, 0)])
+    going = log.trim(None, 1, Retention(0, 0))
+    assert going is not None
+    log.forget(going)
+    cursor = Cursor.at(log, EARLIEST)
+    held.cover(cursor)
+    assert {position: partial.bits for position, partial in cursor.partial.items()} == {second: 0b110}
