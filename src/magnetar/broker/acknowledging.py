@@ -119,6 +119,15 @@ class AckedSubscription(ABC):
             return ids
         return [item for item in ids if not read < _position(item) <= self._late_up_to]
 
+    def _left(self, position: Position, item: MessageIdData) -> int:
+        """The messages of an entry that an ACK leaves, as a bit set; 0 where there is no entry, or no ack_set.
+
+        Of an ack_set no more is read than the batch has messages: how long it is, the client decides.
+        """
+        if not item.ack_set or not self._log.valid(position):
+            return 0
+        return bits_of(item.ack_set[: (self._log.count_at(position) + 63) // 64])
+
     def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
         if self._dispatcher.sub_type in _SHARED_TYPES:
             raise BrokerError(
@@ -129,10 +138,11 @@ class AckedSubscription(ABC):
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
             )
-        position, bits = _position(ids[0]), bits_of(ids[0].ack_set)
+        position = _position(ids[0])
         if not self._log.valid(position):
             # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
             return False
+        bits = self._left(position, ids[0])
         before = self.cursor.mark_delete
         changed = self.cursor.ack_up_to(position, bits)
         if changed and self.on_acked is not None:
@@ -162,7 +172,7 @@ class AckedSubscription(ABC):
         for item in parts:
             position = Position(item.ledgerId, item.entryId)
             if log.valid(position):
-                acked = ((1 << log.count_at(position)) - 1) & ~bits_of(item.ack_set)
+                acked = ((1 << log.count_at(position)) - 1) & ~self._left(position, item)
                 partial[position] = partial.get(position, 0) | acked
         return Acked(NONE, NONE, [position for position in whole if position not in partial], partial)
 
@@ -173,7 +183,8 @@ class AckedSubscription(ABC):
         for item in ids:
             if item.ack_set:
                 parts.append(item)
-                changed += self.cursor.ack_indexes(_position(item), bits_of(item.ack_set))
+                position = _position(item)
+                changed += self.cursor.ack_indexes(position, self._left(position, item))
             else:
                 whole.append(Position(item.ledgerId, item.entryId))
         fresh = self.cursor.ack(whole)
@@ -193,7 +204,7 @@ class AckedSubscription(ABC):
                 whole.append(position)
                 continue
             parts.append(item)
-            messages = cursor.ack_indexes(position, bits_of(item.ack_set))
+            messages = cursor.ack_indexes(position, self._left(position, item))
             changed += messages
             if cursor.is_acked(position):
                 whole.append(position)

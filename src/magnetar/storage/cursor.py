@@ -69,12 +69,10 @@ class CursorLog(Protocol):
         """Entry ids of a ledger without its markers; the caller's own. Empty when it is not here."""
 
 
-def bits_of(words: Iterable[int]) -> int:
+def bits_of(words: Sequence[int]) -> int:
     """A client's ack_set as one number: little-endian 64-bit words, signed on the wire; bit 1 = not acknowledged."""
-    bits = 0
-    for number, word in enumerate(words):
-        bits |= (word & _WORD) << (64 * number)
-    return bits
+    # Clients decide how many: adding one to a number after the other would take the square of it.
+    return int.from_bytes(struct.pack(f"<{len(words)}Q", *[word & _WORD for word in words]), "little")
 
 
 def words_of(bits: int) -> list[int]:

@@ -1,9 +1,12 @@
+from collections.abc import Sequence
+
 import pytest
 
 from magnetar.broker.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.storage.cursor import Cursor
+from magnetar.geo.host import Acked
+from magnetar.storage.cursor import Cursor, Partial, bits_of
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.subscriptions import TOPIC, Limits, World, entry
 
@@ -78,6 +81,39 @@ def test_cumulative_acknowledgement_within_a_batch() -> None:
     world.take(consumer)
     world.redeliver(consumer)
     assert [(each.position, each.ack_set) for each in world.take(consumer)] == [(positions[1], (0b1100,))]
+
+
+@pytest.mark.parametrize(
+    ("sub_type", "cumulative"), [(SubType.EXCLUSIVE, True), *((sub_type, False) for sub_type in ALL)]
+)
+def test_of_an_ack_set_no_more_is_read_than_its_batch_has(
+    sub_type: SubType, cumulative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def bits_read(words: Sequence[int]) -> int:
+        read.append(len(words))
+        return bits_of(words)
+
+    monkeypatch.setattr("magnetar.broker.acknowledging.bits_of", bits_read)
+    world = World()
+    told: list[Acked] = []
+    world.subscription.on_acked = lambda _name, acked: told.append(acked)
+    consumer = world.consumer("a", sub_type, permits=1000)
+    small, large = world.publish(entry(count=3), entry(count=65))
+    many = [0b011, *[-1] * 1000]
+    assert not world.ack(consumer, Position(small.ledger, 77), cumulative=cumulative, ack_set=many)
+    assert not world.ack(consumer, Position(small.ledger - 1, 0), cumulative=cumulative, ack_set=many)
+    assert not any(read), "of what is not there, nothing"
+    assert world.ack(consumer, small, cumulative=cumulative, ack_set=many)
+    assert max(read) == 1
+    assert world.subscription.cursor.partial == {small: Partial(0b011, 3)}
+    assert world.ack(consumer, large, cumulative=cumulative, ack_set=[0, 1, *many])
+    assert max(read) == 2
+    assert world.subscription.cursor.partial[large] == Partial(1 << 64, 65)
+    assert [acked.partial for acked in told if acked.partial] == [{small: 0b100}, {large: (1 << 64) - 1}]
+    assert world.ack(consumer, large, cumulative=cumulative, ack_set=[0, 0, *many]), "its words leave no message"
+    assert world.subscription.cursor.is_acked(large)
 
 
 def test_strange_ids_are_passed_over() -> None:

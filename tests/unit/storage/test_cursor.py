@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from magnetar.core.errors import StorageError
@@ -316,6 +318,14 @@ def test_ack_sets_are_signed_little_endian_words() -> None:
     assert words_of(1 << 63) == [-(2**63)]
     assert words_of(0) == []
     assert bits_of(words_of(0xF0F0 << 60)) == 0xF0F0 << 60
+    assert bits_of([]) == 0
+
+
+def test_a_long_ack_set_takes_as_much_time_as_it_has_words() -> None:
+    """As many as an ACK of 160 KB has: adding up numbers took more than five seconds of the event loop."""
+    began = time.thread_time()
+    assert bits_of([1] * 80_000) == int.from_bytes(bytes([1, *[0] * 7]) * 80_000, "little")
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize("entry_id", [-1, 1 << 32, (1 << 64) - 1])
