@@ -139,6 +139,9 @@ class AckedSubscription(ABC):
                 ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
             )
         position = _position(ids[0])
+        if position.entry == -1 and self._log.valid(Position(position.ledger, 0)):
+            # From within a ledger's first batch C++ clients acknowledge what is in front of it by counting down its entry.
+            position = self._log.position_before(position)
         if not self._log.valid(position):
             # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
             return False

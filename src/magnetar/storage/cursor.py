@@ -47,6 +47,9 @@ class CursorLog(Protocol):
     def next_after(self, position: Position) -> Position | None:
         """The first entry behind a position, or None."""
 
+    def position_before(self, position: Position) -> Position:
+        """The entry in front of a position, or a position before everything retained."""
+
     def entries_between(self, after: Position, up_to: Position) -> int:
         """Entries with after < p <= up_to."""
 

@@ -116,6 +116,31 @@ def test_of_an_ack_set_no_more_is_read_than_its_batch_has(
     assert world.subscription.cursor.is_acked(large)
 
 
+@pytest.mark.parametrize("sub_type", NOT_SHARED)
+def test_cumulative_acknowledgement_of_what_is_in_front_of_a_ledger(sub_type: SubType) -> None:
+    """C++ clients, from within the first batch of a ledger: (ledger, -1), which is no entry."""
+    world = World(ledger_entries_max=3)
+    told: list[Acked] = []
+    world.subscription.on_acked = lambda _name, acked: told.append(acked)
+    consumer = world.consumer("a", sub_type, permits=1000)
+    positions = [world.publish(entry(count=5))[0] for _ in range(7)]
+    ledgers = sorted({position.ledger for position in positions})
+    assert len(ledgers) == 3
+    minus_one = (1 << 64) - 1
+    for forged in ((ledgers[1], minus_one - 1), (ledgers[2] + 1, minus_one), (ledgers[0] - 1, minus_one)):
+        assert not world.ack(consumer, Position(*forged), cumulative=True)
+    assert not world.ack(consumer, Position(ledgers[0], minus_one), cumulative=True), "nothing is in front of it"
+    assert world.subscription.mark_delete == NONE and not told
+    assert world.ack(consumer, Position(ledgers[1], minus_one), cumulative=True)
+    assert world.subscription.mark_delete == positions[2]
+    assert world.subscription.in_flight() == 4 * 5
+    assert told == [Acked(NONE, positions[2])]
+    assert not world.ack(consumer, Position(ledgers[1], minus_one), cumulative=True)
+    assert world.ack(consumer, Position(ledgers[2], minus_one), cumulative=True)
+    assert world.subscription.mark_delete == positions[5]
+    assert not world.ack(consumer, Position(ledgers[2], minus_one)), "one by one it names nothing"
+
+
 def test_strange_ids_are_passed_over() -> None:
     world = World()
     consumer = world.consumer("a", permits=10)
