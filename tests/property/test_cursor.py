@@ -105,6 +105,14 @@ class CursorAndTwin(RuleBasedStateMachine):
             if position in partial:
                 self.left[position] = {index for index in self.left[position] if not bits >> index & 1}
 
+    @rule(number=st.integers(0, 70))
+    def nth_open(self, number: int) -> None:
+        reached, found = NONE, 0
+        for position, left in self.left.items():
+            if left and found < number:
+                reached, found = position, found + 1
+        assert self.cursor.nth_open(number) == (reached, found)
+
     @rule()
     def store_and_load(self) -> None:
         data = self.cursor.encode()

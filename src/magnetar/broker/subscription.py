@@ -26,9 +26,8 @@ from magnetar.broker.effects import Note, Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.broker.rates import Rate, rate_of
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import Position
 from magnetar.storage.cursor import Cursor, bits_of
-from magnetar.storage.entries import EntryFlags
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta
 from magnetar.wire.versions import may_push
@@ -384,17 +383,7 @@ class Subscription(AckedSubscription):
 
     def _nth(self, number: int) -> tuple[Position, int]:
         """The `number`-th unacknowledged entry, or the last one if there are fewer, and which number it has."""
-        log, cursor = self._log, self.cursor
-        position = cursor.mark_delete
-        reached, found = NONE, 0
-        while found < number:
-            following = log.next_after(position)
-            if following is None:
-                break
-            position = following
-            if position not in cursor.acked and not log.flags_at(position) & EntryFlags.MARKER:
-                reached, found = position, found + 1
-        return reached, found
+        return self.cursor.nth_open(number)
 
     def _ack_up_to(self, position: Position, *, tell: bool = True) -> None:
         before = self.cursor.mark_delete

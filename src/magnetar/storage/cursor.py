@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import LATEST, NONE, Position
 from magnetar.storage.entries import EntryFlags
-from magnetar.storage.positions import PositionSet
+from magnetar.storage.positions import ENTRY_MAX, PositionSet
 
 RUNS_STORED_MAX: Final = 200_000
 """Ceiling on the stored runs of individually acknowledged entries, as Pulsar's managedLedgerMaxUnackedRangesToPersist.
@@ -161,6 +161,24 @@ class Cursor:
         if last <= self.mark_delete:
             return 0
         return self._log.messages_between(self.mark_delete, last) - self._acked_messages - self._partial_messages
+
+    def nth_open(self, number: int) -> tuple[Position, int]:
+        """The `number`-th (from 1) entry that is not acknowledged and no marker, or the last one if there are fewer, and which
+        number it has; NONE and 0 if there is none.
+        """
+        log = self._log
+        reached, found = NONE, 0
+        following = log.next_after(self.mark_delete)
+        if number == 1 and following is not None and not (following in self.acked or log.flags_at(following) & _MARKER):
+            return following, 1  # what statistics ask for, of every subscription
+        while following is not None and found < number:
+            # Ledger by ledger: an administrator may skip millions of entries in one event.
+            entries = self._open_entries(following.ledger)
+            if entries:
+                wanted = min(number - found, len(entries))
+                reached, found = Position(following.ledger, entries[wanted - 1]), found + wanted
+            following = log.next_after(Position(following.ledger, ENTRY_MAX))
+        return reached, found
 
     # --------------------------------------------------------------------------------------------- acknowledgements
 

@@ -285,6 +285,28 @@ def test_skip_counts_unacknowledged_messages_only() -> None:
     assert world.subscription.backlog_entries() == 0
 
 
+def test_skip_goes_by_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Millions of entries in one event, in which nobody else has a turn: none is looked at by itself."""
+    world = World(ledger_entries_max=500)
+    consumer = world.consumer("a")
+    positions = [position for _ in range(4) for position in world.publish(*([entry()] * 499), entry(marker=True))]
+    world.ack(consumer, *positions[700:900])
+    steps: list[Position] = []
+    right = world.log.next_after
+
+    def next_after(position: Position) -> Position | None:
+        steps.append(position)
+        return right(position)
+
+    monkeypatch.setattr(world.log, "next_after", next_after)
+    assert world.subscription.nth_unacknowledged(499 * 3) == positions[1_699]
+    assert world.subscription.skip(499 + 400) == 499 + 400
+    assert world.subscription.mark_delete == positions[1_100]
+    assert world.subscription.skip(1_000_000) == 499 * 2 - 101
+    assert world.subscription.backlog_entries() == 0
+    assert len(steps) < 50
+
+
 def test_skip_all_also_moves_what_is_still_to_be_read() -> None:
     world = World()
     consumer = world.consumer("a")
