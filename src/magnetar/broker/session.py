@@ -258,6 +258,10 @@ class Session:
         """Answer a request with an error."""
         self.send(commands.error(request_id, error.code, error.message))
 
+    def refuse_closed(self, request_id: int, what: str) -> None:
+        """Answer a request to open something that its client closed meanwhile."""
+        self.refuse(request_id, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{what} was closed before it was open"))
+
     def _refuse_transaction(self, command: pb.BaseCommand) -> None:
         """Refuse a request about transactions; the type of its answer is the next one."""
         answer = pb.BaseCommand(type=command.type + 1)

@@ -1,6 +1,7 @@
 """The commands of one connection about producers: opening them, publishing, closing them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.authorizing import Operation
@@ -45,7 +46,8 @@ class SessionProducers:
         self._broker = session.broker
         self.open: dict[int, Producer] = {}
         self.topics: dict[int, Topic] = {}
-        self._opening: set[int] = set()
+        self._opening: dict[int, pb.CommandProducer] = {}
+        """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
         self._recently_closed: list[int] = []
         self._throttled_bytes = 0
 
@@ -58,6 +60,7 @@ class SessionProducers:
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers."""
+        self._opening.clear()
         for producer_id in list(self.open):
             self.drop(producer_id)
 
@@ -95,33 +98,39 @@ class SessionProducers:
         except (BrokerError, NameNotValid) as error:
             self._session.refuse(request_id, _as_broker_error(error))
             return
-        self._opening.add(producer_id)
-
-        def checked(topic: Topic | None, version: bytes, error: BrokerError | None) -> None:
-            self._opening.discard(producer_id)
-            if self._session.closed:
-                return
-            if topic is None or error is not None:
-                self._session.refuse(
-                    request_id,
-                    error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"),
-                )
-                return
-            self._attach_producer(topic, command, mode, version, probed=False)
+        self._opening[producer_id] = command
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
-            if topic is None or self._session.closed:
-                checked(None, b"", error)
-                return
-            try:
-                topic.check_writable()
-            except BrokerError as refused:
-                checked(topic, b"", refused)
-                return
-            schema = command.schema if command.HasField("schema") else None
-            self._broker.schemas.for_producer(topic, schema, lambda version, error: checked(topic, version, error))
+            if topic is None:
+                self._give_up(command, error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
+            elif self._wanted(command):
+                self._check_schema(topic, command, mode)
 
         self._broker.catalog.open(name, create=True, then=opened)
+
+    def _wanted(self, command: pb.CommandProducer) -> bool:
+        """Whether an attempt was not given up meanwhile."""
+        return self._opening.get(command.producer_id) is command
+
+    def _give_up(self, command: pb.CommandProducer, error: BrokerError) -> None:
+        """Refuse an attempt, unless that was done already."""
+        if self._wanted(command):
+            del self._opening[command.producer_id]
+            self._session.refuse(command.request_id, error)
+
+    def _check_schema(self, topic: Topic, command: pb.CommandProducer, mode: AccessMode) -> None:
+        def checked(version: bytes, error: BrokerError | None) -> None:
+            if error is None:
+                self._attach_producer(topic, command, mode, version, probed=False)
+            else:
+                self._give_up(command, error)
+
+        try:
+            topic.check_writable()
+        except BrokerError as error:
+            self._give_up(command, error)
+            return
+        self._broker.schemas.for_producer(topic, command.schema if command.HasField("schema") else None, checked)
 
     @staticmethod
     def _access_mode(value: int) -> AccessMode:
@@ -139,6 +148,9 @@ class SessionProducers:
         *,
         probed: bool,
     ) -> None:
+        if not self._wanted(command):
+            return
+        again = partial(self._attach_producer, topic, command, mode, version)
         producer = Producer(
             connection=self._session.number,
             producer_id=command.producer_id,
@@ -157,11 +169,11 @@ class SessionProducers:
         deduplication = topic.deduplication
         if deduplication is not None and deduplication.status is Status.RECOVERING:
             # What was published before decides what is new: nobody publishes until that is known again.
-            deduplication.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
+            deduplication.when_ready(partial(again, probed=probed))
             return
         idempotency = topic.idempotency
         if idempotency is not None and idempotency.status is Status.RECOVERING:
-            idempotency.when_ready(lambda: self._attach_recovered(topic, command, mode, version, probed=probed))
+            idempotency.when_ready(partial(again, probed=probed))
             return
         try:
             topic.check_writable()
@@ -175,13 +187,11 @@ class SessionProducers:
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
-                self._probe(
-                    rival,
-                    lambda: self._attach_producer(topic, command, mode, version, probed=True),
-                )
+                self._probe(rival, partial(again, probed=True))
                 return
-            self._session.refuse(command.request_id, error)
+            self._give_up(command, error)
             return
+        del self._opening[command.producer_id]
         for loser in evicted:
             self._broker.close_producer(loser)
         if deduplication is not None:
@@ -220,12 +230,6 @@ class SessionProducers:
 
         self._broker.catalog.store_epoch(topic, stored)
 
-    def _attach_recovered(
-        self, topic: Topic, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
-    ) -> None:
-        if not self._session.closed and command.producer_id not in self.open:
-            self._attach_producer(topic, command, mode, version, probed=probed)
-
     def _probe(self, rival: Producer, then: Callable[[], None]) -> None:
         """Find out whether the holder of a name lives; if it does not answer a ping it loses the name."""
         holder = self._broker.sessions.get(rival.connection)
@@ -239,8 +243,7 @@ class SessionProducers:
             if holder.heard == heard and not holder.closed and not holder.held:
                 holder.close("did not answer a ping while another client wants its producer's name")
                 self._broker.disconnected(holder.number)
-            if not self._session.closed:
-                then()
+            then()
 
         self._broker.timer(self._broker.outbox.now_ms + PROBE_MS, judge)
 
@@ -324,7 +327,14 @@ class SessionProducers:
         self._broker.follow_up(topic.producers.remove(producer))
 
     def _close_producer(self, command: pb.CommandCloseProducer) -> None:
-        self.drop(command.producer_id)
+        producer_id = command.producer_id
+        # Clients close what they no longer wait for: it must not come into being behind this answer.
+        attempt, producer = self._opening.pop(producer_id, None), self.open.get(producer_id)
+        self.drop(producer_id)
+        if attempt is not None:
+            self._session.refuse_closed(attempt.request_id, f"producer {producer_id}")
+        if producer is not None and not producer.answered:
+            self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
         self._session.send(commands.success(command.request_id))
 
     def evict(self, producer: Producer) -> None:

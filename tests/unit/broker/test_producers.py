@@ -339,7 +339,7 @@ def test_an_epoch_that_cannot_be_stored_is_nobodys(node: Node) -> None:
     assert [one.connection for one in node.topic.producers.live.values()] == [b.client.number]
 
 
-def test_who_closes_before_the_epoch_is_durable_is_not_answered(node: Node) -> None:
+def test_who_closes_before_the_epoch_is_durable_never_has_it(node: Node) -> None:
     a, b = Person(node), Person(node)
     node.hold_stores = True
     a.ask(EXCLUSIVE)
@@ -347,7 +347,7 @@ def test_who_closes_before_the_epoch_is_durable_is_not_answered(node: Node) -> N
     b.ask(EXCLUSIVE)
     node.hold_stores = False
     node.world.work()
-    assert a.told() == []
+    assert a.told() == [ErrorCode.SERVICE_NOT_READY]
     assert b.told() == [2]
 
 

@@ -44,6 +44,9 @@ class SessionNonPersistent:
         self._broker = session.broker
         self.producers: dict[int, tuple[Producer, NonPersistentTopic]] = {}
         self.consumers: dict[int, tuple[Consumer, NonPersistentSubscription]] = {}
+        # Attempts whose schema is on its way to the store. One that is no longer here was given up.
+        self._opening_producers: dict[int, pb.CommandProducer] = {}
+        self._opening_consumers: dict[int, pb.CommandSubscribe] = {}
 
     def before(self, others: dict[int, Handler]) -> dict[int, Handler]:
         """Take from a session's handlers what concerns non-persistent topics; the rest goes where it went.
@@ -65,8 +68,14 @@ class SessionNonPersistent:
             return handle
 
         def close_producer(command: Any) -> None:
-            mine = command.close_producer.producer_id in self.producers
+            producer_id = command.close_producer.producer_id
+            mine = producer_id in self.producers or producer_id in self._opening_producers
             (self._close_producer if mine else others[15])(command)
+
+        def close_consumer(command: Any) -> None:
+            consumer_id = command.close_consumer.consumer_id
+            mine = consumer_id in self.consumers or consumer_id in self._opening_consumers
+            (self._close_consumer if mine else others[16])(command)
 
         return others | {
             4: by_topic("subscribe", self._subscribe, others[4]),
@@ -75,7 +84,7 @@ class SessionNonPersistent:
             11: by_consumer("flow", self._flow, others[11]),
             12: by_consumer("unsubscribe", self._unsubscribe, others[12]),
             15: close_producer,
-            16: by_consumer("close_consumer", self._close_consumer, others[16]),
+            16: close_consumer,
             20: by_consumer("redeliverUnacknowledgedMessages", lambda _command: None, others[20]),
             25: by_consumer("consumerStats", self._consumer_stats, others[25]),
             28: by_consumer("seek", lambda c: self._stores_nothing(c.seek.request_id, "a seek"), others[28]),
@@ -88,6 +97,8 @@ class SessionNonPersistent:
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
+        self._opening_producers.clear()
+        self._opening_consumers.clear()
         for producer_id in list(self.producers):
             if producer_id in self.producers:  # one may have gone with another that it waited for
                 self._drop_producer(producer_id)
@@ -118,6 +129,9 @@ class SessionNonPersistent:
         if existing is not None and command.epoch <= existing[0].epoch:
             self._ready(existing[0])
             return
+        if command.producer_id in self._opening_producers:
+            self._refuse_opening(command.request_id, f"producer {command.producer_id}")
+            return
         try:
             name = topic_name(command.topic)
             self._session.check(Operation.PRODUCE, name)
@@ -130,11 +144,15 @@ class SessionNonPersistent:
             self._refuse(command.request_id, error)
             return
         schema = command.schema if command.HasField("schema") else None
+        self._opening_producers[command.producer_id] = command
 
         def checked(version: bytes, error: BrokerError | None) -> None:
-            if self._session.closed or error is not None:
+            wanted = self._opening_producers.get(command.producer_id) is command
+            if wanted:
+                del self._opening_producers[command.producer_id]
+            if not wanted or error is not None:
                 self._broker.nonpersistent.left(topic)
-                if error is not None and not self._session.closed:
+                if wanted and error is not None:
                     self._session.refuse(command.request_id, error)
                 return
             self._attach(self._broker.nonpersistent.open(name), command, mode, version)
@@ -237,7 +255,14 @@ class SessionNonPersistent:
         self._broker.nonpersistent.left(topic)
 
     def _close_producer(self, base: pb.BaseCommand) -> None:
-        self._drop_producer(base.close_producer.producer_id)
+        producer_id = base.close_producer.producer_id
+        attempt, found = self._opening_producers.pop(producer_id, None), self.producers.get(producer_id)
+        if attempt is not None:
+            self._session.refuse_closed(attempt.request_id, f"producer {producer_id}")
+        if found is not None:
+            self._drop_producer(producer_id)
+            if not found[0].answered:
+                self._session.refuse_closed(found[0].request_id, f"producer {producer_id}")
         self._session.send(commands.success(base.close_producer.request_id))
 
     # ---------------------------------------------------------------------------------------------------- consumers
@@ -246,6 +271,9 @@ class SessionNonPersistent:
         command = base.subscribe
         if command.consumer_id in self.consumers:
             self._session.send(commands.success(command.request_id))
+            return
+        if command.consumer_id in self._opening_consumers:
+            self._refuse_opening(command.request_id, f"consumer {command.consumer_id}")
             return
         try:
             name = topic_name(command.topic)
@@ -261,11 +289,15 @@ class SessionNonPersistent:
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
             return
+        self._opening_consumers[command.consumer_id] = command
 
         def checked(_version: bytes, error: BrokerError | None) -> None:
-            if self._session.closed or error is not None:
+            wanted = self._opening_consumers.get(command.consumer_id) is command
+            if wanted:
+                del self._opening_consumers[command.consumer_id]
+            if not wanted or error is not None:
                 self._broker.nonpersistent.left(topic)
-                if error is not None and not self._session.closed:
+                if wanted and error is not None:
                     self._session.refuse(command.request_id, error)
                 return
             self._join(self._broker.nonpersistent.open(name), command)
@@ -348,7 +380,12 @@ class SessionNonPersistent:
         self._session.send(commands.success(command.request_id))
 
     def _close_consumer(self, base: pb.BaseCommand) -> None:
-        self._drop_consumer(base.close_consumer.consumer_id)
+        consumer_id = base.close_consumer.consumer_id
+        attempt = self._opening_consumers.pop(consumer_id, None)
+        if attempt is not None:
+            self._session.refuse_closed(attempt.request_id, f"consumer {consumer_id}")
+        if consumer_id in self.consumers:
+            self._drop_consumer(consumer_id)
         self._session.send(commands.success(base.close_consumer.request_id))
 
     def _consumer_stats(self, base: pb.BaseCommand) -> None:
@@ -362,6 +399,9 @@ class SessionNonPersistent:
     def _stores_nothing(self, request_id: int, what: str) -> None:
         error = BrokerError(ErrorCode.NOT_ALLOWED, f"{what} needs stored messages; a non-persistent topic stores none")
         self._session.refuse(request_id, error)
+
+    def _refuse_opening(self, request_id: int, what: str) -> None:
+        self._session.refuse(request_id, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{what} is already being opened"))
 
     def _refuse(self, request_id: int, error: BrokerError | NameNotValid) -> None:
         if not isinstance(error, BrokerError):

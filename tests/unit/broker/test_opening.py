@@ -1,0 +1,228 @@
+"""Opening a producer takes a while: what its client closes or asks for again meanwhile, and subscriptions that come with it."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from magnetar.core.errors import ErrorCode
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.policies import IdempotencyPolicy
+from magnetar.storage.entries import NewEntry
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
+from tests.support.geoworld import TOPIC, Client, Node, World
+
+NAMESPACE: Final = NamespaceName("public", "default")
+PASSING: Final = "non-persistent://public/default/t"
+FRESH: Final = TOPIC + "-new"
+STRING: Final = pb.Schema(name="s", schema_data=b"", type=1)
+ENTRY: Final = build(pb.MessageMetadata(producer_name="w", sequence_id=0, publish_time=1), b"x")
+EARLY: Final = (ErrorCode.SERVICE_NOT_READY, "was closed before it was open")
+
+
+class Person:
+    """One client; its producer and its consumer have the id 1."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.client: Client = node.client()
+
+    def produce(self, request: int, topic: str = TOPIC, **more: object) -> None:
+        """Open the producer, and do not wait."""
+        command = pb.CommandProducer(topic=topic, producer_id=1, request_id=request, **more)  # type: ignore[arg-type]
+        self.client.send(pb.BaseCommand(type=5, producer=command))
+
+    def subscribe(self, request: int, topic: str = TOPIC, **more: object) -> None:
+        """Open the consumer, and do not wait."""
+        command = pb.CommandSubscribe(
+            topic=topic, subscription="s", subType=0, consumer_id=1, request_id=request, **more
+        )  # type: ignore[arg-type]
+        self.client.send(pb.BaseCommand(type=4, subscribe=command))
+
+    def close_producer(self, request: int) -> None:
+        self.client.send(pb.BaseCommand(type=15, close_producer={"producer_id": 1, "request_id": request}))
+
+    def close_consumer(self, request: int) -> None:
+        self.client.send(pb.BaseCommand(type=16, close_consumer={"consumer_id": 1, "request_id": request}))
+
+    def told(self, request: int) -> str | tuple[ErrorCode, str] | None:
+        """What a request was answered with: the producer's name, "done", "waits", or the error; None: nothing yet."""
+        answers = []
+        for command in self.client.answers:
+            if command.type == 17 and command.producer_success.request_id == request:
+                success = command.producer_success
+                answers.append(success.producer_name if success.producer_ready else "waits")
+            elif command.type == 13 and command.success.request_id == request:
+                answers.append("done")
+            elif command.type == 14 and command.error.request_id == request:
+                assert "\n" not in command.error.message
+                answers.append((ErrorCode(command.error.error), command.error.message))
+        assert len(answers) <= 1, answers
+        return answers[0] if answers else None
+
+    def refused(self, request: int, code: ErrorCode, why: str) -> bool:
+        """Whether a request was refused, with these words among others."""
+        answer = self.told(request)
+        return isinstance(answer, tuple) and answer[0] is code and why in answer[1]
+
+
+@pytest.fixture
+def node() -> Node:
+    node = World("a")["a"]
+    node.create()
+    return node
+
+
+def producers(node: Node) -> list[str]:
+    """Names of all that have a place, wherever."""
+    topics = [*node.broker.topics.values(), *node.broker.nonpersistent.topics.values()]
+    return [one.name for topic in topics for one in topic.producers.everybody()]
+
+
+# ---------------------------------------------------------------------------------------------- closed while it is opened
+
+
+def creating(node: Node) -> tuple[str, dict[str, object]]:
+    """The topic is being stored."""
+    node.hold_stores = True
+    return FRESH, {}
+
+
+def registering(node: Node) -> tuple[str, dict[str, object]]:
+    """Its schema is being stored."""
+    node.hold_stores = True
+    return TOPIC, {"schema": STRING}
+
+
+def registering_for_nothing_stored(node: Node) -> tuple[str, dict[str, object]]:
+    """The same on a topic that stores nothing."""
+    node.hold_stores = True
+    return PASSING, {"schema": STRING}
+
+
+def _on_the_way(node: Node) -> None:
+    """What a message on its way to the disk means is not known yet."""
+    writer = Person(node)
+    writer.produce(1)
+    node.hold_log = True
+    node.run(lambda: node.topic.append([NewEntry(ENTRY, 0, 1, 1)], lambda _append, _error: None))
+
+
+def judging_numbers(node: Node) -> tuple[str, dict[str, object]]:
+    """Deduplication was switched on, and reads the log."""
+    _on_the_way(node)
+    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    return TOPIC, {}
+
+
+def judging_keys(node: Node) -> tuple[str, dict[str, object]]:
+    """Idempotency keys were switched on, and are read."""
+    _on_the_way(node)
+    node.apply(node.broker.resources.set_idempotency(NAMESPACE, IdempotencyPolicy(property="k", window_seconds=600)))
+    return TOPIC, {}
+
+
+def probing(node: Node) -> tuple[str, dict[str, object]]:
+    """Another has the name, and has some seconds to show that it lives; it does not."""
+    Person(node).produce(1, producer_name="p")
+    return TOPIC, {}
+
+
+def subscribing(node: Node) -> tuple[str, dict[str, object]]:
+    """The subscription that comes with it is being stored."""
+    node.hold_stores = True
+    return TOPIC, {"initial_subscription_name": "s"}
+
+
+def storing_the_epoch(node: Node) -> tuple[str, dict[str, object]]:
+    """It has exclusive access, and nobody may know before that is durable."""
+    node.hold_stores = True
+    return TOPIC, {"producer_access_mode": 1}
+
+
+WAITS = [
+    creating,
+    registering,
+    registering_for_nothing_stored,
+    judging_numbers,
+    judging_keys,
+    probing,
+    subscribing,
+    storing_the_epoch,
+]
+
+
+def goes_on(node: Node) -> None:
+    """Whatever was waited for comes."""
+    node.hold_stores = node.hold_log = False
+    node.world.advance(10_000)
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_producer_that_is_closed_while_it_is_opened_is_refused_and_never_comes(
+    node: Node, wait: Callable[[Node], tuple[str, dict[str, object]]]
+) -> None:
+    topic, more = wait(node)
+    others = [name for name in producers(node) if name != "p"]
+    one = Person(node)
+    one.produce(1, topic, producer_name="p", **more)
+    assert one.told(1) is None, "it has to wait, or this test shows nothing"
+    one.close_producer(2)
+    assert one.told(2) == "done"
+    assert one.refused(1, *EARLY)
+    goes_on(node)
+    assert one.told(1) is not None and producers(node) == others
+    # Nothing is left behind: the same id is opened at once, and whoever wants to be alone is.
+    one.produce(3, topic, producer_name="p", producer_access_mode=3)
+    goes_on(node)
+    assert (one.told(3), producers(node)) == ("p", ["p"])
+
+
+# Behind one that has its subscription made, another finds it made and does not wait.
+@pytest.mark.parametrize("wait", [wait for wait in WAITS if wait is not subscribing])
+def test_an_attempt_behind_a_closed_one_is_the_one_that_counts(
+    node: Node, wait: Callable[[Node], tuple[str, dict[str, object]]]
+) -> None:
+    """As clients do whose request took too long: they close, and try again."""
+    topic, more = wait(node)
+    one = Person(node)
+    one.produce(1, topic, producer_name="p", **more)
+    one.close_producer(2)
+    one.produce(3, topic, producer_name="p", **more)
+    assert one.told(3) is None
+    one.produce(4, topic, producer_name="p", **more)
+    assert one.refused(4, ErrorCode.SERVICE_NOT_READY, "is already being opened")
+    goes_on(node)
+    assert one.told(3) == "p"
+    assert producers(node).count("p") == 1
+    one.close_producer(5)
+    assert "p" not in producers(node)
+
+
+def test_a_producer_that_waits_for_its_turn_is_answered_when_it_is_closed(node: Node) -> None:
+    for topic in (TOPIC, PASSING):
+        holder, waiting = Person(node), Person(node)
+        holder.produce(1, topic, producer_access_mode=1)
+        goes_on(node)
+        waiting.produce(1, topic, producer_access_mode=2)
+        assert waiting.told(1) == "waits"
+        waiting.client.answers.clear()
+        waiting.close_producer(2)
+        assert waiting.refused(1, *EARLY) and waiting.told(2) == "done"
+
+
+def test_a_consumer_of_a_topic_that_stores_nothing_is_closed_while_it_is_opened(node: Node) -> None:
+    node.hold_stores = True
+    one = Person(node)
+    one.subscribe(1, PASSING, schema=STRING)
+    one.close_consumer(2)
+    assert one.told(2) == "done" and one.refused(1, *EARLY)
+    one.subscribe(3, PASSING, schema=STRING)
+    one.subscribe(4, PASSING, schema=STRING)
+    assert one.refused(4, ErrorCode.SERVICE_NOT_READY, "is already being opened")
+    goes_on(node)
+    assert one.told(3) == "done"
+    assert len(node.broker.nonpersistent.topics[PASSING].subscriptions["s"].consumers) == 1
+    one.close_consumer(5)
+    assert one.told(5) == "done" and PASSING not in node.broker.nonpersistent.topics
