@@ -87,6 +87,7 @@ class SessionProducers:
             self._session.check(Operation.PRODUCE, name)
             if command.initial_subscription_name:
                 self._session.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
+                names.check_subscription(command.initial_subscription_name)
             mode = self._access_mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)
@@ -183,6 +184,10 @@ class SessionProducers:
                 idempotency.check()
             if topic.quota_stop is not None:
                 raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
+            initial = command.initial_subscription_name
+            if initial and initial not in topic.subscriptions:
+                self._subscribe_first(topic, command, partial(again, probed=probed))
+                return
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
@@ -198,16 +203,19 @@ class SessionProducers:
             producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.now_ms)
         self.open[command.producer_id] = producer
         self.topics[command.producer_id] = topic
-        initial = command.initial_subscription_name
-        if initial and initial not in topic.subscriptions:
-            self._broker.catalog.create_subscription(
-                topic,
-                initial,
-                Position(*NONE),
-                lambda _error: self._admitted(producer, topic),
-            )
-            return
         self._admitted(producer, topic)
+
+    def _subscribe_first(self, topic: Topic, command: pb.CommandProducer, then: Callable[[], None]) -> None:
+        """Create the subscription that a producer brings; without it the producer does not come either."""
+
+        def created(error: BrokerError | None) -> None:
+            if error is None:
+                then()
+            else:
+                reason = f"failed to create the initial subscription: {error.message}"
+                self._give_up(command, BrokerError(error.code, reason))
+
+        self._broker.catalog.create_subscription(topic, command.initial_subscription_name, Position(*NONE), created)
 
     def _admitted(self, producer: Producer, topic: Topic) -> None:
         """Answer a producer that has a place: with exclusive access, when the topic's epoch is durable, so that after a restart

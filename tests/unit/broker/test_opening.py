@@ -226,3 +226,67 @@ def test_a_consumer_of_a_topic_that_stores_nothing_is_closed_while_it_is_opened(
     assert len(node.broker.nonpersistent.topics[PASSING].subscriptions["s"].consumers) == 1
     one.close_consumer(5)
     assert one.told(5) == "done" and PASSING not in node.broker.nonpersistent.topics
+
+
+# -------------------------------------------------------------------------------------- the subscription that comes with it
+
+
+@pytest.mark.parametrize(
+    "name", ["pulsar.repl.b", "pulsar.dedup", "pulsar.metadata", "__compaction", ".", "a\0b", "s" * 5_000]
+)
+def test_a_reserved_or_malformed_initial_subscription_is_refused(name: str) -> None:
+    """One named like a link's cursor would take its place in the store: the broker would not start again."""
+    node = World("ab")["a"]
+    node.create()
+    before = dict(node.meta)
+    assert any(key.endswith("pulsar.repl.b") for key in before), "no link's cursor: this test shows nothing"
+    one = Person(node)
+    one.produce(1, initial_subscription_name=name)
+    node.world.work()
+    assert one.refused(1, ErrorCode.PRODUCER_BUSY, "subscription name")
+    assert not node.topic.subscriptions and not producers(node)
+    assert node.meta == before
+    node.restart()
+    assert node.topic
+
+
+def test_an_initial_subscription_is_there_before_its_producer(node: Node) -> None:
+    node.hold_stores = True
+    one = Person(node)
+    one.produce(1, producer_name="p", initial_subscription_name="s")
+    assert one.told(1) is None and not producers(node)
+    node.hold_stores = False
+    node.world.work()
+    assert (one.told(1), producers(node), list(node.topic.subscriptions)) == ("p", ["p"], ["s"])
+    node.restart()
+    assert list(node.topic.subscriptions) == ["s"]
+
+
+def test_a_producer_whose_initial_subscription_is_one_too_many_is_refused() -> None:
+    node = World("a", limits={"subscriptions_per_topic_max": 1})["a"]
+    node.create()
+    one, two = Person(node), Person(node)
+    one.produce(1, producer_name="p", initial_subscription_name="s")
+    node.world.work()
+    two.produce(1, producer_name="q", initial_subscription_name="more", producer_access_mode=3)
+    node.world.work()
+    assert two.refused(1, ErrorCode.NOT_ALLOWED, "failed to create the initial subscription: ")
+    assert producers(node) == ["p"], "nobody is fenced by one that does not come"
+    two.produce(2, producer_name="q", initial_subscription_name="s")
+    assert two.told(2) == "q"
+
+
+def test_a_producer_whose_initial_subscription_cannot_be_stored_is_refused(node: Node) -> None:
+    node.hold_stores = True
+    one = Person(node)
+    one.produce(1, producer_name="p", initial_subscription_name="s")
+    (store,) = node.stores
+    node.stores.clear()
+    assert store.then is not None
+    node.run(store.then, "the disk is full")
+    assert one.refused(1, ErrorCode.METADATA, "failed to create the initial subscription: ")
+    assert not producers(node) and not node.topic.subscriptions
+    node.hold_stores = False
+    one.produce(2, producer_name="p", initial_subscription_name="s")
+    node.world.work()
+    assert (one.told(2), list(node.topic.subscriptions)) == ("p", ["s"])
