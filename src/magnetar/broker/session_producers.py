@@ -69,10 +69,10 @@ class SessionProducers:
         existing = self.open.get(producer_id)
         opening = producer_id in self._opening
         if existing is not None and command.epoch <= existing.epoch:
-            if existing.answered or not existing.ready:
-                self._producer_ready(existing)
+            if existing.answered:
+                self._producer_ready(existing, request_id)
                 return
-            opening = True  # it is there, and something has to be durable before its client may know
+            opening = True  # it waits for its turn, or something has to be durable before its client may know
         if opening:
             self._session.refuse(
                 request_id,
@@ -224,14 +224,14 @@ class SessionProducers:
         if producer.closed:
             return
         if not (producer.exclusive and producer.ready):
-            self._producer_ready(producer)
+            self._producer_ready(producer, producer.request_id)
             return
 
         def stored(error: BrokerError | None) -> None:
             if producer.closed or producer.answered:
                 return
             if error is None:
-                self._producer_ready(producer)
+                self._producer_ready(producer, producer.request_id)
             else:
                 self.drop(producer.producer_id)
                 self._session.refuse(producer.request_id, error)
@@ -255,14 +255,14 @@ class SessionProducers:
 
         self._broker.timer(self._broker.outbox.now_ms + PROBE_MS, judge)
 
-    def _producer_ready(self, producer: Producer) -> None:
+    def _producer_ready(self, producer: Producer, request_id: int) -> None:
         topic = self.topics.get(producer.producer_id)
         if producer.closed or self._session.closed or topic is None:
             return
         producer.answered = producer.ready
         self._session.send(
             commands.producer_success(
-                producer.request_id,
+                request_id,
                 producer.name,
                 last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
                 schema_version=producer.schema_version,

@@ -228,6 +228,34 @@ def test_a_consumer_of_a_topic_that_stores_nothing_is_closed_while_it_is_opened(
     assert one.told(5) == "done" and PASSING not in node.broker.nonpersistent.topics
 
 
+# ------------------------------------------------------------------------------------------------------- asked for again
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_an_open_producer_that_is_asked_for_again_is_told_by_the_new_request(node: Node, topic: str) -> None:
+    one = Person(node)
+    one.produce(1, topic, producer_name="p", producer_access_mode=1)
+    goes_on(node)
+    one.produce(2, topic, producer_name="p", producer_access_mode=1)
+    goes_on(node)
+    assert (one.told(1), one.told(2), producers(node)) == ("p", "p", ["p"])
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_one_that_waits_for_its_turn_is_told_by_its_first_request(node: Node, topic: str) -> None:
+    holder, waiting = Person(node), Person(node)
+    holder.produce(1, topic, producer_access_mode=1)
+    goes_on(node)
+    waiting.produce(1, topic, producer_name="p", producer_access_mode=2)
+    assert waiting.told(1) == "waits"
+    waiting.client.answers.clear()
+    waiting.produce(2, topic, producer_name="p", producer_access_mode=2)
+    assert waiting.refused(2, ErrorCode.SERVICE_NOT_READY, "is already being opened")
+    holder.close_producer(2)
+    goes_on(node)
+    assert (waiting.told(1), producers(node)) == ("p", ["p"])
+
+
 # -------------------------------------------------------------------------------------- the subscription that comes with it
 
 

@@ -126,10 +126,11 @@ class SessionNonPersistent:
     def _producer(self, base: pb.BaseCommand) -> None:
         command = base.producer
         existing = self.producers.get(command.producer_id)
-        if existing is not None and command.epoch <= existing[0].epoch:
-            self._ready(existing[0])
+        again = existing is not None and command.epoch <= existing[0].epoch
+        if existing is not None and again and existing[0].answered:
+            self._ready(existing[0], command.request_id)
             return
-        if command.producer_id in self._opening_producers:
+        if again or command.producer_id in self._opening_producers:
             self._refuse_opening(command.request_id, f"producer {command.producer_id}")
             return
         try:
@@ -196,13 +197,13 @@ class SessionNonPersistent:
         for loser in evicted:
             self._broker.close_producer(loser)
         self.producers[command.producer_id] = (producer, topic)
-        self._ready(producer)
+        self._ready(producer, producer.request_id)
 
-    def _ready(self, producer: Producer) -> None:
+    def _ready(self, producer: Producer, request_id: int) -> None:
         producer.answered = producer.ready
         self._session.send(
             commands.producer_success(
-                producer.request_id,
+                request_id,
                 producer.name,
                 last_sequence_id=NOTHING,
                 schema_version=producer.schema_version,
@@ -215,7 +216,7 @@ class SessionNonPersistent:
         """A producer that waited for exclusive access has it now."""
         found = self.producers.get(producer.producer_id)
         if found is not None and found[0] is producer:
-            self._ready(producer)
+            self._ready(producer, producer.request_id)
 
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer."""
