@@ -30,6 +30,7 @@ from magnetar.core.ids import NONE
 from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode
+from magnetar.wire.metadata import build
 from tests.clients.test_hostile import Raw
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.certificates import Authority
@@ -435,6 +436,27 @@ def test_link_commands_need_a_role_that_may_replicate(secured: Secured) -> None:
         client.send(pb.BaseCommand(type=1010, geo_status=pb.CommandGeoStatus(request_id=1)))
         refused = client.answer()
         assert refused is not None and refused.error.error == ErrorCode.NOT_ALLOWED
+
+
+def test_a_role_that_may_replicate_one_topic_forges_nothing_in_another(secured: Secured) -> None:
+    topic = "persistent://public/default/not-to-be-forged"
+    secured.broker.rest("PUT", "/admin/v2/persistent/public/default/to-be-linked")
+    secured.broker.rest("PUT", "/admin/v2/persistent/public/default/not-to-be-forged")
+    secured.grant("half", "replicate", place="/admin/v2/persistent/public/default/to-be-linked")
+    secured.grant("half", "produce", place="/admin/v2/persistent/public/default/not-to-be-forged")
+    with stranger(secured.broker) as client:
+        hello = client.handshake(auth_method_name="magnetar-link", auth_data=token("half").encode())
+        assert hello is not None and hello.connected.HasField("geo")
+        client.send(pb.BaseCommand(type=5, producer={"topic": topic, "producer_id": 1, "request_id": 1}))
+        opened = client.answer()
+        assert opened is not None and opened.producer_success.producer_ready
+        for sequence, forged in enumerate(({"replicated_from": "far"}, {"marker_type": 13})):
+            seen = pb.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **forged)  # type: ignore[arg-type]
+            command = pb.BaseCommand(type=6, send={"producer_id": 1, "sequence_id": sequence})
+            client.send(command, build(seen, b"forged"))
+            answer = client.answer()
+            assert answer is not None and answer.send_error.error == ErrorCode.NOT_ALLOWED
+    assert secured.broker.rest("GET", "/admin/v2/persistent/public/default/not-to-be-forged/stats")["msgInCounter"] == 0
 
 
 def test_a_link_for_one_namespace_touches_no_other(secured: Secured) -> None:

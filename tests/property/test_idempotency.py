@@ -133,7 +133,7 @@ class Client:
         if self.producer is None or not self.wire:
             return
         frames = [self.wire.popleft() for _ in range(self.world.rng.randint(1, len(self.wire)))]
-        Publishing(self, self.producer, self.world.topic, link=False).take(frames, 1 << 20)  # type: ignore[arg-type]
+        Publishing(self, self.producer, self.world.topic).take(frames, 1 << 20)  # type: ignore[arg-type]
 
     def receipt(self, sequence: int, position: Position) -> None:
         assert self.unanswered[0].command.send.sequence_id == sequence, "receipts out of order"

@@ -55,7 +55,6 @@ class Publishing:
         session: the connection.
         producer: who sends; ready.
         topic: where it publishes.
-        link: whether the connection is a link's.
     """
 
     __slots__ = (
@@ -63,7 +62,6 @@ class Publishing:
         "_deduplication",
         "_entries",
         "_idempotency",
-        "_link",
         "_producer",
         "_receipts",
         "_session",
@@ -71,11 +69,10 @@ class Publishing:
         "_topic",
     )
 
-    def __init__(self, session: "Session", producer: Producer, topic: Topic, *, link: bool) -> None:
+    def __init__(self, session: "Session", producer: Producer, topic: Topic) -> None:
         self._session = session
         self._producer = producer
         self._topic = topic
-        self._link = link
         numbers = producer.numbers
         # A producer without numbers was there when deduplication was switched on: it is just being closed.
         self._deduplication = topic.deduplication if numbers is not None else None
@@ -108,7 +105,7 @@ class Publishing:
             send = frame.command.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
-                metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                metadata.check_client_entry(seen, marker=send.marker)
                 check_transaction(send)
                 self._topic.check_entry(seen, len(frame.payload))
                 if deduplication is not None and numbers is not None:
@@ -144,7 +141,7 @@ class Publishing:
             keyed: Keyed | None = None
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
-                metadata.check_client_entry(seen, marker=send.marker, link=self._link)
+                metadata.check_client_entry(seen, marker=send.marker)
                 check_transaction(send)
                 self._topic.check_entry(seen, len(frame.payload))
                 if key is None or seen.flags & SPECIAL:
@@ -200,13 +197,13 @@ class Publishing:
         One at a time, and of what was read nothing is kept but the entry: so it is in the processor's cache when its key is
         looked for, and the next one is read into the same memory.
         """
-        topic, link = self._topic, self._link
+        topic = self._topic
         entries, receipts = self._entries, self._receipts
         for frame in frames:
             send = frame.command.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
-                metadata.check_client_entry(seen, marker=send.marker, link=link)
+                metadata.check_client_entry(seen, marker=send.marker)
                 check_transaction(send)
                 topic.check_entry(seen, len(frame.payload))
             except (BrokerError, ProtocolError):

@@ -308,7 +308,7 @@ class SessionProducers:
         """Publish, whatever a rate says."""
         topic = self.topics.get(producer.producer_id)
         if topic is not None and not producer.closed:
-            publishing = Publishing(self._session, producer, topic, link=self._session.geo is not None)
+            publishing = Publishing(self._session, producer, topic)
             publishing.take(frames, self._broker.config.message_bytes_max)
 
     def throttled(self, size: int) -> None:

@@ -22,13 +22,9 @@ side is never reported through them.
 
 A **link peer** is a client that asked for it, by `auth_method_name = "magnetar-link"`, and may: without authentication
 because `auth_data` is the links' shared secret, with it because the role that it proved may replicate. A wrong token is
-refused at CONNECT, whoever presents it. Only link peers may
-
-- send commands from 1000 up: `ServerHandshake.check` refuses the others, with NotAllowedError;
-- publish markers or entries with `replicated_from`: `ServerHandshake.check_entry` refuses the others, with
-  NotAllowedError; it is called with what `metadata.inspect` saw of each SEND.
-
-And only to them CONNECTED carries a `GeoHello`.
+refused at CONNECT, whoever presents it. Only link peers may send commands from 1000 up: `ServerHandshake.check` refuses the
+others, with NotAllowedError. What they SEND is judged as everybody's: markers and entries with `replicated_from` travel by
+those commands, whose handlers ask for `replicate` on each topic. And only to link peers CONNECTED carries a `GeoHello`.
 """
 
 import hmac
@@ -36,7 +32,6 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.wire.metadata import Inspected, check_client_entry
 from magnetar.wire.pulsar_pb2 import BaseCommand
 from magnetar.wire.versions import agreed
 
@@ -166,14 +161,6 @@ class ServerHandshake:
             raise self._illegal(kind)
         if kind >= GEO_COMMANDS_FROM and not self.link:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} is for links: it needs what links present")
-
-    def check_entry(self, seen: Inspected, *, marker: bool) -> None:
-        """Whether this peer may publish an entry; `marker` is what CommandSend says of it.
-
-        Raises:
-            BrokerError: a marker, or an origin, from somebody who is no link (NotAllowedError).
-        """
-        check_client_entry(seen, marker=marker, link=self.link)
 
     def close(self) -> None:
         """Nothing is legal any more."""

@@ -205,19 +205,16 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     return Inspected(payload, flags, count, min(seen.publish_time, _TIME_MAX), seen, end)
 
 
-def check_client_entry(seen: Inspected, *, marker: bool, link: bool) -> None:
-    """Refuse what only links and brokers may write.
+def check_client_entry(seen: Inspected, *, marker: bool) -> None:
+    """Refuse what brokers alone write, whoever sends it: links bring such entries by commands of their own.
 
     Args:
         seen: the entry.
         marker: `CommandSend.marker`.
-        link: whether the connection presented the link token.
 
     Raises:
         BrokerError: a client forges a marker or an origin.
     """
-    if link:
-        return
     if marker or seen.flags & _FLAGS_MARKER:
         raise BrokerError(ErrorCode.NOT_ALLOWED, "a client may not publish markers")
     if seen.flags & _FLAGS_REPLICATED:

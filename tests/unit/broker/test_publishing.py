@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.broker.idempotency import fingerprint
 from magnetar.broker.idempotency_snapshot import record_key
+from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.idempotency import IdempotencyPolicy
@@ -302,3 +303,28 @@ def test_a_failure_that_is_told_late_takes_nothing_of_what_came_since() -> None:
     node.hold_log = False
     node.world.advance(100)
     assert stored(node) == 1
+
+
+@pytest.mark.parametrize(("numbers", "keys"), [(False, False), *KINDS])
+@pytest.mark.parametrize("forged", [{"replicated_from": "b"}, {"marker_type": 13}])
+def test_a_link_forges_no_more_than_any_client(forged: dict[str, Any], *, numbers: bool, keys: bool) -> None:
+    """It was let in for some topics and may publish to others: origins and markers travel by its own commands, never by SEND."""
+    node = broker(numbers=numbers, keys=keys)
+    client = Client(node, 77)
+    node.clients[77] = client
+    node.run(node.broker.connected, 77, "test:77")
+    hello = pb.CommandConnect(
+        client_version="t", protocol_version=20, auth_method_name="magnetar-link", auth_data=node.link_token
+    )
+    client.send(pb.BaseCommand(type=2, connect=hello))
+    assert client.answers[0].connected.HasField("geo")
+    opening = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p")
+    client.send(pb.BaseCommand(type=5, producer=opening))
+    node.world.work()
+    seen = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **forged)
+    command = pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=1, marker="marker_type" in forged))
+    client.send(command, build(seen, b"forged"))
+    node.world.work()
+    (told,) = [answer.send_error for answer in client.answers if answer.type == 8]
+    assert told.error == ErrorCode.NOT_ALLOWED and "a client may not" in told.message
+    assert node.topic.log.last == NONE

@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.wire import metadata, versions
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire import versions
 from magnetar.wire.connection import CLIENT_COMMANDS, GEO_REQUESTS, NO_REQUEST, ServerHandshake, State, request_id_of
 
 TOKEN = b"0123456789"
@@ -140,28 +140,6 @@ def test_the_token_by_another_method_makes_no_link():
 @pytest.mark.parametrize(("peer", "agreed"), [(0, 0), (-3, 0), (19, 19), (21, 21), (40, 21)])
 def test_the_smaller_version_is_spoken(peer, agreed):
     assert ServerHandshake(TOKEN).connect(connect(version=peer)).protocol_version == agreed
-
-
-def entry(**fields: object) -> metadata.Inspected:
-    seen = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, **fields)
-    return metadata.inspect(metadata.build(seen, b""), message_bytes_max=1000)
-
-
-@pytest.mark.parametrize(
-    "fields", [{"replicated_from": "us"}, {"replicated_from": ""}, {"marker_type": 10}, {"marker_type": 0}]
-)
-def test_markers_and_origins_are_for_links(fields):
-    with pytest.raises(BrokerError) as caught:
-        connected().check_entry(entry(**fields), marker=False)
-    assert caught.value.code is ErrorCode.NOT_ALLOWED
-    connected(link=True).check_entry(entry(**fields), marker=False)
-
-
-def test_the_marker_of_a_send_is_for_links():
-    with pytest.raises(BrokerError):
-        connected().check_entry(entry(), marker=True)
-    connected(link=True).check_entry(entry(), marker=True)
-    connected().check_entry(entry(replicate_to=["us"]), marker=False)
 
 
 def test_request_ids():

@@ -109,3 +109,25 @@ def test_unknown_fields_are_kept():
     marked = metadata.with_replicated_from(entry, "eu")
     assert b"\xfa\x3f\x02hi" in marked
     assert metadata.without_replication(marked) == metadata.without_replication(entry)
+
+
+def refused(marker: bool = False, **fields: object) -> bool:
+    seen = metadata.inspect(metadata.build(meta(**fields), b""), message_bytes_max=1000)
+    try:
+        metadata.check_client_entry(seen, marker=marker)
+    except BrokerError as error:
+        assert error.code is ErrorCode.NOT_ALLOWED
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "fields", [{"replicated_from": "us"}, {"replicated_from": ""}, {"marker_type": 10}, {"marker_type": 0}]
+)
+def test_markers_and_origins_are_not_for_clients(fields):
+    assert refused(**fields)
+
+
+def test_the_marker_of_a_send_is_not_for_clients():
+    assert refused(marker=True)
+    assert not refused(replicate_to=["us"])

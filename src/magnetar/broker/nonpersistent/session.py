@@ -229,7 +229,7 @@ class SessionNonPersistent:
                 if not producer.ready:
                     raise BrokerError(ErrorCode.PRODUCER_FENCED, "the producer still waits for exclusive access")
                 seen = metadata.inspect(frame.payload, message_bytes_max=self._broker.config.message_bytes_max)
-                metadata.check_client_entry(seen, marker=send.marker, link=False)
+                metadata.check_client_entry(seen, marker=send.marker)
             except BrokerError as error:
                 text = f"refused a message of {self._session.address} on {topic.text}: {error.message}"
                 self._broker.outbox.put(Note("warning", text))
