@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
-from magnetar.broker.schemas import schema_message
+from magnetar.broker.schemas import SchemaTopic, schema_message
 from magnetar.broker.session_names import topic_name
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
@@ -110,11 +110,23 @@ class SessionLookups:
         try:
             name = topic_name(command.topic)
             self._session.check(Operation.PRODUCE, name)
-            topic = self._broker.topics.get(str(name))
-            if topic is None:
-                raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {command.topic} does not exist")
-            topic.check_writable()
+            topic = self._writable(name)
         except BrokerError as error:
             answer(b"", error)
             return
         self._broker.schemas.get_or_create(topic, command.schema, answer)
+
+    def _writable(self, name: names.TopicName) -> SchemaTopic:
+        """A topic that takes messages.
+
+        Raises:
+            BrokerError: there is none of that name, or it takes none now.
+        """
+        passing = self._broker.nonpersistent.topics.get(str(name))
+        if passing is not None:
+            return passing
+        topic = self._broker.topics.get(str(name))
+        if topic is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+        topic.check_writable()
+        return topic

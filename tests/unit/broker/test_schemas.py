@@ -146,6 +146,21 @@ def test_reading_by_version(world: World) -> None:
     assert person.told(person.get_or_create(OLD, topic=TOPIC + "-not")) is ErrorCode.TOPIC_NOT_FOUND
 
 
+def test_producers_of_a_topic_that_stores_nothing_bring_more_schemas(world: World) -> None:
+    """As with stored topics, a producer that sends several kinds asks for the version of each."""
+    passing = "non-persistent://public/default/t"
+    person = Person(world["a"])
+    assert person.told(person.get_or_create(OLD, passing)) is ErrorCode.TOPIC_NOT_FOUND
+    opened = person.produce(OLD, passing)
+    world.work()
+    assert person.told(person.get_or_create(WRONG, passing)) is ErrorCode.INCOMPATIBLE_SCHEMA
+    more = person.get_or_create(NEW, passing)
+    world.work()
+    assert (person.told(opened), person.told(more)) == (version(0), version(1))
+    assert person.get(version(1), passing).schema.schema_data == NEW.schema_data
+    assert person.told(person.get_or_create(OLD, passing)) == version(0)
+
+
 def test_producers_are_judged(world: World) -> None:
     node = world["a"]
     person = Person(node)
