@@ -164,14 +164,17 @@ class AckedSubscription(ABC):
     def _named(self, whole: Sequence[Position], parts: Sequence[MessageIdData]) -> Acked:
         """What an ACK names, also what the cursor had: an entry may have expired here and be acknowledged all the same.
 
+        What is no entry of this log says nothing about it: a consumer that was moved here may be late with another cluster's ids.
+
         Args:
             whole: entries.
             parts: of batches.
         """
+        log = self._log
+        whole = [position for position in whole if log.valid(position)]
         if not parts:
             return Acked(NONE, NONE, whole)
         partial: dict[Position, int] = {}
-        log = self._log
         for item in parts:
             position = Position(item.ledgerId, item.entryId)
             if log.valid(position):

@@ -206,8 +206,7 @@ class SessionConsumers:
         consumer_id = command.consumer_id
         consumer, opening = self.open.pop(consumer_id, None), self._opening.pop(consumer_id, None)
         if opening is not None:
-            text = f"consumer {consumer_id} was closed before it was open"
-            self._session.refuse(opening, BrokerError(ErrorCode.SERVICE_NOT_READY, text))
+            self._session.refuse_closed(opening, f"consumer {consumer_id}")
         if consumer is not None:
             consumer.subscription.remove_consumer(consumer)
             self._broker.after_consumer_left(consumer.subscription)

@@ -886,3 +886,23 @@ def test_a_removed_cluster_is_forgotten_and_may_come_back() -> None:
     clusters("abc")
     world.advance(1_000)
     assert world["c"].topic.subscriptions["s"].backlog_entries() == 5
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_an_acknowledgement_of_another_clusters_entry_is_nothing_to_tell(mode: str, kind: int) -> None:
+    """A consumer that was moved here may be late with one. It stood above all that could ever be told, and an idle topic wrote
+    a marker every interval.
+    """
+    world = two(mode=mode)
+    node = world["a"]
+    client, number = consumer(node, "s", kind)
+    world.advance(3_000)
+    client.ack(number, *node.publish(b"0", b"1"))
+    world.advance(10_000)
+    for foreign in (Position(node.topic.log.last.ledger + 12_345, 3), Position(2**64 - 1, 2**64 - 1)):
+        client.ack(number, foreign)
+    world.advance(1_000)
+    before = markers(node), markers(world["b"])
+    world.advance(60_000)
+    assert (markers(node), markers(world["b"])) == before
