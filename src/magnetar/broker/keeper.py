@@ -67,6 +67,8 @@ class CursorKeeper:
         self._waiting: dict[str, list[Callable[[str], None]]] = {}
         self._scheduled = False
         self._storing: set[str] = set()
+        self._gone: set[str] = set()
+        """Of those under way: forgotten since, so that a commit that fails is not tried again."""
         self.beside: Callable[[Collection[str]], Beside | None] = _nothing_beside
 
     def dirty(self, key: str, cursor: Durable) -> None:
@@ -80,8 +82,10 @@ class CursorKeeper:
         self.dirty(key, cursor)
 
     def forget(self, key: str) -> None:
-        """The cursor is gone; nobody may bring it back by a late store."""
+        """The cursor is gone; nobody may bring it back by a late store, nor by trying again what is under way now."""
         self._dirty.pop(key, None)
+        if key in self._storing:
+            self._gone.add(key)
         for then in self._waiting.pop(key, []):
             then("the subscription is gone")
 
@@ -120,6 +124,8 @@ class CursorKeeper:
 
         def stored(error: str) -> None:
             self._storing -= ready.keys()
+            gone = self._gone & ready.keys()
+            self._gone -= gone
             if beside is not None:
                 beside.stored(error)
             if error:
@@ -130,7 +136,10 @@ class CursorKeeper:
                     )
                 )
                 for key, cursor in ready.items():
-                    self._dirty.setdefault(key, cursor)
+                    # What was forgotten meanwhile would be stored behind its deletion. One of the same name that was made
+                    # since is dirty by itself.
+                    if key not in gone:
+                        self._dirty.setdefault(key, cursor)
             else:
                 for key, cursor in ready.items():
                     cursor.durable_mark_delete = positions[key]
