@@ -1,14 +1,17 @@
 """What is stored of a topic's replicated subscriptions, and the cover: how far all of it has taken in the topic's markers.
 
 A state goes into the transaction of its cursor; one without a cursor (unsubscribed here) and the cover itself go with whatever
-is stored next. The cover moves when a transaction holds every state that changed since, and none is under way before it.
+is stored next. The cover moves when a flush of the keeper holds every state that changed since, and none is under way before
+it: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 
 from magnetar.broker.ackcollecting import AckCollector
+from magnetar.broker.batching import Piece
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.broker.seats import ExactMachine, SnapshotMachine
@@ -20,15 +23,31 @@ COVER_MARKERS: Final = 100
 """The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
 milliseconds."""
 
+_DIGITS: Final = 20
+
+
+def encode_cover(position: Position) -> bytes:
+    """The cover as stored: `ledger:entry`."""
+    return str(position).encode()
+
+
+def decode_cover(data: bytes) -> Position:
+    """Read what `encode_cover` wrote; NONE for anything else, which only means a longer replay."""
+    ledger, separator, entry = data.decode(errors="replace").partition(":")
+    numbers = [part.removeprefix("-") for part in (ledger, entry)]
+    if not separator or not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in numbers):
+        return NONE
+    return Position(int(ledger), int(entry))
+
 
 class _Beside:
-    """A key of ours in the cursors' transaction, whose value `Replication.beside` supplies."""
+    """A key of ours in the cursors' transactions, whose value `Taken` supplies."""
 
     durable_mark_delete = NONE
     mark_delete = NONE
 
     def encode(self) -> bytes:
-        """Replaced."""
+        """Nothing by itself."""
         return b""
 
 
@@ -42,13 +61,17 @@ class StoredStates:
         topic: whose.
         keeper: of the broker.
         covered: the stored cover.
+
+    Attributes:
+        reached: all states are stored that have taken in the markers up to here, but not yet that they have.
+        storing: flushes of the keeper with states of ours that are under way.
     """
 
     def __init__(self, topic: Topic, keeper: CursorKeeper, covered: Position) -> None:
         self._topic = topic
         self._keeper = keeper
         self.log = topic.log
-        self.covered = covered
+        self.covered = self.reached = covered
         self.ready = False
         self.closed = False
         self.known: set[str] = set()
@@ -132,7 +155,7 @@ class StoredStates:
         return replicated_key(self._topic.text, subscription), data
 
     def cover_now(self, *, alone: bool) -> Position | None:
-        """The cover that a transaction may store which holds every state that is dirty; None: the old one will do.
+        """The cover that may be stored with, or behind, every state that was dirty; None: the old one will do.
 
         Args:
             alone: no earlier transaction of this topic's states is under way.
@@ -157,3 +180,78 @@ class StoredStates:
             return None
         self.want_cover()
         return self.covered
+
+
+class Taken:
+    """What one flush of the keeper stores of one topic, beside its cursors (`keeper.Share`).
+
+    Args:
+        host: of the topic.
+        names: by the keeper's key: a subscription, or "" for the cover.
+    """
+
+    def __init__(self, host: StoredStates, names: Mapping[str, str]) -> None:
+        self._host = host
+        self._names = names
+        self._own = replicated_key(host.log.name)
+        self._left = set(names)
+        self._split = True
+        self._failed = False
+        self._cover: Position | None = None
+        self._reached = host.reached
+        self._ready = host.ready
+        if not self._ready:
+            # A state before the end of the replay would claim to cover markers that it has not taken in.
+            self.parts = {key: Piece((), {}, () if name else (self._own,)) for key, name in names.items()}
+            return
+        self.parts = {key: self._part(name) for key, name in names.items()}
+        self._cover = host.cover_now(alone=host.storing == 0)
+        host.storing += 1
+
+    def _part(self, name: str) -> Piece:
+        if not name:
+            return Piece((), {self._own: encode_cover(self._reached)})
+        key, data = self._host.taken(name)
+        return Piece((), {key: data}) if data else Piece((), {}, (key,))
+
+    def whole(self) -> Mapping[str, bytes]:
+        """All is in one transaction, so that the cover may be, too."""
+        self._split = False
+        return {} if self._cover is None else {self._own: encode_cover(self._cover)}
+
+    def stored(self, keys: Collection[str], error: str) -> None:
+        """The outcome for some of the parts."""
+        host = self._host
+        if not self._ready:
+            return
+        self._left.difference_update(keys)
+        names = [self._names[key] for key in keys]
+        if error:
+            self._failed = True
+            for name in filter(None, names):
+                host.dirty(name)
+        elif "" in names:
+            host.covered = max(host.covered, self._reached)
+        if self._left:
+            return
+        host.storing -= 1
+        if self._cover is not None and not self._failed:
+            host.reached = max(host.reached, self._cover)
+            if self._split:
+                host.want_cover()
+            else:
+                host.covered = max(host.covered, self._cover)
+
+
+class Leftover:
+    """A key of ours whose topic is gone, or what was to be kept of it (`keeper.Share`)."""
+
+    def __init__(self, key: str) -> None:
+        self.parts = {key: Piece((), {}, (key,))}
+
+    def whole(self) -> Mapping[str, bytes]:
+        """Nothing else."""
+        return {}
+
+    def stored(self, keys: Collection[str], error: str) -> None:
+        """The keeper tries again."""

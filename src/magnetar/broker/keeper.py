@@ -1,15 +1,17 @@
 """Keeps cursors durable, in batches.
 
-Acknowledging marks a cursor dirty; a short while later all dirty cursors of the broker are stored in one transaction.
+Acknowledging marks a cursor dirty; a short while later all dirty cursors of the broker are stored, in as few transactions as
+every store takes (`broker.batching`). One that cannot be stored holds up those of its own transaction at most.
 An acknowledgement that asked for an answer is answered when its cursor is durable, so within `cursor_flush_ms` plus one
 sync. A crash forgets at most what was acknowledged in that time: those messages come again, none is lost.
 
 Retention asks for the *durable* mark-delete position, never for the one in memory (FINDINGS A7).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from magnetar.broker.batching import Piece, cut, merged
 from magnetar.broker.effects import Note, Outbox, Store, Timer
 from magnetar.core.ids import Position
 
@@ -27,32 +29,36 @@ class Durable(Protocol):
         """Everything at or below is acknowledged."""
 
     def encode(self) -> bytes:
-        """The cursor as stored."""
+        """The cursor as stored; b"": what is stored beside it is all there is."""
 
 
-class Beside(NamedTuple):
-    """What a transaction holds besides cursors.
+class Share(Protocol):
+    """What some cursors' transactions hold besides them: states of one topic.
 
-    Attributes:
-        puts, deletes: keys; they win over what a cursor of the same key says.
-        stored: told the outcome before anybody who waits for a cursor.
+    It goes into one transaction if that takes it, else each part goes with its own cursor.
     """
 
-    puts: Mapping[str, bytes]
-    deletes: tuple[str, ...]
-    stored: Callable[[str], None]
+    @property
+    def parts(self) -> Mapping[str, Piece]:
+        """By the keeper's key: what has to be stored with it; wins over what a cursor of the same key says."""
+
+    def whole(self) -> Mapping[str, bytes]:
+        """All parts go into one transaction: what that holds besides."""
+
+    def stored(self, keys: Collection[str], error: str) -> None:
+        """The outcome for some of the parts, told before anybody who waits for a cursor."""
 
 
-def _nothing_beside(_keys: Collection[str]) -> Beside | None:
-    return None
+def _nothing_beside(_keys: Collection[str]) -> Sequence[Share]:
+    return ()
 
 
 class CursorKeeper:
     """Stores dirty cursors together.
 
     Attributes:
-        beside: asked for what belongs into the same transaction as the cursors of these keys (the state of replicated
-            subscriptions).
+        beside: asked for what belongs into the same transactions as the cursors of these keys (the state of replicated
+            subscriptions); no key is in two shares.
 
     Args:
         outbox: the broker's.
@@ -69,7 +75,7 @@ class CursorKeeper:
         self._storing: set[str] = set()
         self._gone: set[str] = set()
         """Of those under way: forgotten since, so that a commit that fails is not tried again."""
-        self.beside: Callable[[Collection[str]], Beside | None] = _nothing_beside
+        self.beside: Callable[[Collection[str]], Sequence[Share]] = _nothing_beside
 
     def dirty(self, key: str, cursor: Durable) -> None:
         """This cursor changed; it is stored soon."""
@@ -111,42 +117,66 @@ class CursorKeeper:
         for key in ready:
             del self._dirty[key]
         self._storing |= ready.keys()
-        positions = {key: cursor.mark_delete for key, cursor in ready.items()}
-        waiting = {key: self._waiting.pop(key) for key in ready if key in self._waiting}
-        puts = {key: cursor.encode() for key, cursor in ready.items()}
-        beside = self.beside(ready.keys())
-        deletes: tuple[str, ...] = ()
-        if beside is not None:
-            deletes = beside.deletes
-            puts |= beside.puts
-            for key in deletes:
-                puts.pop(key, None)
+        # Before the states beside them: a cursor must not say more than its state knows of.
+        versions = {key: _Version(cursor, cursor.mark_delete, cursor.encode()) for key, cursor in ready.items()}
+        shares = self.beside(ready.keys())
+        owners = {key: share for share in shares for key in share.parts}
+        for batch in cut(_pieces(versions, shares, owners)):
+            self._commit(batch, versions, owners)
+
+    def _commit(self, batch: Piece, versions: Mapping[str, "_Version"], owners: Mapping[str, Share]) -> None:
+        """Store some of what is ready, in one transaction."""
+        cursors = {key: versions[key] for key in batch.names}
+        waiting = {key: self._waiting.pop(key) for key in cursors if key in self._waiting}
+        shared: dict[Share, list[str]] = {}
+        for key in cursors:
+            if key in owners:
+                shared.setdefault(owners[key], []).append(key)
 
         def stored(error: str) -> None:
-            self._storing -= ready.keys()
-            gone = self._gone & ready.keys()
+            self._storing -= cursors.keys()
+            gone = self._gone & cursors.keys()
             self._gone -= gone
-            if beside is not None:
-                beside.stored(error)
+            for share, keys in shared.items():
+                share.stored(keys, error)
             if error:
-                self._outbox.put(
-                    Note(
-                        "error",
-                        f"cannot store {len(ready)} cursors: {error}; trying again",
-                    )
-                )
-                for key, cursor in ready.items():
+                text = f"cannot store {len(cursors)} cursors: {error}; trying again"
+                self._outbox.put(Note("error", text))
+                for key, version in cursors.items():
                     # What was forgotten meanwhile would be stored behind its deletion. One of the same name that was made
                     # since is dirty by itself.
                     if key not in gone:
-                        self._dirty.setdefault(key, cursor)
+                        self._dirty.setdefault(key, version.cursor)
             else:
-                for key, cursor in ready.items():
-                    cursor.durable_mark_delete = positions[key]
+                for version in cursors.values():
+                    version.cursor.durable_mark_delete = version.mark_delete
             for callbacks in waiting.values():
                 for then in callbacks:
                     then(error)
             if self._dirty:
                 self._schedule(RETRY_MS if error else self._flush_ms)
 
-        self._outbox.put(Store(puts, deletes, stored))
+        self._outbox.put(Store(dict(batch.puts), batch.deletes, stored))
+
+
+class _Version(NamedTuple):
+    """A cursor as it was at its flush."""
+
+    cursor: Durable
+    mark_delete: Position
+    data: bytes
+
+
+def _pieces(versions: Mapping[str, _Version], shares: Sequence[Share], owners: Collection[str]) -> Iterator[Piece]:
+    """What has to be stored together of these cursors and what is beside them."""
+    pieces = {key: Piece((key,), {key: version.data} if version.data else {}) for key, version in versions.items()}
+    for key, piece in pieces.items():
+        if key not in owners:
+            yield piece
+    for share in shares:
+        parts = [merged((pieces[key], part)) for key, part in share.parts.items()]
+        together = merged(parts)
+        if together.fits:
+            yield together._replace(puts={**together.puts, **share.whole()})
+        else:
+            yield from parts

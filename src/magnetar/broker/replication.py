@@ -11,10 +11,11 @@ anything send "no". Only an administrator takes it back.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.cover import Leftover, Taken, decode_cover
 from magnetar.broker.effects import Note, Store
-from magnetar.broker.keeper import Beside
+from magnetar.broker.keeper import Share
 from magnetar.broker.progress import Progress
 from magnetar.broker.records import (
     CURSOR_PREFIX,
@@ -42,23 +43,6 @@ if TYPE_CHECKING:
 INTERVAL_MS_MAX: Final = 10_000
 """The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
 within this time, and one that never comes costs six markers a minute."""
-
-_DIGITS: Final = 20
-
-
-def encode_cover(position: Position) -> bytes:
-    """The cover as stored: `ledger:entry`."""
-    return str(position).encode()
-
-
-def decode_cover(data: bytes) -> Position:
-    """Read what `encode_cover` wrote; NONE for anything else, which only means a longer replay."""
-    ledger, separator, entry = data.decode(errors="replace").partition(":")
-    numbers = [part.removeprefix("-") for part in (ledger, entry)]
-    if not separator or not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in numbers):
-        return NONE
-    return Position(int(ledger), int(entry))
-
 
 MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
 
@@ -364,10 +348,10 @@ class Replication:
 
     # ---------------------------------------------------------------------------------------------------------- storing
 
-    def beside(self, keys: Collection[str]) -> Beside | None:
-        """What belongs into the same transaction as these cursors (the keeper's)."""
-        concerned: dict[str, list[str]] = {}
-        deletes: list[str] = []
+    def beside(self, keys: Collection[str]) -> list[Share]:
+        """What belongs into the same transactions as these cursors (the keeper's)."""
+        concerned: dict[str, dict[str, str]] = {}
+        shares: list[Share] = []
         for key in keys:
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)
@@ -377,47 +361,11 @@ class Replication:
                 continue
             found = self.topics.get(text)
             if found is not None and (not name or name in found.known):
-                concerned.setdefault(text, []).append(name)
+                concerned.setdefault(text, {})[key] = name
             elif key.startswith(REPLICATED_PREFIX):
-                deletes.append(key)  # its topic, or what was to be kept of it, is gone
-        if not concerned and not deletes:
-            return None
-        puts: dict[str, bytes] = {}
-        parts: list[_Part] = []
-        for text, names in concerned.items():
-            self._take(self.topics[text], names, puts, deletes, parts)
-
-        def stored(error: str) -> None:
-            for part in parts:
-                part.host.storing -= 1
-                if error:
-                    for name in part.names:
-                        part.host.dirty(name)
-                elif part.cover is not None:
-                    part.host.covered = max(part.host.covered, part.cover)
-
-        return Beside(puts, tuple(deletes), stored)
-
-    def _take(
-        self, host: ReplicatedTopic, names: list[str], puts: dict[str, bytes], deletes: list[str], parts: list["_Part"]
-    ) -> None:
-        own = replicated_key(host.log.name)
-        if not host.ready:
-            # A state before the end of the replay would claim to cover markers that it has not taken in.
-            deletes.extend(replicated_key(host.log.name, name) for name in names if not name)
-            return
-        taken = [name for name in names if name]
-        for name in taken:
-            key, data = host.taken(name)
-            if data:
-                puts[key] = data
-            else:
-                deletes.append(key)
-        cover = host.cover_now(alone=host.storing == 0)
-        if cover is not None or "" in names:
-            puts[own] = encode_cover(host.covered if cover is None else cover)
-        host.storing += 1
-        parts.append(_Part(host, taken, cover))
+                shares.append(Leftover(key))
+        shares += [Taken(self.topics[text], names) for text, names in concerned.items()]
+        return shares
 
     def flush(self) -> None:
         """Before the end: covers are stored, so that the next start has nothing to replay."""
@@ -552,11 +500,3 @@ def _unanswered(described: Mapping[str, Any]) -> str:
 
 def _moment(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class _Part(NamedTuple):
-    """One topic's share of a transaction."""
-
-    host: ReplicatedTopic
-    names: list[str]
-    cover: Position | None

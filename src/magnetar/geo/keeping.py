@@ -8,6 +8,7 @@ store has answered, nothing else of that topic is stored.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from magnetar.broker.batching import Piece, cut
 from magnetar.broker.effects import Note, Outbox, Store, Timer
 from magnetar.core.ids import LinkCursor
 from magnetar.geo.linktopic import LinkTopic
@@ -89,30 +90,50 @@ class KeptLink:
         self.flush()
 
     def flush(self) -> None:
-        """Store all cursors that moved, in one transaction (also at shut-down)."""
+        """Store all cursors that moved (also at shut-down)."""
         # A rewind on its way is stored by itself; until the store has said yes or no, nothing else may be.
         states = [state for name in sorted(self._dirty) if (state := self.topics[name]).rewinding is None]
         self._dirty -= {state.name for state in states}
         if self._dirty:
             self._schedule(FLUSH_MS)
-        if not states:
-            return
-        puts = {}
-        cursors: list[tuple[LinkTopic, LinkCursor]] = []
-        for state in states:
-            record = state.record()
-            puts[link_cursor_key(state.name, self.to)] = record.encode()
-            cursors.append((state, record.cursor))
 
-        def stored(error: str) -> None:
+        def stored(count: int, error: str) -> None:
             if error:
-                self._note("error", f"cannot store {len(cursors)} cursors: {error}; trying again")
-                self._again([state for state, _ in cursors])
-                return
-            for state, cursor in cursors:
-                state.stored(cursor)
+                self._note("error", f"cannot store {count} cursors: {error}; trying again")
 
-        self.outbox.put(Store(puts, (), stored))
+        self._store(states, stored)
+
+    def _store(self, states: Iterable[LinkTopic], told: Callable[[int, str], None]) -> int:
+        """Store cursors as they are, in as few transactions as every store takes; what fails is tried again.
+
+        Args:
+            states: whose.
+            told: called for each transaction, with the number of its cursors.
+
+        Returns:
+            How many transactions.
+        """
+        records = {state.name: (state, state.record()) for state in states}
+
+        def commit(batch: Piece) -> None:
+            cursors = [records[name] for name in batch.names]
+
+            def stored(error: str) -> None:
+                if error:
+                    self._again([state for state, _ in cursors])
+                else:
+                    for state, record in cursors:
+                        state.stored(record.cursor)
+                told(len(cursors), error)
+
+            self.outbox.put(Store(dict(batch.puts), (), stored))
+
+        batches = list(
+            cut(Piece((name,), {link_cursor_key(name, self.to): r.encode()}) for name, (_, r) in records.items())
+        )
+        for batch in batches:
+            commit(batch)
+        return len(batches)
 
     def _again(self, states: Iterable[LinkTopic]) -> None:
         self._dirty.update(s.name for s in states if self.topics.get(s.name) is s and s.name not in self._deleting)
@@ -130,18 +151,18 @@ class KeptLink:
         self.outbox.put(Note(level, f"link to {self.to}: {text}"))
 
     def _store_now(self, states: list[LinkTopic], done: Done) -> None:
+        """Store these; `done` when all that takes is answered, with what went wrong last."""
         self._dirty -= {state.name for state in states}
-        records = [(state, state.record()) for state in states]
+        answered, problem = 0, ""
 
-        def stored(error: str) -> None:
-            if error:
-                self._again(states)
-            else:
-                for state, record in records:
-                    state.stored(record.cursor)
-            done(error)
+        def stored(_count: int, error: str) -> None:
+            nonlocal answered, problem
+            answered += 1
+            problem = error or problem
+            if answered == transactions:
+                done(problem)
 
-        self.outbox.put(Store({link_cursor_key(s.name, self.to): record.encode() for s, record in records}, (), stored))
+        transactions = self._store(states, stored)
 
     def _move(
         self, state: LinkTopic, target: LinkCursor, record: LinkTopicRecord, apply: Callable[[], None], stored: Done

@@ -670,7 +670,7 @@ def test_no_state_is_stored_that_the_replay_did_not_reach() -> None:
 
 
 def test_position_none_is_no_cover() -> None:
-    from magnetar.broker.replication import decode_cover, encode_cover
+    from magnetar.broker.cover import decode_cover, encode_cover
 
     for position in (NONE, Position(5, 0), Position(1 << 60, 7)):
         assert decode_cover(encode_cover(position)) == position

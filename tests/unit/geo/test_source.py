@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.batching import STORE_BYTES_MAX
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
+from magnetar.geo.linktopic import MARKS_MAX, LinkTopic
 from magnetar.geo.polling import LEFT_MS
 from magnetar.geo.reading import geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
 from magnetar.geo.source import LinkSource
+from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message
 
@@ -357,6 +360,64 @@ def test_a_lost_destination_is_a_durable_rewind_with_a_new_generation() -> None:
     assert link.state.gap == 0
     assert list(link.commit(positions[2], positions[2], 1).ignored) == [TOPIC]
     link.machine.validate()
+
+
+def _many_topics(count: int) -> tuple[Link, list[LinkTopic]]:
+    """A link on which many topics moved, each with all the marks that a cursor may have."""
+    link = Link()
+    link.rig.store()
+    states = []
+    for number in range(count):
+        name = f"persistent://public/default/orders-{number}"
+        topic = link.rig.topic(name)
+        link.machine.added(name, topic.log, wanted=True, created=True)
+        state = link.machine.topics[name]
+        state.marks = [(1_790_000_000_000 + at, 49_999, 50_000 * at) for at in range(MARKS_MAX)]
+        (position,) = topic.publish(message())
+        request = pb.CommandGeoCommit(request_id=1, to="b")
+        cursor = pb.GeoCursor(c=geo(position), s=geo(position), gen=1)
+        request.commits.add(topic=name, incarnation=topic.log.incarnation, cursor=cursor)
+        link.tell(request)
+        states.append(state)
+    return link, states
+
+
+def test_cursors_of_many_topics_are_cut_into_what_zookeeper_takes() -> None:
+    link, states = _many_topics(500)
+    link.machine.flush()
+    link.rig.pump()
+    stores = list(link.rig.stores)
+    sizes = [Write(store.puts, store.deletes, None, lambda _error: None).size for store in stores]
+    assert sum(sizes) > TRANSACTION_BYTES_MAX, "or this tests nothing"
+    assert max(sizes) <= STORE_BYTES_MAX
+    refused = stores.pop(1)
+    assert refused.then is not None
+    link.rig.stores.remove(refused)
+    refused.then("no space left")
+    link.rig.store()
+    behind = {state.name for state in states if state.durable != state.cursor}
+    assert {link_cursor_key(name, "b") for name in behind} == refused.puts.keys(), "one that fails holds up no other"
+    link.machine.flush()
+    link.rig.store()
+    assert all(state.durable == state.cursor for state in states)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_skip_in_many_topics_is_answered_once_when_all_of_it_is_stored(fails: bool) -> None:
+    link, states = _many_topics(500)
+    link.machine.flush()
+    link.rig.store()
+    for state in states:
+        link.rig.topics[state.name].publish(message())
+    answers: list[str] = []
+    link.machine.skip(None, LATEST, answers.append)
+    link.rig.pump()
+    stores, link.rig.stores = link.rig.stores, []
+    assert len(stores) > 1
+    for number, store in enumerate(stores):
+        assert store.then is not None and not answers
+        store.then("no space left" if fails and not number else "")
+    assert answers == ["no space left" if fails else ""]
 
 
 def test_a_rewind_that_cannot_be_stored_is_not_used() -> None:

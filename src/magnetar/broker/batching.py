@@ -1,0 +1,74 @@
+"""Cuts what is stored all the time, cursors, into transactions that every metadata store takes.
+
+ZooKeeper refuses a request of 1 MiB whole, and would do so at every repetition: of thousands of cursors that are dirty at
+once, none would ever be durable.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+STORE_BYTES_MAX: Final = 300_000
+"""Of one transaction, as `weight` counts: a third of what ZooKeeper takes (`runtime.stores.znodes.TRANSACTION_BYTES_MAX`)."""
+
+STORE_KEYS_MAX: Final = 500
+"""Of one transaction: some milliseconds of the store's time, which others wait for."""
+
+_KEY_BYTES: Final = 60
+
+
+class Piece(NamedTuple):
+    """What has to be in one transaction.
+
+    Attributes:
+        names: for whoever cuts: what is stored with it.
+        puts, deletes: keys.
+    """
+
+    names: tuple[str, ...]
+    puts: Mapping[str, bytes]
+    deletes: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> int:
+        """How many it writes."""
+        return len(self.puts) + len(self.deletes)
+
+    @property
+    def weight(self) -> int:
+        """Its bytes in a request to ZooKeeper, where a key stands in a path, percent-encoded, and in a list."""
+        size = sum(4 * len(key) + len(value) + _KEY_BYTES for key, value in self.puts.items())
+        return size + sum(4 * len(key) + _KEY_BYTES for key in self.deletes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one transaction takes it."""
+        return self.keys <= STORE_KEYS_MAX and self.weight <= STORE_BYTES_MAX
+
+
+def merged(pieces: Iterable[Piece]) -> Piece:
+    """One piece of several; what one of them deletes is not put by another."""
+    names: list[str] = []
+    puts: dict[str, bytes] = {}
+    deletes: dict[str, None] = {}
+    for piece in pieces:
+        names += piece.names
+        puts |= piece.puts
+        deletes |= dict.fromkeys(piece.deletes)
+    for key in deletes:
+        puts.pop(key, None)
+    return Piece(tuple(names), puts, tuple(deletes))
+
+
+def cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Transactions out of pieces, in their order. A piece over the limits goes alone: it can hold up nobody else."""
+    batch: list[Piece] = []
+    keys = weight = 0
+    for piece in pieces:
+        more, heavier = piece.keys, piece.weight
+        if batch and (keys + more > STORE_KEYS_MAX or weight + heavier > STORE_BYTES_MAX):
+            yield merged(batch)
+            batch, keys, weight = [], 0, 0
+        batch.append(piece)
+        keys, weight = keys + more, weight + heavier
+    if batch:
+        yield merged(batch)
