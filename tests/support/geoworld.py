@@ -14,7 +14,7 @@ from typing import Any
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.broker.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
@@ -42,7 +42,7 @@ class Log(LogThread):
 
     def cycle(self) -> bool:
         """Write and sync what waits; whether there was anything."""
-        if not self._queue and not self._dropped:
+        if not self._queue and not self._dropped and not self._barriers:
             return False
         self._cycle()
         return True
@@ -248,6 +248,8 @@ class Node:
                     client.got(effect.buffers)
             case Write():
                 self.log.submit(effect.append)
+            case Sync():
+                self.log.sync(lambda error: self.run(effect.then, error))
             case Store():
                 self.stores.append(effect)
             case Timer():

@@ -44,6 +44,12 @@ class FrameLimit(NamedTuple):
     frame_bytes_max: int
 
 
+class Sync(NamedTuple):
+    """Call `then(error)` when everything is durable that was written, or asked for, before; error is "" if it is."""
+
+    then: Callable[[str], None]
+
+
 class Drop(NamedTuple):
     """These ledgers hold nothing that anyone needs any more; the log may reclaim their room."""
 
@@ -113,7 +119,7 @@ class Note(NamedTuple):
     text: str
 
 
-Effect = Send | Close | Hold | FrameLimit | Write | Drop | Read | Store | Timer | Compute | Note
+Effect = Send | Close | Hold | FrameLimit | Write | Sync | Drop | Read | Store | Timer | Compute | Note
 
 
 @dataclass(slots=True)

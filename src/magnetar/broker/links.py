@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from magnetar.broker.control import Done, SkipPreview
+from magnetar.broker.effects import Sync
 from magnetar.broker.linkreports import LinkReports
 from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.restores import Restores
@@ -85,6 +86,9 @@ class Links(LinkReports):
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._applies: dict[int, list[tuple[Topic, Callable[[], None]]]] = {}
+        self._syncs = 0
+        self._syncing: dict[str, int] = {}
+        """Topics that are being synced -> which time it is."""
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
 
     def _heard(self, topic: str, source: str, anew: bool) -> None:
@@ -160,6 +164,7 @@ class Links(LinkReports):
         """A topic is gone."""
         for source in self.sources.values():
             source.removed(topic.text)
+        self._syncing.pop(topic.text, None)
         self.destination.removed(topic.text)
         self.restores.machine.removed(topic.text)
 
@@ -201,6 +206,12 @@ class Links(LinkReports):
 
     def policies_changed(self, change: Change) -> None:
         """A change of policies is durable and in force."""
+        for text in change.namespaces:
+            for topic in self._topics_of(NamespaceName.parse(text)):
+                self.follow_durability(topic)
+        for text in change.topics:
+            for topic in self._topics_of(TopicName.parse(text).namespace_name):
+                self.follow_durability(topic)
         for topic, apply in self._applies.pop(id(change), ()):
             if self._broker.topics.get(topic.text) is topic:
                 apply()
@@ -209,12 +220,37 @@ class Links(LinkReports):
             wanted = targets(self._broker.cluster, clusters, self._linked)
             for target, source in self.sources.items():
                 source.late(topic.text, topic.log, wanted=target in wanted, latest=latest)
-        for text in change.namespaces:
-            for topic in self._topics_of(NamespaceName.parse(text)):
-                topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)
-        for text in change.topics:
-            for topic in self._topics_of(TopicName.parse(text).namespace_name):
-                topic.durable = self._broker.config.fsync == "always" or self.replicated(topic.name)
+
+    def follow_durability(self, topic: Topic) -> None:
+        """A policy, or machines of replicated subscriptions, may have changed whether a topic always syncs (A6).
+
+        What was answered without lies before everything that is synced from now on, but no link may read it until it is synced,
+        too: after a power cut its indexes would be given again, and peers would take fresh messages for known ones.
+        """
+        always = self._broker.config.fsync == "always"
+        durable = always or topic.replicated is not None or self.replicated(topic.name)
+        begins = durable and not topic.durable
+        topic.durable = durable
+        if begins:
+            self._sync(topic)
+
+    def _sync(self, topic: Topic) -> None:
+        topic.log.unsynced = True
+        self._syncs += 1
+        number = self._syncing[topic.text] = self._syncs
+
+        def synced(error: str) -> None:
+            if self._broker.topics.get(topic.text) is not topic or self._syncing.get(topic.text) != number:
+                return
+            if error:
+                self._sync(topic)
+                return
+            del self._syncing[topic.text]
+            topic.log.unsynced = False
+            for source in self.sources.values():
+                source.confirmed(topic.text)
+
+        self._broker.outbox.put(Sync(synced))
 
     def policies_refused(self, change: Change) -> None:
         """A change of policies never was."""

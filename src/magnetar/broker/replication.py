@@ -111,7 +111,7 @@ class Replication:
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         covered = decode_cover(states.pop("", b""))
         made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
-        topic.durable = True  # an acknowledgement must not outlive its message (A6)
+        self.broker.links.follow_durability(topic)  # an acknowledgement must not outlive its message (A6)
         made.load(states)
         self._follow_policy(topic)
         return made
@@ -155,7 +155,6 @@ class Replication:
     def routes_changed(self, topic: Topic) -> None:
         """A policy may have changed them."""
         if topic.replicated is not None:
-            topic.durable = True
             topic.replicated.routes_changed()
         elif self.routes_of(topic):
             self.attach(topic)

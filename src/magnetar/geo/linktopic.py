@@ -144,12 +144,15 @@ class LinkTopic:
 
     @property
     def last(self) -> Position:
-        """The newest entry that the link may read: confirmed, which in a replicated topic is synced (A6)."""
-        return self.log.last
+        """The newest entry that the link may read: confirmed, which in a replicated topic is synced (A6).
+
+        NONE while a topic that was not replicated before has yet to be synced: nothing can be said of what it has.
+        """
+        return NONE if self.log.unsynced else self.log.last
 
     def pending(self) -> tuple[int, int, int]:
         """(entries, bytes, publish time of the first in ms) behind C, whether or not the link wants them."""
-        c, last = self.cursor.c, self.log.last
+        c, last = self.cursor.c, self.last
         first = self.log.next_after(c) if c < last else None
         if first is None:
             return 0, 0, 0
@@ -309,7 +312,7 @@ class LinkTopic:
         the same entries commits at or behind the new C and changes nothing.
         """
         c = self.cursor.c
-        if self.rewinding is not None or self.floor != NONE or c >= self.log.last:
+        if self.rewinding is not None or self.floor != NONE or c >= self.last:
             return False
         for ledger in self.log.ledger_infos():
             if ledger.ledger < c.ledger:

@@ -300,6 +300,7 @@ class LinkSource(OperatedLink):
             reply(response, ())
             return
         after = place(request.after)
+        up_to = min(place(request.up_to), state.last) if request.HasField("up_to") else state.last
         state.read_ms = self.outbox.now_ms
 
         def failed(position: Position, error: str) -> None:
@@ -317,7 +318,7 @@ class LinkSource(OperatedLink):
 
         Reading(
             self.outbox, state.log, cluster=self.cluster, to=self.to, request_id=request.request_id, after=after,
-            up_to=place(request.up_to) if request.HasField("up_to") else None,
+            up_to=up_to,
             bytes_max=min(request.bytes_max, self._read_bytes_max), reply=answered, failed=failed,
         ).start()  # fmt: skip
 

@@ -34,6 +34,7 @@ from magnetar.broker.effects import (
     Read,
     Send,
     Store,
+    Sync,
     Timer,
     Write,
 )
@@ -238,6 +239,14 @@ class Driver:
         if peer is not None:
             peer.set_frame_limit(effect.frame_bytes_max)
 
+    def _sync(self, effect: Sync) -> None:
+        self._log.sync(lambda error: self._synced(effect, error))
+
+    def _synced(self, effect: Sync, error: str) -> None:
+        """Behind the reports of what was written before; called on the log's thread."""
+        self._urgent.append((effect.then, (error,)))
+        self._hop(self._report)
+
     def _drop(self, effect: Drop) -> None:
         self._log.drop(effect.ledgers)
 
@@ -306,6 +315,7 @@ class Driver:
         Close: _close,
         Hold: _hold,
         FrameLimit: _frame_limit,
+        Sync: _sync,
         Drop: _drop,
         Note: _note,
         Timer: _timer,

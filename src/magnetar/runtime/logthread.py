@@ -100,6 +100,7 @@ class LogThread:
         self._wake = threading.Condition()
         self._queue: list[Append] = []
         self._dropped: list[int] = []
+        self._barriers: list[Callable[[str], None]] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._flying: list[Append] = []
@@ -153,6 +154,15 @@ class LogThread:
             if len(self._queue) == 1:
                 self._wake.notify()
 
+    def sync(self, then: Callable[[str], None]) -> None:
+        """Make everything durable that was submitted so far, also what was answered without; `then("")` follows its reports.
+
+        `then` is called on this thread, or with what went wrong: nothing is known of what was not synced, then.
+        """
+        with self._wake:
+            self._barriers.append(then)
+            self._wake.notify()
+
     def drop(self, ledgers: Iterable[int]) -> None:
         """Nobody needs these ledgers any more; segments that hold nothing else are deleted, mostly dead ones rewritten."""
         with self._wake:
@@ -188,7 +198,7 @@ class LogThread:
     def _cycle(self) -> bool:
         """One round; whether there is another."""
         with self._wake:
-            while not self._queue and not self._dropped and not self._stopping:
+            while not self._queue and not self._dropped and not self._barriers and not self._stopping:
                 if self._background.pending:
                     break
                 pause_s = self._until_sync_s()
@@ -197,6 +207,7 @@ class LogThread:
                     break
             batch = self._take()
             dropped, self._dropped = self._dropped, []
+            barriers, self._barriers = self._barriers, []
             if self._stopping and not batch and not dropped:
                 return False
         self._flying = batch
@@ -204,18 +215,18 @@ class LogThread:
         if dropped:
             self._background.release(dropped)
         batch = self._flying = self._current(batch)
-        if batch or self._sync_due():
-            self._commit(batch)
+        if batch or barriers or self._sync_due():
+            self._commit(batch, barriers)
         self._work(idle=not batch)
         return True
 
     def _take(self) -> list[Append]:
-        """What the next cycle writes. Called with the lock held."""
+        """What the next cycle writes: all of it, where a barrier waits behind it. Called with the lock held."""
         queue = self._queue
         size = 0
         for count, append in enumerate(queue):
             size += append.bytes_total
-            if size > CYCLE_BYTES_MAX and count:
+            if size > CYCLE_BYTES_MAX and count and not self._barriers:
                 self._queue = queue[count:]
                 return queue[:count]
         self._queue = []
@@ -244,7 +255,7 @@ class LogThread:
     def _sync_due(self) -> bool:
         return self._until_sync_s() == 0.0
 
-    def _commit(self, batch: list[Append]) -> None:
+    def _commit(self, batch: list[Append], barriers: Sequence[Callable[[str], None]] = ()) -> None:
         """Write, sync, report."""
         at_once, later = self._split(batch)
         syncing = False
@@ -260,7 +271,8 @@ class LogThread:
                 self._on_appended(located)
             through = syncing = bool(later) and self._log.synced == self._log.offset
             located = self._log.write(later, through=through)
-            if not through and (later or self._sync_due()):
+            behind = bool(barriers) and self._log.synced < self._log.offset
+            if not through and (later or behind or self._sync_due()):
                 syncing = True
                 self._log.sync()
             if syncing:
@@ -270,7 +282,12 @@ class LogThread:
                 if located:
                     self._on_appended(located)
         except OSError as error:
+            for then in barriers:
+                then(f"the log cannot be synced: {error.strerror or error}")
             self._fail(error, sync_failed=syncing)
+            return
+        for then in barriers:
+            then("")
 
     def _split(self, batch: list[Append]) -> tuple[list[Append], list[Append]]:
         """What is answered when it is written, and what when it is synced; a topic's order is kept."""

@@ -10,7 +10,7 @@ import msgspec
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.core.config import BrokerConfig, Config
 from magnetar.core.errors import MagnetarError
@@ -223,6 +223,9 @@ class Cluster:
                 connection.deliver(effect.buffers)
         elif kind is Write:
             self.log.submit(effect.append)
+        elif kind is Sync:
+            life = self.life
+            self.log.sync(lambda error: self._hop(self._of_log, life, lambda _broker: effect.then(error)))
         elif kind is Timer:
             self._timer(effect, self.life)
         elif kind is Store:

@@ -84,6 +84,11 @@ class SimLog(LogThread):
         super().drop(ledgers)
         self._arm()
 
+    def sync(self, then: Callable[[str], None]) -> None:
+        """Queue a barrier."""
+        super().sync(then)
+        self._arm()
+
     @property
     def idle(self) -> bool:
         """Nothing waits."""
@@ -102,13 +107,13 @@ class SimLog(LogThread):
             if self._broken:
                 waiting, self._queue = self._queue, []
                 self._refuse(waiting, "the log cannot be written")
-            elif self._queue or self._dropped or self._background.pending:
+            elif self._queue or self._dropped or self._barriers or self._background.pending:
                 self._cycle()
         except PowerCut:
             self.over = True
             self._on_power_cut()
             return
-        if self._queue or self._background.pending:
+        if self._queue or self._barriers or self._background.pending:
             self._arm()
 
     def _work(self, *, idle: bool) -> None:

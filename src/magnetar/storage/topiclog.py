@@ -112,6 +112,8 @@ class TopicLog(Ledgers):
         self._load(recovered, saved)
         self.bytes_retained = sum(ledger.bytes for ledger in self._ledgers.values())
         self.last = self._find_last()
+        self.unsynced = False
+        """What is confirmed may not be on the disk although it has to be by now: links wait until it is."""
         # What is staged and not confirmed. A topic that never had a ledger takes its incarnation as the first.
         self._opening = 0
         self._opening_ms = 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from magnetar.broker.effects import Outbox, Read, Timer, Write
+from magnetar.broker.effects import Outbox, Read, Sync, Timer, Write
 from magnetar.core.ids import NONE
 from magnetar.runtime import driver as module
 from magnetar.runtime.driver import Driver
@@ -176,6 +176,19 @@ def test_what_is_written_goes_to_the_log() -> None:
         assert world.submitted == ["an append"]
 
     run(test)
+
+
+def test_a_sync_is_answered_behind_the_logs_reports() -> None:
+    async def test(world: World) -> None:
+        barriers: list[Callable[[str], None]] = []
+        world.log.sync = barriers.append
+        world.driver.run(lambda: world.outbox.put(Sync(lambda error: world.done.append(f"synced {error!r}"))))
+        (barrier,) = barriers
+        world.driver.appended(["first"])  # type: ignore[list-item]
+        barrier("")
+        await world.until(lambda: len(world.done) == 2)
+
+    assert run(test).done == ["appended ['first']", "synced ''"]
 
 
 def test_what_comes_after_the_end_is_not_heard() -> None:

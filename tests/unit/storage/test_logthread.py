@@ -460,3 +460,30 @@ def test_a_segment_with_a_seal_that_is_still_needed_stays(log: Log) -> None:
     assert segment_name(2) in segments(log.files)
     assert stored(log.files.crash())[0] == Position(INCARNATION, 0)
     assert len([position for position in stored(log.files.crash()) if position.ledger == INCARNATION]) == 1
+
+
+def test_a_barrier_syncs_what_was_answered_before_it() -> None:
+    log = Log(fsync="never")
+    topic = log.topic()
+    log.append(topic, "a", durable=False)
+    later = topic.stage([entry("b")], 1000, durable=False)
+    log.thread.submit(later)
+    log.thread.sync(lambda error: log._report("synced", error))
+    log.wait_for("synced")
+    assert log.thread._log.synced == log.thread._log.offset
+    assert log.reports[-1] == ("synced", "")
+    assert log.kinds() == ["appended", "synced"], "behind the reports of what it waited for"
+    log.reports.clear()
+    log.thread.sync(lambda error: log._report("synced", error))
+    log.wait_for("synced")
+    log.thread.stop()
+
+
+def test_a_barrier_says_that_the_sync_failed() -> None:
+    log = Log(fsync="never")
+    log.append(log.topic(), "a", durable=False)
+    log.files.fail_next("sync", OSError(errno.EIO, "Input/output error"))
+    log.thread.sync(lambda error: log._report("synced", error))
+    log.wait_for("healed")
+    assert ("synced", "the log cannot be synced: Input/output error") in log.reports
+    log.thread.stop()
