@@ -57,6 +57,7 @@ LOCAL_HEADER_BYTES: Final = PREFIX_BYTES + _LOCAL.size
 _REPLICATED_LENGTH: Final = struct.Struct("<IBQIBIqqqQqqB")
 """Length and header of record 2, up to the size of the origin's name."""
 START_RECORD_BYTES: Final = PREFIX_BYTES + _START.size
+SEAL_RECORD_BYTES: Final = PREFIX_BYTES + _SEAL.size
 CHECK_RECORD_BYTES: Final = PREFIX_BYTES + _CHECK.size
 
 

@@ -7,7 +7,8 @@ Rules (FINDINGS A4, A6; broker.md):
   not whole ends it, and the rest is cut off durably before anything new is written;
 - damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
   place, so that reading it says so;
-- a segment whose first record is not whole was never begun: its start is synced before anything is written behind it;
+- a segment that is no larger than a start with a seal, and whose start is not whole, was never begun: its start is synced
+  before anything is written behind it. Where more lies there, or a sidecar tells of it, the start was lost: that is damage;
 - a ledger whose opening is in no segment was deleted: a segment goes when nothing lives in it, so the opening's went with
   the ledger, while other segments that hold some of its entries stay for what else they hold. Not so where anything is
   damaged: then the opening may be what was lost, and the entries are kept for whoever can tell.
@@ -22,7 +23,16 @@ from typing import Final, NamedTuple
 from magnetar.core.errors import StorageError
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import Ledger
-from magnetar.storage.records import PREFIX_BYTES, SEGMENT_MAGIC, START_RECORD_BYTES, Sealed, Started, read_head, whole
+from magnetar.storage.records import (
+    PREFIX_BYTES,
+    SEAL_RECORD_BYTES,
+    SEGMENT_MAGIC,
+    START_RECORD_BYTES,
+    Sealed,
+    Started,
+    read_head,
+    whole,
+)
 from magnetar.storage.scanning import Scanner
 from magnetar.storage.segmentindex import INDEX_SUFFIX, Piece, SegmentIndex, decode_index
 from magnetar.storage.topiclog import RecoveredTopic
@@ -33,6 +43,9 @@ PROBLEMS_MAX: Final = 1000
 
 _HEAD_BYTES: Final = 64 * 1024
 """Start and seals of a segment: 25 bytes a seal, and seals are few."""
+
+_UNBEGUN_BYTES_MAX: Final = len(SEGMENT_MAGIC) + START_RECORD_BYTES + SEAL_RECORD_BYTES
+"""What may lie in a segment that was never begun: a segment is begun with one seal at most, that of the one that failed."""
 
 
 def segment_name(number: int) -> str:
@@ -102,7 +115,7 @@ class _Recovery:
             if name.endswith(SEGMENT_SUFFIX) and (stem := name.removesuffix(SEGMENT_SUFFIX)).isdigit()
         )
         self.result.last_segment = numbers[-1] if numbers else 0
-        found = [segment for number in numbers if (segment := self._begun(number)) is not None]
+        found = [segment for number in numbers if (segment := self._begun(number, names)) is not None]
         cuts: dict[int, int] = {}
         for segment in found:
             for seal in segment.seals:
@@ -111,8 +124,7 @@ class _Recovery:
         indexes = []
         for segment in found:
             last = segment is found[-1]
-            # In front of hollow ones, but for one whose start is damaged: nobody can tell its checks.
-            tail = last or (segment.number >= solid and segment.started is not None)
+            tail = last or segment.number >= solid
             indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=last))
         Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
@@ -121,7 +133,7 @@ class _Recovery:
             self.result.problems[PROBLEMS_MAX:] = [f"and {more} more places of the log are damaged"]
         return self.result
 
-    def _begun(self, number: int) -> _Found | None:
+    def _begun(self, number: int, names: set[str]) -> _Found | None:
         """Look at the head of a segment; one that was never begun is deleted."""
         path = self._folder / segment_name(number)
         size = self._files.size(path)
@@ -136,29 +148,33 @@ class _Recovery:
                 f"{path} is not a log segment of this version (it starts with {magic!r}); "
                 "was it written by another version of Magnetar?"
             )
-        records = _head_records(head) if magic == SEGMENT_MAGIC else []
-        started = records[0] if records and isinstance(records[0], Started) else None
-        if started is None and not _written(head):
+        started = _start(head) if magic == SEGMENT_MAGIC else None
+        if started is None and size <= _UNBEGUN_BYTES_MAX and index_name(number) not in names:
             self._files.unlink(path)
             self.result.notes.append(f"segment {number} was never begun: deleted")
             return None
-        seals = [record for record in records if isinstance(record, Sealed)]
-        return _Found(number, size, started, seals, hollow=started is not None and _hollow(head, size))
+        return _Found(number, size, started, _seals(head), hollow=started is not None and _hollow(head, size))
 
     def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool, last: bool) -> SegmentIndex:
         number = segment.number
         end = segment.size if cut is None else min(segment.size, max(cut, len(SEGMENT_MAGIC)))
         path = self._folder / segment_name(number)
-        if index_name(number) in names and end == segment.size and not (last and cut is None):
+        lost = f"segment {number}, offset 0: its start is damaged"
+        # The last one may have been torn behind its sidecar; where the start is lost, a sidecar tells more than a scan.
+        torn = last and cut is None and segment.started is not None
+        if index_name(number) in names and end == segment.size and not torn:
             index = self._sidecar(number, end)
             if index is not None:
+                if segment.started is None and lost not in index.problems:
+                    index.problems.insert(0, lost)
                 return index
         file = self._files.open(path)
         try:
-            scanner = Scanner(number, file.pread, end, tail=tail and cut is None)
+            # Without its start nobody can tell the checks of a segment: what is whole there is believed, nothing is cut.
+            scanner = Scanner(number, file.pread, end, tail=tail and cut is None and segment.started is not None)
             index = scanner.run()
             if segment.started is None:
-                index.problems.insert(0, f"segment {number}, offset 0: its start is damaged")
+                index.problems.insert(0, lost)
             self._cut(file, number, segment.size, index.end)
         finally:
             file.close()
@@ -279,29 +295,26 @@ class Assembly:
             topic.watermarks[source] = max(position, topic.watermarks.get(source, position))
 
 
-def _head_records(head: bytes) -> list[object]:
-    """Start and seals at the head of a segment."""
-    records: list[object] = []
+def _start(head: bytes) -> Started | None:
+    """The start at the head of a segment, if it is whole."""
     buffer = memoryview(head)
     at = len(SEGMENT_MAGIC)
-    while (size := whole(buffer, at, check=True)) > 0:
-        record = read_head(buffer, at)
-        if not isinstance(record, Sealed | Started):
-            break
-        records.append(record)
-        at += size
-    return records
+    record = read_head(buffer, at) if whole(buffer, at, check=True) > 0 else None
+    return record if isinstance(record, Started) else None
 
 
-def _written(head: bytes) -> bool:
-    """Whether anything was ever written behind the start and the seals of a segment whose start is not whole."""
+def _seals(head: bytes) -> list[Sealed]:
+    """The seals behind the start of a segment, whether or not that is whole."""
+    seals: list[Sealed] = []
     buffer = memoryview(head)
     at = len(SEGMENT_MAGIC) + START_RECORD_BYTES
     while (size := whole(buffer, at, check=True)) > 0:
-        if not isinstance(read_head(buffer, at), Sealed):
-            return True
+        record = read_head(buffer, at)
+        if not isinstance(record, Sealed):
+            break
+        seals.append(record)
         at += size
-    return False
+    return seals
 
 
 def _hollow(head: bytes, size: int) -> bool:

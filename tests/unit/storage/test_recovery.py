@@ -186,18 +186,82 @@ def test_a_damaged_opening_makes_its_entries_nobodys() -> None:
     again.stop()
 
 
-def test_a_damaged_start_is_reported_and_the_rest_served() -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_damaged_start_is_reported_and_the_rest_served(closed: bool) -> None:
+    """Also of the last segment, of which nobody can tell then what was durable: nothing of it is cut."""
     log, _, _ = filled()
+    if closed:
+        log = log.restart()
+        log.files.unlink(INDEX)
     log.files.content(SEGMENT)[len(SEGMENT_MAGIC) + 12] ^= 1
-    log.restart().stop()
-    # The first restart found the tail damaged before anything could be called durable; a closed one is only reported.
+    again = log.restart()
+    assert any("its start is damaged" in problem for problem in again.recovered.problems)
+    assert served(again) == {entry: f"message {entry}" for entry in range(10)}
+    again.stop()
+
+
+ZEROS, NOISE = bytes(512), bytes((7 * at + 3) % 251 for at in range(512))
+
+
+@pytest.mark.parametrize("sector", [ZEROS, NOISE])
+def test_a_lost_first_sector_costs_what_lies_in_it_where_there_is_a_sidecar(sector: bytes) -> None:
+    log, topic, _ = filled(20)
+    second = log.restart()
+    second.files.content(SEGMENT)[: len(sector)] = sector
+    lost = [entry for entry in range(20) if place(topic, entry) < len(sector)]
+    assert 0 < len(lost) < 20
+    for _ in range(2):
+        second = second.restart()
+        assert second.recovered.problems == ["segment 1, offset 0: its start is damaged"]
+        found = served(second)
+        assert all(found.pop(entry).startswith(f"! corrupt: entry 1000:{entry} in segment 1") for entry in lost)
+        assert found == {entry: f"message {entry}" for entry in range(20) if entry not in lost}
+        assert second.topics[TOPIC].next_index == 20
+    second.stop()
+
+
+@pytest.mark.parametrize("sector", [ZEROS, NOISE])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_lost_first_sector_is_told_and_nothing_is_deleted_or_cut(sector: bytes, closed: bool) -> None:
+    log, _, _ = filled(20)
+    if closed:
+        log = log.restart()
+        log.files.unlink(INDEX)
+    log.files.content(SEGMENT)[: len(sector)] = sector
+    log.thread.stop()
+    size = len(log.files.content(SEGMENT))
+    for _ in range(2):
+        again = Log(log.files)
+        assert "segment 1, offset 0: its start is damaged" in again.recovered.problems
+        assert len(log.files.content(SEGMENT)) == size
+        again.stop()
+
+
+def test_a_lost_first_sector_takes_no_other_segment_with_it() -> None:
+    """The openings in it are lost too: entries in other segments must not pass for those of deleted ledgers."""
+    log = Log(segment_bytes=4096)
+    topic = log.topic()
+    while log.thread._log.segment < 4:
+        log.append(topic, "x" * 600)
+    log.thread.stop()
+    names = [segment_name(number) for number in range(1, 5)]
+    log.files.unlink(INDEX)
+    log.files.content(SEGMENT)[:512] = ZEROS
+    again = Log(log.files, segment_bytes=4096)
+    assert set(names) <= set(again.files.names(FOLDER))
+    assert any("whose opening is lost" in problem for problem in again.recovered.problems)
+    again.stop()
+
+
+@pytest.mark.parametrize("size", [0, 40, 70])
+def test_a_segment_that_was_emptied_is_damage_where_a_sidecar_tells_of_more(size: int) -> None:
     log, _, _ = filled()
     second = log.restart()
-    second.files.unlink(INDEX)
-    second.files.content(SEGMENT)[len(SEGMENT_MAGIC) + 12] ^= 1
-    third = second.restart()
+    second.thread.stop()
+    second.files.content(SEGMENT)[:] = bytes(size)
+    third = Log(second.files)
     assert any("its start is damaged" in problem for problem in third.recovered.problems)
-    assert served(third) == {entry: f"message {entry}" for entry in range(10)}
+    assert segment_name(1) in third.files.names(FOLDER)
     third.stop()
 
 
