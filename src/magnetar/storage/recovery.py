@@ -4,7 +4,8 @@ Rules (FINDINGS A4, A6; broker.md):
 
 - what a seal names is cut: it never happened, whatever the disk says;
 - the *tail*, the last segment that was begun, may be torn by the crash: the first record behind its last check that is
-  not whole ends it, and the rest is cut off durably before anything new is written;
+  not whole ends it, and the rest is cut off durably before anything new is written. What is left is synced before it
+  counts: its process may have been killed between write and sync, and then only the system's memory holds it;
 - damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
   place, so that reading it says so;
 - a segment that is no larger than a start with a seal, and whose start is not whole, was never begun: its start is synced
@@ -175,7 +176,7 @@ class _Recovery:
             index = scanner.run()
             if segment.started is None:
                 index.problems.insert(0, lost)
-            self._cut(file, number, segment.size, index.end)
+            self._settle(file, segment.size, index.end, tail=tail and cut is None)
         finally:
             file.close()
         if scanner.torn_bytes:
@@ -186,10 +187,15 @@ class _Recovery:
         return index
 
     @staticmethod
-    def _cut(file: LogFile, number: int, size: int, end: int) -> None:
-        # Cut for good: the segment that holds the seal may be deleted some day, and the next tail is another one.
+    def _settle(file: LogFile, size: int, end: int, *, tail: bool) -> None:
+        """What is taken from a segment is on the disk before anybody is told of it, and what is not taken is gone."""
         if end < size:
+            # Cut for good: the segment that holds the seal may be deleted some day, and the next tail is another one.
             file.truncate(end)
+        elif tail:
+            # A process that was killed between write and sync leaves entries in the system's memory alone. They look like
+            # the others and pass for durable from now on, so they have to be.
+            file.sync()
 
     def _sidecar(self, number: int, end: int) -> SegmentIndex | None:
         path = self._folder / index_name(number)
@@ -336,10 +342,10 @@ def recover(files: Files, folder: Path) -> Recovered:
     """Read all segments of a log.
 
     Raises:
-        StorageError: a segment is of another version, or cannot be read.
+        StorageError: a segment is of another version, cannot be read, or cannot be cut or synced.
     """
     try:
         files.make_folder(folder)
         return _Recovery(files, folder).run()
     except OSError as error:
-        raise StorageError(f"cannot read the log in {folder}: {error.strerror or error}") from error
+        raise StorageError(f"cannot recover the log in {folder}: {error.strerror or error}") from error

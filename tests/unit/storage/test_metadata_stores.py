@@ -115,6 +115,23 @@ def test_a_write_that_fails_is_told_and_the_next_one_works(tmp_path: Path) -> No
     store.close()
 
 
+def test_an_opening_syncs_what_a_killed_process_has_written(tmp_path: Path) -> None:
+    """By a commit of its own: the WAL that it is written to, and synced, holds what was there before."""
+    store = SqliteStore(tmp_path / "meta.sqlite")
+    store.apply({"a": b"1"})
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for path in tmp_path.glob("meta.sqlite*"):
+        (killed / path.name).write_bytes(path.read_bytes())
+    store.close()
+    wal = killed / "meta.sqlite-wal"
+    before = wal.stat().st_size
+    again = SqliteStore(killed / "meta.sqlite")
+    assert wal.stat().st_size > before
+    assert "a" in again.load()
+    again.close()
+
+
 CHILD = """
 import sys
 from pathlib import Path

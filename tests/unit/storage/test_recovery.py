@@ -1,5 +1,6 @@
 """What is found again after a crash, and after the disk has changed its mind about what it was told."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.storage.entries import Append
+from magnetar.storage.log import SegmentLog
 from magnetar.storage.records import CHECK, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import index_name, recover, segment_name
 from magnetar.storage.testing import MemoryFiles
-from magnetar.storage.topiclog import TopicLog
-from tests.unit.storage.harness import FOLDER, INCARNATION, TOPIC, Log, stored
+from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+from tests.unit.storage.harness import FOLDER, INCARNATION, TOPIC, Log, entry, stored
 
 SEGMENT = FOLDER / segment_name(1)
 INDEX = FOLDER / index_name(1)
@@ -149,6 +151,31 @@ def test_what_follows_a_hole_in_the_torn_tail_is_cut_too() -> None:
     assert again.topic().watermarks() == {}
     log.stop()
     again.stop()
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_recovery_takes_from_memory_alone_is_durable_before_it_counts(torn: bool) -> None:
+    """Killed between write and sync: the entries are there, are told on, and must outlive a power cut from then on."""
+    for seed in range(10):
+        files = MemoryFiles(random.Random(seed))
+        log = SegmentLog(files, FOLDER, segment_bytes=4096, disk_free_bytes_min=0, salt=lambda: b"saltsalt")
+        log.begin(recover(files, FOLDER))
+        topic = TopicLog(TOPIC, INCARNATION, LedgerIds(-1), EntryCache(1), fresh=True)
+        log.write([topic.stage([entry("a")], 1000)], through=True)
+        log.write([topic.stage([entry(text)], 1000) for text in ("b", "c")])
+        if torn:
+            files.content(SEGMENT)[-1:] = b""
+        told = stored(files)
+        assert [position.entry for position in told] == ([0, 1] if torn else [0, 1, 2])
+        assert stored(files.crash()) == told
+
+
+def test_a_tail_that_cannot_be_made_durable_is_refused() -> None:
+    log, _, _ = filled(2)
+    log.thread.stop()
+    log.files.fail_next("sync", OSError(errno.EIO, "Input/output error"))
+    with pytest.raises(StorageError, match="cannot recover the log in /log: Input/output error"):
+        recover(log.files, FOLDER)
 
 
 def test_after_a_clean_stop_damage_at_the_very_end_is_not_taken_for_a_torn_tail() -> None:
@@ -360,8 +387,8 @@ def test_any_single_flipped_bit_is_survived() -> None:
 def test_ten_thousand_problems_are_told_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.storage.recovery.PROBLEMS_MAX", 2)
     log, topic, _ = filled()
-    for entry in range(5):
-        damage_body(log.files.content(SEGMENT), place(topic, entry))
+    for number in range(5):
+        damage_body(log.files.content(SEGMENT), place(topic, number))
     again = log.restart()
     assert again.recovered.problems[2:] == ["and 3 more places of the log are damaged"]
     again.stop()

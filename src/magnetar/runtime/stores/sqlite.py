@@ -131,6 +131,8 @@ class SqliteStore:
         # One counter for all keys: a key that is deleted and made again never gets a version that it had before.
         connection.execute("CREATE TABLE IF NOT EXISTS counter (version INTEGER NOT NULL)")
         connection.execute("INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT * FROM counter)")
+        # A commit, also where this is the version already, and so a sync of the WAL: transactions of a process that was killed
+        # in between are in it whole, but perhaps only in the system's memory, and `load` tells of them as durable.
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         return connection
 
