@@ -128,9 +128,14 @@ class Housekeeping:
             self._candidates.clear()
             self.abandon()
             return
-        records = [source.pread(offset, size) for offset, size in rewrite.slice()]
-        if not all(map(is_whole, records)):
-            logger.error("segment %d is not rewritten: a record in it is damaged", rewrite.number)
+        try:
+            records = [source.pread(offset, size) for offset, size in rewrite.slice()]
+            problem = "" if all(map(is_whole, records)) else "a record in it is damaged"
+        except OSError as error:
+            # Of a sector that cannot be read in an old segment the log's writing knows nothing: it goes on.
+            problem = error.strerror or str(error)
+        if problem:
+            logger.error("segment %d is not rewritten: %s", rewrite.number, problem)
             self._damaged.add(rewrite.number)
             self.abandon()
             return

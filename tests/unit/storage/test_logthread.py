@@ -1,5 +1,6 @@
 """The log thread: who is answered what, and in which order, when all goes well and when it does not."""
 
+import copy
 import errno
 import random
 import threading
@@ -10,9 +11,9 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.storage.files import Files
+from magnetar.storage.files import Files, LogFile
 from magnetar.storage.recovery import index_name, segment_name
-from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.testing import MemoryFile, MemoryFiles
 from magnetar.storage.topiclog import Retention, TopicLog
 from tests.unit.storage.harness import FOLDER, INCARNATION, Log, entry, stored
 
@@ -320,9 +321,9 @@ def test_where_anything_is_damaged_entries_without_an_opening_are_kept() -> None
     again.stop()
 
 
-def rewritten_log() -> tuple[Log, TopicLog, TopicLog]:
+def rewritten_log(files: Files | None = None) -> tuple[Log, TopicLog, TopicLog]:
     """A segment of which one topic in ten survives."""
-    log = Log(segment_bytes=2 << 20)
+    log = Log(files, segment_bytes=2 << 20)
     small = log.topic("persistent://public/default/small", 2000)
     large = log.topic("persistent://public/default/large", 3000)
     for number in range(40):
@@ -374,6 +375,61 @@ def test_a_crash_in_the_middle_of_a_rewrite_loses_and_doubles_nothing() -> None:
     assert after.read(topic) == before
     topic.validate()
     after.stop()
+    log.stop()
+
+
+class UnreadableFiles(MemoryFiles):
+    """Files with one byte that cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.bad: tuple[Path, int] | None = None
+        self.tried = threading.Event()
+        self.indexed = threading.Event()
+
+    def open(self, path: Path) -> LogFile:
+        file = super().open(path)
+        assert isinstance(file, MemoryFile)
+        if self.bad is None or path != self.bad[0]:
+            return file
+        view = copy.copy(file)
+        bad = self.bad[1]
+
+        def pread(offset: int, size: int) -> bytes:
+            if offset <= bad < offset + size:
+                self.tried.set()
+                raise EIO
+            return file.pread(offset, size)
+
+        view.pread = pread  # type: ignore[method-assign]
+        return view
+
+    def create(self, path: Path) -> LogFile:
+        if path.suffix == ".idx":
+            self.indexed.set()
+        return super().create(path)
+
+
+def test_a_segment_that_cannot_be_read_is_not_rewritten_and_the_log_goes_on() -> None:
+    files = UnreadableFiles()
+    log, small, large = rewritten_log(files)
+    other = log.topic("persistent://public/default/other", 4000)
+    assert files.indexed.wait(20)
+    log.append(other, "the sidecar is whole")
+    (span,) = small.locations(Position(2000, 15), 1, 1)
+    assert span.segment == 1
+    files.bad = FOLDER / segment_name(1), span.offset + span.size // 2
+    log.thread.drop(large.ledger_ids())
+    assert files.tried.wait(20)
+    log.append(other, "still written")
+    assert log.thread._log.failures == 0
+    assert other.last == Position(4000, 1)
+    assert segment_name(1) in segments(files)
+    files.tried.clear()
+    log.thread.drop([9999])
+    log.append(other, "no second attempt")
+    log.append(other, "which the cycle before would have made")
+    assert not files.tried.is_set()
     log.stop()
 
 
