@@ -55,11 +55,37 @@ class Housekeeping:
         if self._scanner is not None or self._log.closed:
             self._index()
         elif self._rewrite is None:
-            self._begin_rewrite()
+            self._begin_rewrite(self._candidates.pop(0))
         elif self._rewrite.done:
             self._end_rewrite()
         else:
             self._copy()
+
+    def make_room(self) -> bool:
+        """While the log is full and nothing is accepted: do a little of a rewrite that fits into the room that is kept free.
+
+        Returns:
+            Whether there is more to do at once.
+
+        Raises:
+            OSError: the log could not be written; its failure is the caller's.
+        """
+        if not self._log.full:
+            return False
+        if self._rewrite is None:
+            self.look_for_rewrites()
+            fitting = [number for number in self._candidates if self._fits(number)]
+            if not fitting:
+                return False
+            self._candidates.remove(fitting[0])
+            self._log.begin_for_copies()
+            self._begin_rewrite(fitting[0])
+        elif self._rewrite.done:
+            self._end_rewrite()
+            return True
+        else:
+            self._copy()
+        return self._rewrite is not None
 
     # ---------------------------------------------------------------------------------------------------------- sidecars
 
@@ -91,10 +117,12 @@ class Housekeeping:
             if number != busy and number not in self._damaged
         ]
 
-    def _begin_rewrite(self) -> None:
-        number = self._candidates.pop(0)
+    def _fits(self, number: int) -> bool:
+        return self._log.room_for_copies(sum(self._log.live_in(number).values()))
+
+    def _begin_rewrite(self, number: int) -> None:
         living = set(self._log.live_in(number))
-        if not living or not self._log.removable(number):
+        if not living or not self._log.removable(number) or not self._fits(number):
             return
         try:
             source = self._files.open(self._folder / segment_name(number))
@@ -124,8 +152,7 @@ class Housekeeping:
         rewrite, source = self._rewrite, self._source
         assert rewrite is not None
         assert source is not None
-        if not self._log.roomy():
-            self._candidates.clear()
+        if not self._log.room_for_copies(rewrite.bytes_left):
             self.abandon()
             return
         try:

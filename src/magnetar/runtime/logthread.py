@@ -7,7 +7,7 @@ While one cycle syncs, the next collects: the cycle is as long as the last sync 
 A failed write or sync ends the segment: whatever was in flight fails, nothing is tried again on that file (what a failed
 fdatasync left on disk is unknowable), and a *new* segment with a durable seal (bad segment, last good offset) is made
 before anything is accepted again. While that does not work (disk full, disk gone), every append fails at once and the
-thread tries to heal with a bounded backoff.
+thread tries to heal with a bounded backoff. On a full disk it meanwhile rewrites what fits into the room that is kept free.
 
 An append that was staged before its topic was told of a failure carries positions and origin indexes that are void. It
 may reach this thread after the log healed; its `epoch` gives it away, and it fails too.
@@ -338,8 +338,11 @@ class LogThread:
             self._refuse(waiting, broken)
             if self._log.heal():
                 break
-            pause_s = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
-            attempt += 1
+            if self._make_room():
+                pause_s = 0.0
+            else:
+                pause_s = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
+                attempt += 1
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping, pause_s)
                 if self._stopping:
@@ -348,6 +351,18 @@ class LogThread:
                     return
         logger.warning("the log works again, in segment %d", self._log.segment)
         self._on_healed()
+
+    def _make_room(self) -> bool:
+        """A slice of background work on a full disk; whether there is more to do at once."""
+        try:
+            return self._background.make_room()
+        except OSError as error:
+            logger.warning("no room can be made in the log: %s", error.strerror or error)
+            self._log.fail(sync_failed=True)
+            self._background.abandon()
+            # Each attempt begins a segment; the empty ones of those before must not pile up.
+            self._background.release(())
+            return False
 
     def _refuse(self, batch: list[Append], reason: str) -> None:
         if not batch:

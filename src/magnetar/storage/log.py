@@ -28,6 +28,9 @@ JOIN_BYTES: Final = 8 * 1024
 HEAL_FRACTION: Final = 4
 """The log is taken up again when `disk_free_bytes_min` and a quarter more is free, so that it does not flap."""
 
+RESERVE_PART: Final = 2
+"""On a full disk one part in so many of what is left may go to copies; seals, cursors and metadata have the rest."""
+
 ROOM_PART: Final = 4
 """A batch larger than this part of the room that was left when somebody looked is a reason to look again."""
 
@@ -56,6 +59,7 @@ class SegmentLog:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._free_min = disk_free_bytes_min
+        self._heal_min = disk_free_bytes_min + disk_free_bytes_min // HEAL_FRACTION
         self._room = 0
         self._salt_of = salt
         self._salt = b""
@@ -164,12 +168,12 @@ class SegmentLog:
         self._room -= size
 
     def write_copies(self, records: Sequence[bytes]) -> list[Location]:
-        """Write copies of records that lie in another segment.
+        """Write copies of records that lie in another segment, for which there is room (`room_for_copies`).
 
         Raises:
             OSError: as `write`.
         """
-        self._take_room(sum(map(len, records)))
+        self._room = max(0, self._room - sum(map(len, records)))
         buffers = self._start_cycle()
         offset = self.offset + sum(map(len, buffers))
         places: list[Location] = []
@@ -294,14 +298,23 @@ class SegmentLog:
             self._file = None
 
     def heal(self) -> bool:
-        """Begin a new segment with the seals; whether that worked. Until it does, nothing may be written."""
+        """Begin a new segment with the seals; whether that worked. Until it does, nothing may be written but copies."""
         try:
-            if self._files.free_bytes(self._folder) < self._free_min + self._free_min // HEAL_FRACTION:
+            if self._files.free_bytes(self._folder) < self._heal_min:
                 return False
-            self._next_segment()
+            self.begin_for_copies()
         except OSError:
             return False
         return True
+
+    def begin_for_copies(self) -> None:
+        """Begin a new segment with the seals, unless that was done since the last failure.
+
+        Raises:
+            OSError: it could not be made.
+        """
+        if self._file is None:
+            self._next_segment()
 
     # ---------------------------------------------------------------------------------------------------------- giving back
 
@@ -365,9 +378,26 @@ class SegmentLog:
         ]
         return [number for _, number in sorted(found)]
 
-    def roomy(self) -> bool:
-        """Whether there is room for copies, which are worth less than publishes."""
-        return self._files.free_bytes(self._folder) >= 2 * self._free_min + self._segment_bytes // HEAL_FRACTION
+    @property
+    def full(self) -> bool:
+        """Whether there is less room than `heal` asks for.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        return self._files.free_bytes(self._folder) < self._heal_min
+
+    def room_for_copies(self, size: int) -> bool:
+        """Whether so many bytes may be copied to give back a segment of which they are a small part.
+
+        Copies are not why publishes are refused. Where these are refused anyway, or about to be, a part of the room that is
+        kept free is well spent on them: they give back more than twice what they take.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        free = self._files.free_bytes(self._folder)
+        return size <= free // RESERVE_PART if free < self._heal_min else free - size >= self._heal_min
 
     # ---------------------------------------------------------------------------------------------------------- sidecars
 

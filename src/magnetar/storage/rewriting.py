@@ -42,6 +42,7 @@ class Rewrite:
                 ]
         self._records = sorted(records)
         self._at = 0
+        self.bytes_left = sum(size for _, size, _ in self._records)
         self.places: dict[int, Location] = {}
         self.copies: dict[int, dict[int, int]] = {}
 
@@ -68,6 +69,7 @@ class Rewrite:
             self.places[offset] = location
             held = self.copies.setdefault(location.segment, {})
             held[ledger] = held.get(ledger, 0) + size
+            self.bytes_left -= size
         self._at += len(locations)
 
 

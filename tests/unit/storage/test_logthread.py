@@ -11,7 +11,9 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.storage.entries import StoredEntry
 from magnetar.storage.files import Files, LogFile
+from magnetar.storage.log import SegmentLog
 from magnetar.storage.recovery import index_name, segment_name
 from magnetar.storage.testing import MemoryFile, MemoryFiles
 from magnetar.storage.topiclog import Retention, TopicLog
@@ -376,6 +378,100 @@ def test_a_crash_in_the_middle_of_a_rewrite_loses_and_doubles_nothing() -> None:
     topic.validate()
     after.stop()
     log.stop()
+
+
+def full_log() -> tuple[Log, TopicLog, TopicLog]:
+    """A log that has failed since the disk is full; one topic has a twentieth of every segment."""
+    log = Log(MemoryFiles(random.Random(1), capacity=12 << 20), segment_bytes=2 << 20, disk_free_bytes_min=512 << 10)
+    small = log.topic("persistent://public/default/small", 2000)
+    large = log.topic("persistent://public/default/large", 3000)
+    number = 0
+    while True:
+        number += 1
+        topic, size = (small, 5_000) if number % 2 else (large, 95_000)
+        append = topic.stage([entry(b"%05d" % number + bytes(size))], 1)
+        log.thread.submit(append)
+        log.wait(lambda reports: bool(reports) and reports[-1][0] in {"appended", "failed"})
+        if log.kinds()[-1] == "failed":
+            break
+        log.settle([append])
+    topic.fail()
+    log.reports.clear()
+    return log, small, large
+
+
+def kept_after(log: Log, small: TopicLog, before: list[StoredEntry]) -> bool:
+    """Whether a topic has what it had, and nothing but one more entry; now and after a power cut."""
+    log.append(small, "room again")
+    again = Log(log.files.crash(), segment_bytes=2 << 20)
+    found = again.read(again.topic("persistent://public/default/small", 2000))
+    again.stop()
+    return not again.recovered.problems and log.read(small)[:-1] == before and found[:-1] == before
+
+
+def test_a_full_disk_heals_when_every_segment_is_mostly_dead() -> None:
+    """No segment is empty: what retention has given back comes from a rewrite, into the room that is kept free."""
+    log, small, large = full_log()
+    before = log.read(small)
+    log.thread.drop(large.ledger_ids())
+    log.wait_for("healed")
+    assert kept_after(log, small, before)
+    log.stop()
+
+
+@pytest.mark.parametrize(("operation", "nth"), [("write", 1), ("write", 2), ("sync", 1), ("sync", 2), ("create", 1)])
+def test_a_full_disk_heals_when_the_rewrite_fails_too(operation: str, nth: int) -> None:
+    log, small, large = full_log()
+    before = log.read(small)
+    seen: list[Path] = []
+
+    def break_nth(kind: str, path: Path) -> OSError | None:
+        if kind == operation and path.suffix == ".seg":
+            seen.append(path)
+            return EIO if len(seen) == nth else None
+        return None
+
+    log.files.inject(break_nth)
+    log.thread.drop(large.ledger_ids())
+    log.wait_for("healed")
+    assert len(seen) > nth
+    assert kept_after(log, small, before)
+    log.stop()
+
+
+def test_attempts_to_make_room_leave_no_segments_behind() -> None:
+    log, small, large = full_log()
+    before = log.read(small)
+    heads: set[Path] = set()
+    broken: list[Path] = []
+
+    def break_copies(kind: str, path: Path) -> OSError | None:
+        """What follows the head of a new segment fails, in five of them."""
+        if kind == "write" and path.suffix == ".seg":
+            if path in heads and len(broken) < 5:
+                broken.append(path)
+                return EIO
+            heads.add(path)
+        return None
+
+    log.files.inject(break_copies)
+    log.thread.drop(large.ledger_ids())
+    log.wait_for("healed")
+    assert len(broken) == 5
+    assert not {path.name for path in broken[:4]} & set(segments(log.files))
+    assert kept_after(log, small, before)
+    log.stop()
+
+
+def test_copies_leave_room_for_publishes_or_half_of_what_is_left() -> None:
+    files = MemoryFiles(random.Random(1), capacity=10_000)
+    log = SegmentLog(files, FOLDER, segment_bytes=4096, disk_free_bytes_min=800, salt=lambda: b"saltsalt")
+    filler = files.create(FOLDER / "others.txt")
+    for free, most in ((10_000, 9000), (1100, 100), (1000, 0), (999, 499), (300, 150), (0, 0)):
+        filler.writev([bytes(files.free_bytes(FOLDER) - free)])
+        assert log.room_for_copies(most)
+        assert not log.room_for_copies(most + 1)
+        assert log.full == (free < 1000)
 
 
 class UnreadableFiles(MemoryFiles):
