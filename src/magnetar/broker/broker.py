@@ -43,7 +43,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
-from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
 from magnetar.core.security import Security
 from magnetar.metadata.change import Change
@@ -88,6 +88,9 @@ class Broker:
         listeners: name -> the same two for clients that ask for a listener by name.
         security: who is let in, and to what.
         keys: what proofs are checked with.
+
+    Attributes:
+        left_out: stored topics that have no valid name, and why: they were not loaded.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Broker:
         self._handshakes: deque[tuple[int, int]] = deque()
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
+        self.left_out: dict[str, str] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
         self.started_ms = outbox.now_ms
         self.healthy = True
@@ -191,12 +195,22 @@ class Broker:
             if key.startswith(TOPIC_PREFIX):
                 text = key.removeprefix(TOPIC_PREFIX)
                 record = TopicRecord.decode(text, data)
+                try:
+                    full = TopicName.parse(text)
+                except NameNotValid as error:
+                    # One name that nobody can use must not take the others from everybody; what is stored of it stays.
+                    self.left_out[text] = str(error)
+                    continue
                 self.add_topic(
-                    TopicName.parse(text),
+                    full,
                     record,
                     recovered.get((text, record.incarnation)),
                     fresh=False,
                 )
+        if self.left_out:
+            self.outbox.put(
+                Note("error", f"{len(self.left_out)} stored topics are left out: {next(iter(self.left_out.values()))}")
+            )
         for key, data in stored.items():
             if key.startswith(CURSOR_PREFIX):
                 text, name = split_cursor_key(key)

@@ -286,7 +286,10 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         if error is not None:
             done(error)
             return
-        self._store_change(self._broker.resources.delete_partitioned(name), done)
+        # Partitions that were left out at the start are no topics here; their records go with what made them.
+        left_out = (TOPIC_PREFIX + text for text in self._broker.left_out if text.startswith(f"{name}-partition-"))
+        change = self._broker.resources.delete_partitioned(name)
+        self._store_change(change.merged(Change(deletes=tuple(left_out))), done)
 
     @staticmethod
     def _each(steps: list[Callable[[Done], None]], done: Done) -> None:

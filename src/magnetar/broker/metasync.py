@@ -24,6 +24,7 @@ from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import InFlight
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
+from magnetar.metadata.partitions import check_names
 from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed
 from magnetar.metadata.sync.updates import Batch, Update
@@ -365,6 +366,8 @@ class MetadataSync(SyncTelling):
             self.stuck.pop(path, None)
 
         try:
+            # Events are checked, too; what was stored before they were is not.
+            check_names(name, count)
             self._broker.create_partitions(name, count, _change(puts, deletes), made, found=None)
         except MagnetarError as error:
             self._making.discard(path)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from magnetar.core.errors import StorageError
+from magnetar.core.errors import NameNotValid, StorageError
 from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotAcceptable, NotFound, PreconditionFailed, Unprocessable
@@ -21,6 +21,18 @@ def check_partitions(number: int) -> int:
     if not 1 <= number <= PARTITIONS_MAX:
         raise NotAcceptable(f"{number} partitions are not possible: 1 to {PARTITIONS_MAX}")
     return number
+
+
+def check_names(topic: TopicName, partitions: int) -> None:
+    """Refuse a partitioned topic whose last partition has no valid name: nobody could open it, and no broker load it.
+
+    Raises:
+        PreconditionFailed: the name is too long for so many partitions.
+    """
+    try:
+        TopicName.parse(str(topic.with_partition(partitions - 1)))
+    except NameNotValid as error:
+        raise PreconditionFailed(f"the last of {partitions} partitions has no valid name: {error}") from None
 
 
 class Partitions:
@@ -71,12 +83,13 @@ class Partitions:
         """A new one.
 
         Raises:
-            Conflict: it exists. NotAcceptable: the number. PreconditionFailed: the name is that of a partition.
-                BadRequest: too many properties.
+            Conflict: it exists. NotAcceptable: the number. PreconditionFailed: the name is that of a partition, or too long
+                for one. BadRequest: too many properties.
         """
         check_partitions(partitions)
         if topic.partition >= 0:
             raise PreconditionFailed(f"{topic} is the name of a partition and cannot be partitioned itself")
+        check_names(topic, partitions)
         if str(topic) in self._topics:
             raise Conflict(f"partitioned topic {topic} exists already")
         return _change(topic, PartitionedTopic(partitions, check_properties(dict(properties))))
@@ -85,12 +98,14 @@ class Partitions:
         """More partitions: they never become fewer, for messages would be lost and keys would move.
 
         Raises:
-            NotFound. NotAcceptable: the number. Unprocessable: not more than there are.
+            NotFound. NotAcceptable: the number. Unprocessable: not more than there are. PreconditionFailed: the name is too
+                long for so many.
         """
         old = self._get(topic)
         check_partitions(partitions)
         if partitions <= old.partitions:
             raise Unprocessable(f"{topic} has {old.partitions} partitions; their number can only grow")
+        check_names(topic, partitions)
         return _change(topic, msgspec.structs.replace(old, partitions=partitions))
 
     def describe(self, topic: TopicName, puts: Mapping[str, str], delete: str | None) -> Change:

@@ -98,7 +98,7 @@ class Resources(Namespaces, Questions):
         return change.merged(Change(depends=frozenset({namespace_key(topic.namespace_name)})))
 
     def update_partitioned(self, topic: TopicName, partitions: int) -> Change:
-        """More partitions. Raises NotFound, Unprocessable (not more), NotAcceptable (too many)."""
+        """More partitions. Raises as `Partitions.grow`."""
         return self._partitions.grow(topic, partitions)
 
     def describe_partitioned(self, topic: TopicName, puts: Mapping[str, str], delete: str | None) -> Change:

@@ -17,7 +17,7 @@ from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_t
 from magnetar.metadata import policychecks
 from magnetar.metadata.errors import Refused
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
-from magnetar.metadata.partitions import check_partitions
+from magnetar.metadata.partitions import check_names, check_partitions
 from magnetar.metadata.permissions import PERMISSION_PREFIX
 from magnetar.metadata.policies import ClusterData, PartitionedTopic, Policies, TenantInfo
 from magnetar.metadata.policychecks import anything
@@ -171,6 +171,8 @@ def check_fields(path: str, kind: Kind, record: Record) -> None:
             value = {entry: value}
         try:
             kind.checks.get(base, anything)(msgspec.convert(value, wanted))
+            if kind.prefix == PARTITIONED_PREFIX and base == "partitions":
+                check_names(TopicName.parse(path.removeprefix(PARTITIONED_PREFIX)), value)
         except (msgspec.ValidationError, Refused) as error:
             raise Malformed(f"{path} {base}: {error}") from None
 

@@ -59,6 +59,8 @@ def one(field: str, value: Any, path: str = NS) -> bytes:
         (one("backlog_quota_map/size", {}), "backlog_quota_map"),
         (one("partitions/0", True, "partitioned/persistent://t/n/x"), "partitions"),
         (one("partitions/5000", True, "partitioned/persistent://t/n/x"), "5000"),
+        (one("partitions/11", True, "partitioned/persistent://t/n/" + "x" * 483), "at most 512 bytes"),
+        (one("partitions/1", True, "partitioned/non-persistent://t/n/" + "x" * 480), "at most 512 bytes"),
         (one("partitions/many", True, "partitioned/persistent://t/n/x"), "partitions"),
         (one("actions", "all", "permissions/namespaces/t/n/r"), "actions"),
         (plain(path="/loadbalance/x"), "no path"),
