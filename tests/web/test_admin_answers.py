@@ -1,11 +1,13 @@
 """What the answers of partitions, permissions and peeking hold."""
 
+import json
 import sys
 import zlib
 from typing import Any
 
 import pytest
 
+from magnetar.broker.finals import ASKED_RUNS_MAX
 from magnetar.wire.metadata import build, parse_metadata
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic, entry
@@ -143,5 +145,17 @@ def test_peek_says_what_has_to_be_installed(tell: Tell, monkeypatch: pytest.Monk
         answer = await world.ask("GET", PEEK)
         assert answer.status == 412
         assert "ZSTD" in answer.reason and "magnetar[spark]" in answer.reason
+
+    tell(story)
+
+
+def test_runs_of_messages_are_limited(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        world.control.existing["persistent://public/default/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        path = "/geo/v1/failover/persistent/public/default/t/s/acknowledged"
+        for number, status in ((ASKED_RUNS_MAX, 200), (ASKED_RUNS_MAX + 1, 400)):
+            answer = await world.ask("POST", path, json.dumps({"runs": [["us-west", 5, 0, 9]] * number}))
+            assert answer.status == status, answer.data
+        assert f"at most {ASKED_RUNS_MAX}" in answer.reason
 
     tell(story)

@@ -15,7 +15,7 @@ from magnetar.admin.call import Call, position_of
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
 from magnetar.broker.failovers import Done, Step
-from magnetar.broker.finals import RUNS_MAX
+from magnetar.broker.finals import ASKED_RUNS_MAX, RUNS_MAX
 from magnetar.broker.grace import GRACE_MS
 from magnetar.broker.waiting import WAIT_MS_MAX
 from magnetar.core.names import check_cluster
@@ -172,7 +172,8 @@ class Runs(Struct):
     """Messages by identity.
 
     Attributes:
-        runs: (origin cluster, topic incarnation there, first index, last).
+        runs: (origin cluster, topic incarnation there, first index, last); at most ASKED_RUNS_MAX. What several name counts
+            once.
     """
 
     runs: list[tuple[str, int, int, int]]
@@ -204,6 +205,8 @@ async def acknowledged(call: Call) -> Any:
     """What another cluster has not acknowledged, and this one has."""
     (topic,), name = _one(call), call.subscription()
     body: Runs = await call.body()
+    if len(body.runs) > ASKED_RUNS_MAX:
+        raise BadRequest(f"runs has {len(body.runs)} runs; at most {ASKED_RUNS_MAX} in one request")
     for origin, incarnation, first, last in body.runs:
         if not (origin and 0 < incarnation < 2**63 and 0 <= first <= last < 2**63):
             raise BadRequest(f"runs has {[origin, incarnation, first, last]}, which is no run of messages")

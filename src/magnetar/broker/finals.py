@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.ids import OriginKey, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.translating import Translator
 from magnetar.geo.failover import NO_TOKEN, Token
 from magnetar.metadata.errors import Conflict
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 RUNS_MAX: Final = 10_000
 """Runs of unacknowledged messages that are told for a comparison: about half a megabyte of JSON. A backlog in order is one run
 for each cluster; only the lowest runs of a more scattered one are compared."""
+
+ASKED_RUNS_MAX: Final = 2 * RUNS_MAX
+"""A ceiling on runs that one request names: those that another cluster told, and what is on its way there."""
 
 STAGE: Final = "final"
 
@@ -122,9 +124,16 @@ def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> li
 
 
 def acknowledged_of(topic: Topic, subscription: Subscription, cluster: str, runs: Iterable[Run]) -> int:
-    """How many of some messages are here and acknowledged."""
-    asked = IndexSet()
-    for origin, incarnation, first, last in runs:
-        asked.add_range(OriginKey(origin, incarnation), first, last + 1)
-    translator = Translator(topic.log, cluster)
-    return len(translator.held_of(asked) & translator.of_cursor(subscription.cursor))
+    """How many of some messages are here and acknowledged.
+
+    What is asked for may be any range of numbers, so that no set is made of it; what is here is bounded by the log.
+    """
+    acknowledged = Translator(topic.log, cluster).of_cursor(subscription.cursor)
+    count, counted = 0, (OriginKey("", 0), -1)
+    for origin, incarnation, first, last in sorted(runs):
+        key = OriginKey(origin, incarnation)
+        # What a run before this one named, too, counts once.
+        start = max(first, counted[1] + 1) if key == counted[0] else first
+        count += acknowledged.count_in(key, start, last + 1)
+        counted = (key, max(last, start - 1))
+    return count
