@@ -115,7 +115,7 @@ async def reset_to_time(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/resetcursor",
-    "Go on with the message of an id, or behind it with isExcluded.",
+    "Go on with the message of an id, or behind it with excluded or isExcluded.",
     ok=204,
     errors=(404, 405, 412),
     body=MessageIdBody,
@@ -127,7 +127,7 @@ async def reset_to_position(call: Call) -> None:
     if position not in {EARLIEST, LATEST}:
         one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
     found, name = having(call, "resetcursor")
-    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, position, body.is_excluded, done))
+    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done))
 
 
 @subscriptions.add(
@@ -164,7 +164,7 @@ async def expire(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/expireMessages",
-    "Give up everything up to the message of an id, itself included, or not with isExcluded.",
+    "Give up everything up to the message of an id, itself included, or not with excluded or isExcluded.",
     ok=204,
     errors=(404, 405, 409, 412),
     query={"authoritative": "accepted."},
@@ -174,7 +174,7 @@ async def expire_to_position(call: Call) -> None:
     """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
     topic, name = _one_having(call, "expireMessages to an id")
     body: MessageIdBody = await call.body()
-    position, excluded = position_of(body), body.is_excluded
+    position, excluded = position_of(body), body.exclusive
     await call.done(lambda done: call.control.expire_to(topic, name, position, excluded, done))
 
 

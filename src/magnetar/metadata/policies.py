@@ -217,14 +217,24 @@ class PartitionedTopic(Struct, frozen=True, omit_defaults=True):
 
 
 class MessageIdBody(Struct, rename="camel"):
-    """A message id in a request's body; both halves -1 is the earliest, both 2^63-1 the latest."""
+    """A message id in a request's body; both halves -1 is the earliest, both 2^63-1 the latest.
+
+    Attributes:
+        is_excluded, excluded: the message itself is not meant. Pulsar's Java tools write `excluded`, others `isExcluded`.
+    """
 
     ledger_id: Int64
     entry_id: Int64
     partition_index: Int32 = -1
     is_excluded: bool = False
+    excluded: bool = False
     batch_index: Int32 | UnsetType = UNSET
     properties: dict[str, str] | None = None
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the message itself is not meant, in either spelling."""
+        return self.is_excluded or self.excluded
 
 
 def changed_properties(before: Mapping[str, str], puts: Mapping[str, str], delete: str | None) -> dict[str, str]:
