@@ -16,7 +16,7 @@ from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
-from magnetar.admin.connection import Connection
+from magnetar.admin.connection import Connection, Room
 from magnetar.admin.gate import Gate
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
@@ -29,6 +29,7 @@ from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.collector import Collector
+from magnetar.runtime.descriptors import raise_file_limit
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
@@ -88,6 +89,7 @@ class BrokerApp:
         self.cluster: ClusterConfig = config.cluster(cluster)
         self._stack = contextlib.ExitStack()
         self._http: list[Listener] = []
+        self._room = Room(config.broker.http_connections_max, self._http_full)
         self.pulsar_port = 0
         self.http_port = 0
 
@@ -242,11 +244,16 @@ class BrokerApp:
         cluster = self.cluster
         return Urls(cluster.service_url, cluster.service_url_tls, cluster.web_url, cluster.web_url_tls)
 
+    def _tell(self, line: str) -> None:
+        if self.driver.quiet.allows(line):
+            logger.warning("%s", line)
+
+    def _http_full(self, peer: str) -> None:
+        self._tell(f"refused a connection from {peer}: {self._room.most} are open (http_connections_max)")
+
     async def _serve_http(self, key: str, address: Address, tls: ssl.SSLContext | None) -> int:
         def tell(peer: str, wrong: str) -> None:
-            line = f"closed the connection of {peer}: {wrong}"
-            if self.driver.quiet.allows(line):
-                logger.warning("%s", line)
+            self._tell(f"closed the connection of {peer}: {wrong}")
 
         def no_http(peer: str, head: bytes, fault: str) -> None:
             tell(peer, malformed(key, head, f"malformed HTTP: {fault}", self.server.urls))
@@ -255,7 +262,7 @@ class BrokerApp:
             tell(peer, handshake_failed(key, reason, self.server.urls))
 
         assert self._runner.server is not None
-        make = partial(Connection, self._runner.server, no_http)
+        make = partial(Connection, self._runner.server, no_http, room=self._room)
         listener = await Listener.open(make, address.host, address.port, key=key, tls=tls, failed=no_tls)
         self._http.append(listener)
         return listener.port
@@ -348,4 +355,5 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
         force=True,
     )
     warn_of_plain_text(config, config.cluster(cluster))
+    raise_file_limit()
     return uvloop.run(_serve(config, cluster))

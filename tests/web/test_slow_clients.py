@@ -1,14 +1,16 @@
 """HTTP clients that do not finish what they begin keep nothing for long."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from magnetar.admin.connection import IDLE_S, Connection
+from magnetar.admin.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection, Room
 from tests.web.conftest import World, raw_answer
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -16,18 +18,23 @@ WAIT_S = 20
 
 
 @asynccontextmanager
-async def listening(idle_s: float) -> AsyncIterator[int]:
-    """A server as a broker has it, but for the time; its port."""
+async def listening(idle_s: float, told: list[str] | None = None, **options: Any) -> AsyncIterator[int]:
+    """A server as a broker has it, but for the time and what `Connection` takes; its port."""
 
-    async def hello(_request: web.Request) -> web.Response:
+    async def hello(request: web.Request) -> web.Response:
+        await request.read()
         return web.Response(text="hello")
 
+    def malformed(_peer: str, _head: bytes, fault: str) -> None:
+        if told is not None:
+            told.append(fault)
+
     application = web.Application()
-    application.router.add_get("/metrics", hello)
+    application.router.add_route("*", "/metrics", hello)
     runner = web.AppRunner(application)
     await runner.setup()
     assert runner.server is not None
-    make = partial(Connection, runner.server, lambda *_: None, idle_s)
+    make = partial(Connection, runner.server, malformed, idle_s, **options)
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
     server.close()
@@ -57,6 +64,94 @@ def test_who_asks_again_in_time_stays() -> None:
             writer.close()
 
     asyncio.run(story())
+
+
+def lines(size: int) -> bytes:
+    """Lines of a head, so many bytes of them; each is one that the parser takes."""
+    whole, rest = divmod(size, 8000)
+    return b"".join(b"X-%03d: %s\r\n" % (number, b"a" * 7991) for number in range(whole)) + b"X: %s\r\n" % (b"a" * rest)
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["unfinished", "whole"])
+@pytest.mark.parametrize("pieces", [1, 40])
+@pytest.mark.parametrize("before", [b"", HEAD + b"\r\n"], ids=["first", "second"])
+def test_a_head_that_is_too_large_is_refused_whether_it_ends_or_not(before: bytes, pieces: int, end: bytes) -> None:
+    told: list[str] = []
+
+    async def story() -> bytes:
+        async with listening(IDLE_S, told) as port, asyncio.timeout(WAIT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            found = b""
+            if before:
+                writer.write(before)
+                found = await reader.readuntil(b"hello")
+            # Only its last piece is too much: what came behind the refusal would reset the connection.
+            head = HEAD + lines(REQUEST_HEAD_BYTES_MAX) + end
+            step = -(-len(head) // pieces)
+            for at in range(0, len(head), step):
+                writer.write(head[at : at + step])
+                await writer.drain()
+            found += await reader.readuntil(b"}")
+            assert await reader.read() == b"", "it is closed"
+            writer.close()
+            return found
+
+    answer = asyncio.run(story())
+    assert b" 431 " in answer and b'{"reason":"the head of a request is larger than 65536 bytes"}' in answer
+    assert told == ["the head of a request is larger than 65536 bytes"]
+
+
+POST = b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (HEAD + lines(REQUEST_HEAD_BYTES_MAX - 200) + b"\r\n", 1),
+        (POST + b"\r\n" + b"b" * 500_000, 1),
+        (POST + lines(40_000) + b"\r\n" + b"b" * 500_000 + HEAD + lines(40_000) + b"\r\n", 2),
+        ((HEAD + lines(2_000) + b"\r\n") * 100, 100),
+    ],
+    ids=["a large head", "a body", "both, and another", "many at once"],
+)
+def test_what_is_no_head_that_is_too_large(sent: bytes, answers: int) -> None:
+    async def story() -> None:
+        async with listening(IDLE_S) as port, asyncio.timeout(WAIT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            for _ in range(answers):
+                assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -> None:
+    refused: list[str] = []
+    room = Room(2, refused.append)
+
+    async def story() -> None:
+        async with listening(IDLE_S, room=room) as port, asyncio.timeout(WAIT_S):
+            inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for reader, writer in inside:
+                writer.write(HEAD + b"\r\n")
+                await reader.readuntil(b"hello")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD + b"\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            assert len(refused) == 1 and refused[0].startswith("127.0.0.1:") and room.open == 2
+            inside[0][1].close()
+            while room.open == 2:  # noqa: ASYNC110 - turning the loop is what is waited for
+                await asyncio.sleep(0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD + b"\r\n")
+            await reader.readuntil(b"hello")
+            writer.close()
+            inside[1][1].close()
+
+    asyncio.run(story())
+    assert room.open == 0
 
 
 def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ aiohttp's own answer is a page of text, and its own story a traceback for each, 
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,8 +20,81 @@ Malformed = Callable[[str, bytes, str], None]
 IDLE_S: Final = 75
 """Seconds that a connection may stay without a whole head of a request: more than the 60 after which proxies close theirs."""
 
+REQUEST_HEAD_BYTES_MAX: Final = 64 * 1024
+"""A ceiling on the head of a request, which is held before anybody knows who sends it: the longest token fits many times, and so
+much for each connection is all that strangers can make a broker keep."""
+
 _REASON_CHARACTERS: Final = 120
 """Of what the parser says: the rest is the bytes that it met."""
+
+
+class Room:
+    """Counts the connections of all HTTP ports.
+
+    Args:
+        most: so many may be open at once.
+        full: told who was refused.
+    """
+
+    def __init__(self, most: int, full: Callable[[str], None]) -> None:
+        self.most = most
+        self.open = 0
+        self._full = full
+
+    def enter(self, peer: str) -> bool:
+        """Count one in, unless there are too many."""
+        if self.open >= self.most:
+            self._full(peer)
+            return False
+        self.open += 1
+        return True
+
+    def leave(self) -> None:
+        """Count one out."""
+        self.open -= 1
+
+
+class _Heads:
+    """aiohttp's parser of one connection, with a limit on the head of a request: the parser knows only one on each line.
+
+    Args:
+        parser: of requests.
+    """
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._waiting = 0
+        self._body: Any = None
+        self._over = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> tuple[Sequence[Any], bool, bytes]:
+        """What is complete now.
+
+        Raises:
+            HttpProcessingError: it is no HTTP, or a head is too large; said once.
+        """
+        if self._over:
+            return (), False, b""
+        in_body = self._body is not None and not self._body.is_eof()
+        messages, upgraded, tail = self._parser.feed_data(data)
+        if messages:
+            self._waiting, self._body = 0, messages[-1][1]
+        elif not in_body:
+            self._waiting += len(data)
+        # A head that came at once counts as one that came in pieces: how the kernel cuts the bytes must decide nothing.
+        if max(self._waiting, *(_size(message) for message, _ in messages), 0) > REQUEST_HEAD_BYTES_MAX:
+            self._over = True
+            raise HttpProcessingError(
+                code=431, message=f"the head of a request is larger than {REQUEST_HEAD_BYTES_MAX} bytes"
+            )
+        return messages, upgraded, tail
+
+
+def _size(message: Any) -> int:
+    return len(message.path) + sum(len(name) + len(value) + 4 for name, value in message.raw_headers)
 
 
 class Connection(web.RequestHandler):
@@ -31,19 +104,43 @@ class Connection(web.RequestHandler):
         server: of aiohttp: the application behind it.
         malformed: told once, if what came is no HTTP.
         idle_s: how long it may stay without a request; so long also a head may take that comes byte by byte.
+        room: shared by the ports; None: everybody is let in.
     """
 
-    __slots__ = ("_head", "_malformed")
+    __slots__ = ("_head", "_inside", "_malformed", "_room")
 
-    def __init__(self, server: web.Server, malformed: Malformed, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, server: web.Server, malformed: Malformed, idle_s: float = IDLE_S, room: Room | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         # AppRunner's documentation: no log is None.
         super().__init__(server, loop=loop, access_log=None, keepalive_timeout=idle_s)  # type: ignore[arg-type]
         self._malformed = malformed
         self._head = b""
+        self._room = room
+        self._inside = False
+        self._parser = cast("Any", _Heads(self._parser))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept, or refuse when there are too many."""
+        if self._room is not None and not self._room.enter(shown(transport.get_extra_info("peername"))):
+            cast("asyncio.Transport", transport).abort()
+            return
+        self._inside = True
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Gone, by whoever's wish; of one that was refused nobody knows."""
+        if self._inside:
+            self._inside = False
+            if self._room is not None:
+                self._room.leave()
+            super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
+        if not self._inside:
+            return
         if not self._head:
             self._head = data[:HEAD_BYTES]
         super().data_received(data)
@@ -61,6 +158,6 @@ class Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         wrong = one_line(exc.message.partition("\n")[0]).rstrip(":")[:_REASON_CHARACTERS]
         self._malformed(shown(self.peername), self._head, wrong)
-        answer = refusal(status, f"this is not HTTP: {wrong}")
+        answer = refusal(exc.code, wrong) if exc.code == 431 else refusal(status, f"this is not HTTP: {wrong}")
         answer.force_close()
         return answer

@@ -315,7 +315,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     With it they go on trying the new cluster when their connection breaks, without it they ask their own first. But up to
     version 4.2 that client ends its process if it has a debug logger, or any `logging.Logger` of Python's."""
     connections_max: Count = 10_000
-    """A ceiling per broker: each costs a socket and buffers. Keep the process's file limit above it."""
+    """A ceiling per broker: each costs a socket and buffers. The hard limit of open files (`ulimit -Hn`), to which a
+    broker raises its own, has to be above this and `http_connections_max` together."""
     pending_publish_bytes_max: Bytes = 64 * MIB
     """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
 
@@ -350,5 +351,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     identity_silence_ms: Milliseconds = 10_000
     """A new uuid under a known cluster name is believed after the old one was silent for this long."""
 
+    http_connections_max: Count = 2_048
+    """A ceiling per broker, `http` and `https` together: beyond it connections are closed. Pulsar's default."""
     http_body_bytes_max: Bytes = 1 * MIB
     """A ceiling on the body of an admin request."""
