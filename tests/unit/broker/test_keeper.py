@@ -10,7 +10,7 @@ from magnetar.broker.batching import STORE_BYTES_MAX, STORE_KEYS_MAX
 from magnetar.broker.cover import decode_cover
 from magnetar.broker.effects import Outbox, Store, Timer
 from magnetar.broker.keeper import CursorKeeper
-from magnetar.broker.records import CURSOR_PREFIX, cursor_key, replicated_key
+from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.core.ids import NONE, Position
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -214,15 +214,15 @@ def _many(monkeypatch: pytest.MonkeyPatch, keys: int) -> tuple[World, Client, di
 
 
 def _acknowledge(node: Node, client: Client, consumers: dict[str, int], position: Position) -> list[Store]:
-    """Everybody acknowledges, and covers are wanted; the flush's transactions with cursors, which nobody answers."""
+    """Everybody acknowledges, and covers are wanted; the flush's transactions, which nobody answers."""
     node.hold_stores = True
     for number in consumers.values():
         client.ack(number, position)
     node.run(node.broker.replication.flush)
+    assert not node.stores
     node.run(node.broker.keeper.flush)
-    found = [store for store in node.stores if any(key.startswith(CURSOR_PREFIX) for key in store.puts)]
-    for store in found:
-        node.stores.remove(store)
+    found = list(node.stores)
+    node.stores.clear()
     return found
 
 
