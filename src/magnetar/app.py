@@ -176,7 +176,7 @@ class BrokerApp:
             loop,
             self.driver,
             self.broker,
-            frame_bytes_max=config.message_bytes_max + 10 * 1024,
+            frame_bytes_max=self.broker.login_frame_bytes_max,
             connections_max=config.connections_max,
             keep_alive_ms=config.keep_alive_ms,
             urls=self._urls(),

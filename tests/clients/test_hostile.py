@@ -88,6 +88,19 @@ def metadata(**fields: object) -> pb.MessageMetadata:
     return pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)  # type: ignore[arg-type]
 
 
+def test_frames_are_small_before_connect_is_answered_and_as_large_as_configured_afterwards(
+    broker: BrokerProcess, topic: str
+) -> None:
+    with raw(broker) as client:
+        client.socket.settimeout(8)  # it is not the limit of time for CONNECT, of 10 s, that ends it
+        client.socket.sendall(struct.pack(">II", 100_000, 100) + b"\x08\x02")
+        assert client.answer() is None
+    with raw(broker) as client:
+        open_producer(client, topic)
+        answer = send(client, 1, build(metadata(), b"m" * 4_000_000))
+        assert answer is not None and answer.type == 7
+
+
 def test_forged_markers_and_origins_are_refused_and_nothing_is_stored(broker: BrokerProcess, topic: str) -> None:
     with raw(broker) as client:
         open_producer(client, topic)

@@ -263,7 +263,7 @@ HOSTILE: dict[str, tuple[str, bytes, str]] = {
     "the client's word for nothing": ("none", b"", "nothing was presented"),
     "empty data": ("token", b"", "without any data"),
     "an unknown method": ("kerberos", b"x", "method 'kerberos' is not one of"),
-    "a megabyte": ("token", b"a" * 1_000_000, "over token_bytes_max"),
+    "fifty kilobytes": ("token", b"a" * 50_000, "over token_bytes_max"),
     "no JWT": ("token", b"let me in", "is not a JWT"),
     "bytes that are no text": ("token", bytes(range(128, 256)), "is not a JWT"),
     "alg none": ("token", unsigned({"sub": "root", "aud": "shop"}, {"alg": "none"}).encode(), "no key of this broker"),
@@ -309,6 +309,16 @@ def test_strangers_get_the_protocols_error_and_one_line(secured: Secured, case: 
     for piece in re.split(rb"[.:]", data):
         if len(piece) > 8:
             assert piece.decode("latin-1") not in shown
+
+
+def test_a_proof_that_is_larger_than_any_is_not_even_read(secured: Secured) -> None:
+    with stranger(secured.broker) as client:
+        command = pb.CommandConnect(client_version="x", auth_method_name="token", auth_data=b"a" * 1_000_000)
+        # Its first bytes tell; the rest would meet a closed connection.
+        client.socket.sendall(encode(pb.BaseCommand(type=2, connect=command))[:1_000])
+        assert client.answer() is None
+        (line,) = eventually(lambda: [line for line in secured.log().splitlines() if client.address in line])
+    assert "at most 98304 are accepted" in line
 
 
 def test_two_connects_end_the_connection(secured: Secured) -> None:

@@ -51,10 +51,14 @@ from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
-from magnetar.wire.frames import Frame
+from magnetar.wire.frames import FRAME_PADDING_BYTES, Frame
 
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 """Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
+
+LOGIN_FRAME_EXTRA_BYTES: Final = 64 * 1024
+"""A ceiling on a frame before CONNECT is answered, beside the tokens in it: names, addresses, a certificate's. Whoever may be
+anybody must not make ten thousand connections hold the largest message each."""
 
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
@@ -129,6 +133,9 @@ class Broker:
         self.service_url_tls = service_url_tls
         self._listeners = listeners or {}
         self.link_token = link_token
+        # A proxy's CONNECT has two tokens: its own, and that of whom it speaks for.
+        self.login_frame_bytes_max = LOGIN_FRAME_EXTRA_BYTES + 2 * security.authentication.token_bytes_max
+        self.frame_bytes_max = config.message_bytes_max + FRAME_PADDING_BYTES
         self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
         self.resources = resources
         self.ledger_ids = ledger_ids

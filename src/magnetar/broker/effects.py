@@ -38,10 +38,15 @@ class Hold(NamedTuple):
 
 
 class FrameLimit(NamedTuple):
-    """Frames of this connection may from now on have this many bytes (link peers carry many entries in a frame)."""
+    """Frames of this connection, which is let in, may from now on have this many bytes.
+
+    Attributes:
+        link: it is a link's: those carry many entries in a frame, and may be silent for longer.
+    """
 
     connection: int
     frame_bytes_max: int
+    link: bool = False
 
 
 class Sync(NamedTuple):

@@ -195,7 +195,8 @@ class Session:
         if link:
             hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
             self.geo = GeoSession(self)
-            self.outbox.put(FrameLimit(self.number, self.broker.link_frame_bytes_max))
+        limit = self.broker.link_frame_bytes_max if link else self.broker.frame_bytes_max
+        self.outbox.put(FrameLimit(self.number, limit, link))
         version = self.handshake.protocol_version
         self.send(commands.connected(version, self.broker.config.message_bytes_max, hello))
 

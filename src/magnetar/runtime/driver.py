@@ -69,8 +69,8 @@ class Peer(Protocol):
     def hold(self, hold: bool) -> None:
         """Stop or go on reading."""
 
-    def set_frame_limit(self, frame_bytes_max: int) -> None:
-        """Change the largest frame accepted."""
+    def let_in(self, frame_bytes_max: int, *, link: bool) -> None:
+        """Change the largest frame accepted, and how long a link may be silent."""
 
 
 class Driver:
@@ -237,7 +237,7 @@ class Driver:
     def _frame_limit(self, effect: FrameLimit) -> None:
         peer = self._peers.get(effect.connection)
         if peer is not None:
-            peer.set_frame_limit(effect.frame_bytes_max)
+            peer.let_in(effect.frame_bytes_max, link=effect.link)
 
     def _sync(self, effect: Sync) -> None:
         self._log.sync(lambda error: self._synced(effect, error))

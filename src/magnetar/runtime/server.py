@@ -210,10 +210,11 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._turn_over:
             self._transport.resume_reading()
 
-    def set_frame_limit(self, frame_bytes_max: int) -> None:
-        """Change the largest frame accepted: the peer is a link's, which also may be silent for longer."""
-        self._silent_max = LINK_SILENT_INTERVALS
+    def let_in(self, frame_bytes_max: int, *, link: bool) -> None:
+        """Change the largest frame accepted: who it is, is known now. A link's peer may also be silent for longer."""
         self._decoder.frame_bytes_max = frame_bytes_max
+        if link:
+            self._silent_max = LINK_SILENT_INTERVALS
 
     def abort(self) -> None:
         """Drop the socket at once."""
@@ -246,7 +247,7 @@ class PulsarServer:
 
     Args:
         loop, driver, broker: who handles what comes.
-        frame_bytes_max: largest frame of an ordinary client.
+        frame_bytes_max: largest frame of whoever is not let in yet; see `Connection.let_in`.
         connections_max: a ceiling on open sockets.
         keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
         urls: where the broker is reached, for those who came to the wrong port.

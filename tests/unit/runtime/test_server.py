@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from magnetar.runtime.server import TURN_FRAMES_MAX, Connection, PulsarServer
+from magnetar.runtime.server import LINK_SILENT_INTERVALS, TURN_FRAMES_MAX, Connection, PulsarServer
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, encode
 
@@ -120,6 +120,39 @@ def test_frames_in_front_of_a_fault_are_handled_whatever_their_number() -> None:
         client.write(PING * 999 + b"\xff" * 20)
         await until(lambda: driver.count(1) == 999)
         await until(lambda: not driver.peers)
+        await server.stop()
+
+    uvloop.run(go())
+
+
+class Silence:
+    """A `Quiet` that lets no line through."""
+
+    def allows(self, line: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_who_is_let_in_may_send_more_and_only_a_link_may_be_silent(link: bool) -> None:
+    large = encode(pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="x" * (3 << 19))))
+
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.quiet = Silence()
+        server, port = await serve(driver)
+        for let_in in (True, False):
+            before = sum(frames for _, frames in driver.handled)
+            _, client = await asyncio.open_connection("127.0.0.1", port)
+            await until(lambda: bool(driver.peers))
+            (peer,) = driver.peers.values()
+            if let_in:
+                peer.let_in(1 << 21, link=link)
+                assert peer._silent_max == (LINK_SILENT_INTERVALS if link else 1)
+            client.write(large)
+            wanted = before + let_in
+            await until(lambda: sum(frames for _, frames in driver.handled) == wanted and bool(driver.peers) == let_in)  # noqa: B023
+            client.close()
+            await until(lambda: not driver.peers)
         await server.stop()
 
     uvloop.run(go())
