@@ -159,3 +159,32 @@ def test_runs_of_messages_are_limited(tell: Tell) -> None:
         assert f"at most {ASKED_RUNS_MAX}" in answer.reason
 
     tell(story)
+
+
+ENDLESS = "0000000001" + "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", f"/geo/v1/subscriptions?limit={ENDLESS}", None),
+        ("GET", "/geo/v1/subscriptions?limit=00000000019999999", None),
+        ("GET", f"/geo/v1/failover/persistent/public/default/t/s/wait?since={ENDLESS}", None),
+        ("POST", f"{P}/t/subscription/s/skip/{ENDLESS}", None),
+        ("POST", f"{P}/t/subscription/s/resetcursor/{2**63}", None),
+        (
+            "POST",
+            "/geo/v1/failover/persistent/public/default/t/s/activate",
+            json.dumps({"tokens": {f"{FULL}/t": f"{ENDLESS}{'9' * 5}@us-east"}}),
+        ),
+    ],
+    ids=["a limit", "a limit with zeros", "a version", "a count", "a time", "a token"],
+)
+def test_numbers_that_are_none_are_refused(tell: Tell, method: str, path: str, body: str | None) -> None:
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        answer = await world.ask(method, path, body)
+        assert answer.status == 400, (answer.status, answer.data[:200])
+        assert answer.reason and len(answer.reason) < 200
+
+    tell(story)

@@ -12,6 +12,7 @@ from magnetar.broker.control import BrokerControl, BrokerInfo, Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, check_subscription
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import BadRequest, InFlight
 from magnetar.metadata.resources import Resources
@@ -27,9 +28,6 @@ BUSY_TIMEOUT_S: Final = 5.0
 
 BODY_S: Final = 30.0
 """How long the body of a request may take: the longest is a few megabytes, which the slowest line of an office has by then."""
-
-NUMBER_DIGITS_MAX: Final = 19
-"""A ceiling: 2^63 has 19 digits; longer texts are not parsed at all."""
 
 _T = TypeVar("_T")
 
@@ -303,9 +301,10 @@ def position_of(text: str) -> Position:
 
 
 def _number(key: str, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX) or int(text) < least:
+    number = whole_number(text)
+    if number is None or number < least:
         raise BadRequest(f"{key} is a whole number from {least} on, not {text[:40]!a}")
-    return int(text)
+    return number
 
 
 def _without_nulls(value: Any) -> Any:

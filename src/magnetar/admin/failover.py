@@ -19,6 +19,7 @@ from magnetar.broker.finals import ASKED_RUNS_MAX, RUNS_MAX
 from magnetar.broker.grace import GRACE_MS
 from magnetar.broker.waiting import WAIT_MS_MAX
 from magnetar.core.names import check_cluster
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.errors import BadRequest
 
 failover = Routes("Failover", "/geo/v1/failover/persistent/{tenant}/{namespace}/{topic}/{subscription}", own=True)
@@ -53,9 +54,10 @@ class OfToken(Struct):
 
 def _number(call: Call, name: str) -> int:
     text = call.parameter(name) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    number = whole_number(text)
+    if number is None:
         raise BadRequest(f"parameter {name} is a whole number from 0 on, not {text[:40]!a}")
-    return int(text)
+    return number
 
 
 def _topics(call: Call) -> list[str]:

@@ -9,6 +9,7 @@ from magnetar.admin.routing import Routes
 from magnetar.admin.subscriptions import having
 from magnetar.admin.topics import partitions_of
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.errors import BadRequest, PreconditionFailed
 from magnetar.metadata.policies import SubscriptionMode
 from magnetar.metadata.topicpolicies import TopicPolicies
@@ -210,9 +211,10 @@ def _chosen(call: Call) -> list[str]:
 async def list_states(call: Call) -> Any:
     """By topic and name."""
     text = call.parameter("limit") or str(STATES_MAX)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= STATES_MAX):
+    most = whole_number(text)
+    if most is None or not 1 <= most <= STATES_MAX:
         raise BadRequest(f"parameter limit is a whole number from 1 to {STATES_MAX}, not {text[:40]!a}")
-    return await collect(call, _chosen(call), int(text))
+    return await collect(call, _chosen(call), most)
 
 
 async def collect(call: Call, topics: list[str], most: int) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from magnetar.cli.targets import at_once, of_config
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
+from magnetar.core.numbers import whole_number
 
 app = Group("Links between clusters: list, pause, resume, skip, throttle.")
 
@@ -128,9 +129,10 @@ def rate_of(text: str) -> int | None:
     factor = {"k": 1000, "m": 1_000_000, "g": 1_000_000_000}.get(number[-1:], 1)
     if factor > 1:
         number = number[:-1].strip()
-    if not number.isdecimal() or not 1 <= int(number) * factor < 2**63:
-        raise MagnetarError(f"{text!r} is not a rate: write bytes per second, such as 500kB or 10MB, or off")
-    return int(number) * factor
+    count = whole_number(number)
+    if count is None or not 1 <= count * factor < 2**63:
+        raise MagnetarError(f"{text[:40]!r} is not a rate: write bytes per second, such as 500kB or 10MB, or off")
+    return count * factor
 
 
 @app.add("skip", example="magnetar links skip us-west:us-east --topic persistent://public/default/orders")

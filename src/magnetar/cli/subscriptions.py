@@ -12,6 +12,7 @@ from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show,
 from magnetar.cli.topics import TopicArgument, stats_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, check_subscription
+from magnetar.core.numbers import whole_number
 
 app = Group("Subscriptions: list, make, move, look into, delete.")
 
@@ -38,14 +39,14 @@ def place(text: str) -> dict[str, int] | int:
     """
     if text in {"earliest", "latest"}:
         return EARLIEST if text == "earliest" else LATEST
-    ledger, separator, entry = text.partition(":")
-    if separator and ledger.isdecimal() and entry.isdecimal():
-        return {"ledgerId": int(ledger), "entryId": int(entry)}
+    ledger, entry = (whole_number(half) for half in (text.partition(":")[0], text.partition(":")[2]))
+    if ledger is not None and entry is not None:
+        return {"ledgerId": ledger, "entryId": entry}
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError):
         raise MagnetarError(
-            f"{text!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, or a time such as 2026-01-31T12:00"
+            f"{text[:40]!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, or a time such as 2026-01-31T12:00"
         ) from None
 
 
@@ -168,9 +169,10 @@ def skip(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Acknowledge the next entries unread, or all of them."""
-    if count != "all" and not (count.isdecimal() and int(count) > 0):
-        raise MagnetarError(f"{count!r} is not a count: write a number from 1 on, or all")
-    rest: tuple[str | int, ...] = ("skip_all",) if count == "all" else ("skip", int(count))
+    entries = whole_number(count)
+    if count != "all" and not entries:
+        raise MagnetarError(f"{count[:40]!r} is not a count: write a number from 1 on, or all")
+    rest: tuple[str | int, ...] = ("skip", entries) if entries else ("skip_all",)
     path = path_of(topic, subscription, *rest)
     confirm(f"Skip {count} unacknowledged entries of {subscription}?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"{subscription} skipped {count}")

@@ -13,6 +13,7 @@ import typer
 from magnetar.cli.common import ConfigOption, JsonOption, print_json, print_line, read_config
 from magnetar.cli.group import Group
 from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.numbers import whole_number
 from magnetar.core.security import AuthenticationConfig, check_role
 
 app = Group("Tokens: keys, and the tokens that clients, links and commands present.")
@@ -178,10 +179,10 @@ def seconds_of(text: str) -> int:
     Raises:
         ConfigError: it is none.
     """
-    number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS or not (number.isascii() and number.isdigit()) or not 0 < int(number) <= 1_000_000:
+    number, unit = whole_number(text[:-1]), text[-1:]
+    if unit not in _UNITS or number is None or not 0 < number <= 1_000_000:
         raise ConfigError(f"--expiry {text[:20]!a} is no time: write 90s, 15m, 12h, 30d, 2w or 1y")
-    return int(number) * _UNITS[unit]
+    return number * _UNITS[unit]
 
 
 def _signing_key(secret_key: Path | None, private_key: Path | None) -> tuple[Any, tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from magnetar.core.numbers import whole_number
+
 SQLITE: Final = "sqlite"
 """A file in the broker's data folder."""
 
@@ -26,4 +28,4 @@ def parse_zookeeper(url: str) -> tuple[str, str]:
 
 def _is_address(text: str) -> bool:
     host, colon, port = text.rpartition(":")
-    return bool(colon and host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    return bool(colon and host) and 0 < (whole_number(port) or 0) < 65536

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.errors import BadRequest, Conflict
 
 VERSION: Final = 1
@@ -77,9 +78,10 @@ class Token(NamedTuple):
             BadRequest: it is none.
         """
         time, separator, cluster = text.partition("@")
-        if not (separator and cluster and time.isascii() and time.isdigit() and 0 < int(time[:20]) < 2**63):
+        time_ms = whole_number(time)
+        if not (separator and cluster and time_ms):
             raise BadRequest(f"{text[:60]!a} is not a failover's token: it looks like 1700000000000@us-west")
-        return cls(int(time), cluster)
+        return cls(time_ms, cluster)
 
 
 NO_TOKEN: Final = Token(0, "")

@@ -206,7 +206,15 @@ def test_peek(fake: FakeBroker, run: Run) -> None:
     assert one_line(run("subscriptions", "peek", "t", "s", "--admin-url", fake.url)) == "fewer than 1"
 
 
-@pytest.mark.parametrize("text", ["", "x", "1:", ":1", "-1:2", "2026-13-01", "99999-01-01"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1:", ":1", "-1:2", "2026-13-01", "99999-01-01", "9" * 5_000 + ":1", "1:" + "9" * 5_000]
+)
 def test_no_place(text: str) -> None:
     with pytest.raises(MagnetarError, match="is no place in a topic"):
         place(text)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "٣", "9" * 5_000])
+def test_no_count(run: Run, count: str) -> None:
+    said = one_line(run("subscriptions", "skip", "t", "s", "--yes", "--admin-url", "http://127.0.0.1:1", "--", count))
+    assert "is not a count" in said and len(said) < 200
