@@ -16,8 +16,10 @@ def fenced() -> tuple[World, str]:
     world.settle()
     client.flow(number)
     stored = world["a"].publish(b"0", b"1")
+    world["b"].publish(b"2")
     world.advance(500)
     client.ack(number, stored[0])
+    world.advance(3_000)
     world.cut.add(("a", "b"))
     assert world["a"].control_call(lambda done: world["a"].control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
     fence = world["a"].broker.fences.fence(TOPIC, "s")
@@ -49,6 +51,22 @@ def test_it_is_known_after_a_restart_too() -> None:
     world.advance(2_000)
     world["b"].restart()
     assert activate(world["b"], token) is None
+
+
+def test_what_a_replay_found_is_known_after_the_next_restart_too() -> None:
+    world, token = fenced()
+    node = world["b"]
+    node.hold_stores = True
+    world.cut.clear()
+    world.advance(2_000)
+    node.restart()
+    node.hold_stores = False
+    world.advance(66_000)  # a round of retention, which moves the cover
+    host, log = node.topic.replicated, node.topic.log
+    assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
+    node.restart()
+    world.advance(1_000)
+    assert activate(node, token) is None
 
 
 def test_the_final_state_of_another_failover_is_not_enough() -> None:

@@ -305,6 +305,36 @@ def test_a_subscription_that_was_never_stored_is_made_again_from_the_markers() -
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
 
 
+def test_what_a_replay_took_in_is_known_after_the_next_restart_too() -> None:
+    """Nothing else need come of a marker: the message that it speaks of is not there yet."""
+    world = two("abc")
+    client, number = consumer(world["a"], kind=SHARED)
+    for node in world.nodes.values():
+        node.publish(b"before")
+        world.advance(500)
+    client.ack(number, *client.take(number))
+    world.advance(500)
+    world.cut.add(("c", "b"))
+    world["c"].publish(b"m")
+    world.advance(500)
+    node = world["b"]
+    node.hold_stores = True
+    client.ack(number, *client.take(number))
+    world.advance(500)
+    node.restart()
+    node.hold_stores = False
+    world.advance(66_000)  # a round of retention, which moves the cover
+    host, log = node.topic.replicated, node.topic.log
+    assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
+    node.restart()
+    world.advance(1_000)
+    world.cut.clear()
+    world.advance(2_000)
+    log = node.topic.log
+    assert log.messages_between(NONE, log.last) == 4, "the message came"
+    assert got(*consumer(node, kind=SHARED)) == []
+
+
 def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
     world = two(cache_bytes=0)
     client, number = consumer(world["a"])

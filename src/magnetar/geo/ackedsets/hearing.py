@@ -261,6 +261,8 @@ class HearingTopic(TellingTopic):
                 self._rebuilds.add(subscription)
             if Change.FENCE in change:
                 self._fenced.add(subscription)
+            # Stored soon: the cover moves over the marker then, and no later replay reads it.
+            self.host.dirty(subscription)
             return
         if fresh and self.host.cursor(subscription) is None:
             self.host.create(subscription)
