@@ -252,11 +252,11 @@ def parse_body(marker_type: int, body: bytes) -> AckMarker | None:
         if marker_type == SOUGHT_EPOCH:
             sought = pb.GeoSoughtEpoch.FromString(body)
             _complete(sought)
-            return SoughtEpoch(_cluster(sought.writer), _subscription(sought.subscription), _epoch(sought.epoch))
+            return SoughtEpoch(read_cluster(sought.writer), _subscription(sought.subscription), _epoch(sought.epoch))
         request = pb.GeoStateRequest.FromString(body)
         _complete(request)
         _at_most(request.subscriptions, SETS_MAX, "subscriptions")
-        return StateRequest(_cluster(request.writer), tuple(map(_subscription, request.subscriptions)))
+        return StateRequest(read_cluster(request.writer), tuple(map(_subscription, request.subscriptions)))
     except DecodeError:
         raise ProtocolError(f"the body of a marker of type {marker_type} cannot be decoded") from None
 
@@ -265,7 +265,7 @@ def _acked_sets(body: pb.GeoAckedSets) -> AckedSetsMarker:
     _complete(body)
     _at_most(body.sets, SETS_MAX, "subscriptions")
     return AckedSetsMarker(
-        _cluster(body.writer),
+        read_cluster(body.writer),
         _number(body.incarnation, "incarnation"),
         _number(body.next_index, "origin index"),
         read_low(body.low),
@@ -289,7 +289,7 @@ def read_set(message: pb.GeoAckedSet) -> AckedSet:
         told = message.fence
         if len(told.stage) > STAGE_BYTES_MAX:
             raise ProtocolError(f"the stage of a failover has {len(told.stage)} letters: at most {STAGE_BYTES_MAX}")
-        fence = FenceToken(_time(told.time_ms), _cluster(told.cluster), _cluster(told.target), told.stage)
+        fence = FenceToken(_time(told.time_ms), read_cluster(told.cluster), read_cluster(told.target), told.stage)
     return AckedSet(
         _subscription(message.subscription),
         _epoch(message.epoch),
@@ -312,7 +312,7 @@ def read_indexes(messages: Collection[pb.GeoIndexes]) -> dict[OriginKey, BitMap6
     _at_most(messages, ORIGINS_MAX, "origins")
     found: dict[OriginKey, BitMap64] = {}
     for message in messages:
-        key = OriginKey(_cluster(message.cluster), _number(message.incarnation, "incarnation"))
+        key = OriginKey(read_cluster(message.cluster), _number(message.incarnation, "incarnation"))
         if key in found:
             raise ProtocolError(f"an acknowledged set names {key.cluster} {key.incarnation} twice")
         bitmap = _bitmap(message.indexes)
@@ -342,7 +342,7 @@ def read_marks(messages: Collection[pb.GeoMark]) -> tuple[Mark, ...]:
     """
     _at_most(messages, CLUSTERS_MAX, "clusters")
     marks = tuple(
-        Mark(_cluster(mark.cluster), _number(mark.incarnation, "incarnation"), _number(mark.index, "origin index"))
+        Mark(read_cluster(mark.cluster), _number(mark.incarnation, "incarnation"), _number(mark.index, "origin index"))
         for mark in messages
     )
     if len({mark.cluster for mark in marks}) != len(marks):
@@ -359,7 +359,7 @@ def read_low(messages: Collection[pb.GeoLowWater]) -> tuple[LowWater, ...]:
     _at_most(messages, CLUSTERS_MAX, "clusters")
     low = tuple(
         LowWater(
-            _cluster(message.cluster),
+            read_cluster(message.cluster),
             _number(message.incarnation, "incarnation"),
             Position(message.position.ledger, message.position.entry),
             read_marks(message.marks),
@@ -378,7 +378,7 @@ def _epoch(message: pb.GeoEpoch) -> Epoch:
         return CREATION
     if message.kind != 1:
         raise ProtocolError(f"an epoch of kind {message.kind}: 0 (creation) and 1 (seek) are known")
-    return Epoch(1, _time(message.time_ms), _cluster(message.cluster), _number(message.incarnation, "incarnation"))
+    return Epoch(1, _time(message.time_ms), read_cluster(message.cluster), _number(message.incarnation, "incarnation"))
 
 
 def _time(time_ms: int) -> int:
@@ -393,7 +393,12 @@ def _number(value: int, what: str) -> int:
     return value
 
 
-def _cluster(text: str) -> str:
+def read_cluster(text: str) -> str:
+    """A cluster's name.
+
+    Raises:
+        ProtocolError: it is none.
+    """
     try:
         return check_cluster(text)
     except NameNotValid as error:

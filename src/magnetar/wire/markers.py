@@ -17,7 +17,16 @@ from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import OriginKey, Position
 from magnetar.wire import acksets
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import INDEX_MAX, TIME_MS_MAX, AckedSetsMarker, AckMarker, Epoch, SoughtEpoch, StateRequest
+from magnetar.wire.acksets import (
+    INDEX_MAX,
+    TIME_MS_MAX,
+    AckedSetsMarker,
+    AckMarker,
+    Epoch,
+    SoughtEpoch,
+    StateRequest,
+    read_cluster,
+)
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.text import text_is_valid
 
@@ -317,16 +326,11 @@ def _read_claim(claim: pb.GeoClaim) -> Claim:
 
 
 def _read_seek(seek: pb.GeoEpoch) -> Epoch:
-    if (
-        seek.kind != 1
-        or not seek.cluster
-        or not 0 < seek.time_ms <= TIME_MS_MAX
-        or not 0 <= seek.incarnation <= INDEX_MAX
-    ):
+    if seek.kind != 1 or not 0 < seek.time_ms <= TIME_MS_MAX or not 0 <= seek.incarnation <= INDEX_MAX:
         raise ProtocolError(
             f"an update names a seek of kind {seek.kind} at {seek.time_ms}@{seek.cluster}: that is none"
         )
-    return Epoch(1, seek.time_ms, seek.cluster, seek.incarnation)
+    return Epoch(1, seek.time_ms, read_cluster(seek.cluster), seek.incarnation)
 
 
 def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, list[tuple[int, int]]]:
@@ -334,11 +338,9 @@ def _read_held(items: Collection[pb.GeoHeld]) -> dict[OriginKey, list[tuple[int,
         raise ProtocolError(f"a marker names more than {RANGES_MAX} ranges or {ORIGINS_MAX} origins")
     found: dict[OriginKey, list[tuple[int, int]]] = {}
     for item in items:
-        key = OriginKey(item.cluster, item.incarnation)
-        if key in found or not item.cluster:
-            raise ProtocolError(
-                f"a marker names the origin {item.cluster!r} {item.incarnation} twice, or without a name"
-            )
+        key = OriginKey(read_cluster(item.cluster), item.incarnation)
+        if key in found:
+            raise ProtocolError(f"a marker names the origin {key.cluster} {key.incarnation} twice")
         if item.incarnation > INDEX_MAX:
             raise ProtocolError(f"a marker has the incarnation {item.incarnation}: at most {INDEX_MAX} is accepted")
         found[key] = _read_ranges(item.ranges)

@@ -91,3 +91,29 @@ def test_a_life_to_come_of_this_topic_is_never_lived(mode: str) -> None:
     later = world.now_ms + 1_000_000
     told(world["b"], "s", {OriginKey("a", later): [(0, 10)]}, {})
     assert log._ledger_ids.last == later
+
+
+@MODES
+@pytest.mark.parametrize("part", ["acked", "base"])
+def test_an_origin_that_is_no_clusters_name_poisons_no_state(mode: str, part: str) -> None:
+    """It would go into the acknowledged set, and the stored set could not be read at the next start."""
+    world = two(mode=mode)
+    client, number = consumer(world["a"], kind=1)
+    world.advance(3_000)
+    positions = world["a"].publish(*(b"%d" % each for each in range(4)))
+    world.advance(3_000)
+    forged: Runs = {OriginKey("no cluster!", 5): [(0, 1)]}
+    told(world["b"], "s", *((forged, {}) if part == "acked" else ({}, forged)))
+    client.ack(number, positions[2])
+    world.advance(3_000)
+    before = world["a"].topic.replicated
+    assert before is not None
+    for name in "ab":
+        world[name].restart()
+    world.advance(3_000)
+    for name in "ab":
+        replicated = world[name].topic.replicated
+        assert replicated is not None
+        assert replicated.metrics()["exact_damaged_states"] == 0
+        assert len(got(*consumer(world[name], kind=1))) == (3 if mode == "exact" or name == "a" else 4)
+    assert before.metrics()["snapshot_malformed"] == 1
