@@ -22,6 +22,7 @@ from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.geo.ackedsets import storing
 from magnetar.geo.ackedsets.hearing import HearingTopic
 from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.geo.ackedsets.learning import KNOWN_MAX, LEARNT_MAX, learn
 from magnetar.geo.ackedsets.pacing import MarkerPacer
 from magnetar.geo.ackedsets.routing import Routing
 from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
@@ -332,11 +333,21 @@ class AckedSets(HearingTopic):
         state = self.states.get(subscription)
         if state is None:
             return
-        merged = self._merged(state, Told(state.epoch, _set_of(acked), None, {}), full=False)
+        learnt = learn(acked, state.acks, max(0, min(LEARNT_MAX, KNOWN_MAX - len(state.acks))))
+        if learnt.cut:
+            self._note_once(
+                "over_limit",
+                f"{writer}/{subscription}",
+                f"{writer} tells of more than {LEARNT_MAX} acknowledgements of {subscription} that were not known here, or more "
+                f"than {KNOWN_MAX} are known: the oldest are passed over",
+            )
+        merged = self._merged(state, Told(state.epoch, learnt.messages, None, {}), full=False)
         if base is not None and not state.epoch.kind:
-            # In snapshot mode a starting point speaks of whatever its writer holds.
-            floor = dict.fromkeys(self.routing.clusters, (0, 0))
-            also = self._merged(state, Told(CREATION, IndexSet(), _set_of(base), floor), full=True)
+            # In snapshot mode a starting point speaks of whatever its writer holds; of what is left out nothing is stated, for
+            # a base with holes says that they are not consumed.
+            began = learn(base, IndexSet())
+            floor = {cluster: began.cut.get(cluster, (0, 0)) for cluster in self.routing.clusters}
+            also = self._merged(state, Told(CREATION, IndexSet(), began.messages, floor), full=True)
             merged = Merged(merged.change | also.change, merged.acks)
         if not merged.change:
             return
@@ -477,11 +488,3 @@ class AckedSets(HearingTopic):
             assert self._timer or self._blocked or not self._waiting(), (
                 f"{self._waiting()} wait, and nothing will write them"
             )
-
-
-def _set_of(messages: Messages) -> IndexSet:
-    found = IndexSet()
-    for key, runs in messages.items():
-        for first, end in runs:
-            found.add_range(key, first, end)
-    return found
