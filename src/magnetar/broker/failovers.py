@@ -6,10 +6,12 @@ Topics are single topics or partitions; whoever moves a partitioned topic's subs
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from magnetar.broker.finals import Run
+from magnetar.broker.finals import FinalStates, Run
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.geo.failover import NO_TOKEN, Token
+from magnetar.metadata.errors import BadRequest
+from magnetar.wire.acksets import believable
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -110,6 +112,19 @@ class FailoverController:
         """Run an event (the controller's)."""
         raise NotImplementedError
 
+    def _token(self, topic: str, subscription: str, text: str) -> Token:
+        """A failover's token as somebody names it.
+
+        Raises:
+            BadRequest: it is none, or leaves no room for a later one.
+        """
+        found, fence = Token.parse(text), self._broker.fences.fence(topic, subscription)
+        loaded = self._broker.topics.get(topic)
+        heard = FinalStates(self._broker).heard(loaded, subscription) if loaded is not None else NO_TOKEN
+        if not believable(found.time_ms + 1, max(fence.token, fence.given_up, heard).time_ms):
+            raise BadRequest(f"failover {found} leaves no room for later ones")
+        return found
+
     def failovers(self) -> list[dict[str, Any]]:
         """What is fenced or moved away."""
         return self._broker.fences.held()
@@ -146,12 +161,12 @@ class FailoverController:
 
     def failover_begin(self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done) -> None:
         """Fence."""
-        latest = Token.parse(above) if above else NO_TOKEN
+        latest = self._token(topic, subscription, above) if above else NO_TOKEN
         self._enter(lambda: self._broker.fences.begin(topic, subscription, target, latest, grace_ms, done))
 
     def failover_step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
         """One step."""
-        fences, named = self._broker.fences, Token.parse(token)
+        fences, named = self._broker.fences, self._token(topic, subscription, token)
         take = {
             "activate": fences.activate,
             "complete": fences.complete,

@@ -34,6 +34,7 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.core.numbers import whole_number
 from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.wire.acksets import TIME_MS_MAX
 
 VERSION: Final = 1
 
@@ -79,7 +80,7 @@ class Token(NamedTuple):
         """
         time, separator, cluster = text.partition("@")
         time_ms = whole_number(time)
-        if not (separator and cluster and time_ms):
+        if not (separator and cluster and time_ms and time_ms <= TIME_MS_MAX):
             raise BadRequest(f"{text[:60]!a} is not a failover's token: it looks like 1700000000000@us-west")
         return cls(time_ms, cluster)
 

@@ -40,7 +40,14 @@ INDEX_MAX: Final = (1 << 62) - 1
 """Origin indexes are below; a million messages a second for 146,000 years."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""Epochs of a later time than the year 9999 are no clock's reading, and would leave no room for later ones."""
+"""Epochs of a later time than the year 9999 are no clock's reading."""
+
+BELIEVED_MS_MAX: Final = TIME_MS_MAX - (1 << 40)
+"""What another cluster says is later than this, 34 years before the last time that there is, is believed only when it follows
+what is known: whatever is believed is exceeded by the next seek or failover here, which everybody has to be able to read."""
+
+STEPS_MAX: Final = 1000
+"""How far it may be ahead of what is known then: as many seeks or failovers, of which this cluster has yet to hear."""
 
 STAGE_BYTES_MAX: Final = 64
 """Of the stage of a failover, a word."""
@@ -66,6 +73,16 @@ class Epoch(NamedTuple):
 
 
 CREATION: Final = Epoch(0, 0, "", 0)
+
+
+def believable(time_ms: int, known_ms: int) -> bool:
+    """Whether a time that somebody gives for a seek or a failover leaves room for later ones.
+
+    Args:
+        time_ms: hybrid.
+        known_ms: the latest that is known here.
+    """
+    return time_ms <= max(BELIEVED_MS_MAX, known_ms + STEPS_MAX)
 
 
 class Mark(NamedTuple):

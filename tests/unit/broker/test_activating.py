@@ -1,8 +1,11 @@
 """A planned failover's target goes on only while it has the source's final state."""
 
+import pytest
+
 from magnetar.core.errors import MagnetarError
 from magnetar.geo.failover import Token
-from magnetar.metadata.errors import Conflict
+from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.wire.acksets import TIME_MS_MAX
 from tests.support.geoworld import TOPIC, Node, World
 
 
@@ -87,3 +90,39 @@ def test_a_failover_is_later_than_all_whose_final_state_was_heard() -> None:
     began = world["b"].control_call(lambda done: world["b"].control.failover_begin(TOPIC, "s", "a", "", 0, done))
     assert began is None
     assert world["b"].broker.fences.fence(TOPIC, "s").token > Token.parse(token)
+
+
+def moved(world: World, source: str, target: str, above: str = "") -> Token:
+    """A failover from one to the other, step by step."""
+    there, here = world[target], world[source]
+    assert here.control_call(lambda done: here.control.failover_begin(TOPIC, "s", target, above, 0, done)) is None
+    token = here.broker.fences.fence(TOPIC, "s").token
+    world.advance(2_000)
+    assert activate(there, str(token)) is None
+    assert here.control_call(lambda done: here.control.failover_step("complete", TOPIC, "s", str(token), done)) is None
+    return token
+
+
+def test_however_late_the_others_say_it_is_there_is_a_later_time() -> None:
+    world = World("ab")
+    world["a"].create()
+    world.settle()
+    world["a"].client().subscribe("s", 1)
+    world.advance(1_000)
+    control = world["a"].control
+    for refused in (TIME_MS_MAX, TIME_MS_MAX - 1, TIME_MS_MAX - (1 << 40)):
+        with pytest.raises(BadRequest, match="no room for later ones"):
+            control.failover_begin(TOPIC, "s", "b", f"{refused}@b", 0, lambda _: None)
+        with pytest.raises(BadRequest, match="no room for later ones"):
+            control.failover_step("give-up", TOPIC, "s", f"{refused}@b", lambda _: None)
+    latest = TIME_MS_MAX - (1 << 40) - 1
+    above = f"{latest}@b"
+    for source, target in ("ab", "ba", "ab"):
+        above = str(moved(world, source, target, above))
+    assert Token.parse(above).time_ms == latest + 3
+    for name in "ab":
+        world[name].restart()
+        world.advance(1_000)
+        told = world[name].topic.replicated
+        assert told is not None
+        assert told.metrics()["exact_damaged_states"] == told.metrics()["exact_malformed"] == 0

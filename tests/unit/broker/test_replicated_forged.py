@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from magnetar.core.ids import OriginKey
-from magnetar.wire.acksets import TIME_MS_MAX
-from magnetar.wire.markers import Claim, Update, build_marker
-from tests.support.geoworld import Node, World
+from magnetar.core.ids import EARLIEST, OriginKey
+from magnetar.wire.acksets import BELIEVED_MS_MAX, TIME_MS_MAX, AckedSet, AckedSetsMarker, Epoch, FenceToken
+from magnetar.wire.markers import Claim, Marker, Update, build_marker
+from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_replicated import consumer, got, two
 
 MODES = pytest.mark.parametrize("mode", ["exact", "snapshot"])
@@ -17,8 +17,13 @@ Runs = Mapping[OriginKey, list[tuple[int, int]]]
 
 def told(node: Node, name: str, acked: Runs, base: Runs) -> None:
     """A cluster writes an update with this claim."""
-    marker = build_marker(Update(name, {}, Claim(acked, base)), node.world.now_ms)
-    node.run(lambda: node.topic.replicated.append_marker(marker, ()))  # type: ignore[union-attr]
+    written(node, Update(name, {}, Claim(acked, base)))
+
+
+def written(node: Node, marker: Marker) -> None:
+    """A cluster writes this marker."""
+    data = build_marker(marker, node.world.now_ms)
+    node.run(lambda: node.topic.replicated.append_marker(data, ()))  # type: ignore[union-attr]
     node.world.advance(3_000)
 
 
@@ -117,3 +122,47 @@ def test_an_origin_that_is_no_clusters_name_poisons_no_state(mode: str, part: st
         assert replicated.metrics()["exact_damaged_states"] == 0
         assert len(got(*consumer(world[name], kind=1))) == (3 if mode == "exact" or name == "a" else 4)
     assert before.metrics()["snapshot_malformed"] == 1
+
+
+def late(world: World, time_ms: int, kind: str) -> Marker:
+    """A marker of b that names such a time for a seek, or a failover, or for a seek that a is to have made."""
+    if kind == "a seek of ours":
+        seek = Epoch(1, time_ms, "a", world["a"].topic.log.incarnation)
+        return Update("s", {}, Claim({}, None, (seek,)))
+    life = world["b"].topic.log.incarnation
+    epoch = Epoch(1, time_ms if kind == "a seek" else world.now_ms, "b", life)
+    fence = FenceToken(time_ms, "b", "a", "final") if kind == "a failover" else None
+    part = AckedSet("s", epoch, True, 1, 1, {}, {}, (), fence)
+    return AckedSetsMarker("b", life, 0, (), (), (part,))
+
+
+@MODES
+@pytest.mark.parametrize("kind", ["a seek", "a failover", "a seek of ours"])
+@pytest.mark.parametrize("time_ms", [TIME_MS_MAX, BELIEVED_MS_MAX], ids=["the last time", "a late time"])
+def test_however_late_the_others_say_it_is_there_is_a_later_time(mode: str, kind: str, time_ms: int) -> None:
+    """What is sought or moved here afterwards is read by the others, and can be read after a restart."""
+    world = two("abc", mode=mode)
+    a, c = world["a"], world["c"]
+    consumer(a, kind=1)
+    world.advance(3_000)
+    written(world["b"], late(world, time_ms, kind))
+    a.publish(b"0", b"1")
+    world.advance(3_000)
+    for _ in range(2):
+        client, number = consumer(a, kind=1)
+        sought = client.seek(number, EARLIEST)
+        world.advance(3_000)
+        assert client.answered(sought) is not None
+        assert a.control_call(lambda done: a.control.failover_begin(TOPIC, "s", "c", "", 0, done)) is None
+        world.advance(3_000)
+        assert a.control_call(lambda done: a.control.failover_unfence(TOPIC, "s", done)) is None
+        world.advance(3_000)
+    for node in (a, c):
+        assert node.topic.replicated is not None
+        told = node.topic.replicated.metrics()
+        wrong = told["exact_malformed"] + told.get("snapshot_malformed", 0)
+        assert wrong == (time_ms == TIME_MS_MAX and (node is a or kind != "a seek of ours")), node.name
+        node.restart()
+        world.advance(3_000)
+        assert node.topic.replicated is not None
+        assert node.topic.replicated.metrics()["exact_damaged_states"] == 0

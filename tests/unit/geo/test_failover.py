@@ -8,6 +8,7 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.geo.failover import NO_TOKEN, End, Fence, Phase, Token
 from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.wire.acksets import TIME_MS_MAX
 
 EARLY, T, LATE = Token(50, "z"), Token(100, "a"), Token(200, "a")
 FINAL = Position(7, 3)
@@ -114,7 +115,7 @@ def test_what_is_told() -> None:
 def test_tokens_have_an_order_and_a_text() -> None:
     assert Token.parse(str(T)) == T
     assert EARLY < T < Token(100, "b") < LATE
-    for text in ("", "a", "5", "@a", "5@", "x@a", "-5@a", "0@a", "9" * 30 + "@a"):
+    for text in ("", "a", "5", "@a", "5@", "x@a", "-5@a", "0@a", "9" * 30 + "@a", f"{TIME_MS_MAX + 1}@a"):
         with pytest.raises(BadRequest, match="is not a failover's token"):
             Token.parse(text)
 

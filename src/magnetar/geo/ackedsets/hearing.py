@@ -24,6 +24,7 @@ from magnetar.wire.acksets import (
     Indexes,
     LowWater,
     StateRequest,
+    believable,
 )
 from magnetar.wire.markers import SNAPSHOT_KINDS, parse_marker
 
@@ -69,6 +70,8 @@ class HearingTopic(TellingTopic):
                 return False
             if marker.writer != writer:
                 raise ProtocolError(f"it says that {marker.writer} wrote it")
+            if isinstance(marker, AckedSetsMarker) and entry.origin:
+                self._check_times(marker)
         except ProtocolError as error:
             self._count("malformed")
             self.host.note("warning", f"marker {entry.position} from {writer} is passed over: {error}")
@@ -84,6 +87,27 @@ class HearingTopic(TellingTopic):
         else:
             self._merge(marker, entry.position)
         return True
+
+    def _check_times(self, marker: AckedSetsMarker) -> None:
+        """See to it that seeks and failovers here can be later than what it names.
+
+        Raises:
+            ProtocolError: they could not.
+        """
+        for told in marker.sets:
+            if not believable(told.epoch.time_ms, self.clock.time_ms):
+                raise ProtocolError(f"the epoch {told.epoch} leaves no room for later ones")
+            if told.fence is not None:
+                known = self.fence(told.subscription)
+                if not believable(told.fence.time_ms, 0 if known is None else known.time_ms):
+                    raise ProtocolError(
+                        f"the failover {told.fence.time_ms}@{told.fence.cluster} leaves no room for later ones"
+                    )
+
+    def fence(self, subscription: str) -> FenceToken | None:
+        """The latest stage of a failover that is known here."""
+        state = self.states.get(subscription)
+        return None if state is None else state.fence
 
     def _requested(self, request: StateRequest) -> None:
         if request.writer == self.host.cluster or self._loading or not self.writes:

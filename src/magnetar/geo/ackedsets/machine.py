@@ -278,11 +278,6 @@ class AckedSets(HearingTopic):
         self._answers.setdefault(subscription, []).append(then)
         self._write([subscription])
 
-    def fence(self, subscription: str) -> FenceToken | None:
-        """The latest stage of a failover that is known here."""
-        state = self.states.get(subscription)
-        return None if state is None else state.fence
-
     def deleted(self, subscription: str) -> None:
         """Deleted here, or not replicated any more: a mark stands against later markers (B12)."""
         self.states.pop(subscription, None)

@@ -34,7 +34,7 @@ from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.acksets import TIME_MS_MAX, SoughtEpoch
+from magnetar.wire.acksets import TIME_MS_MAX, SoughtEpoch, believable
 from magnetar.wire.markers import Claim, Marker, SnapshotRequest, SnapshotResponse, Update
 
 STRANGERS_MAX: Final = 1000
@@ -101,6 +101,8 @@ class Receiver:
         """
         name = update.subscription
         if update.claim is not None:
+            if not self._leaves_room(entry, name, update.claim, states.get(name)):
+                return
             update = update._replace(claim=self._assigned(entry.origin, name, update.claim))
         state = states.get(name)
         if state is None:
@@ -135,6 +137,19 @@ class Receiver:
             self._claim(entry, name, state, update.claim)
         state.fresh = False
         self._host.dirty(name)
+
+    def _leaves_room(self, entry: StoredEntry, name: str, claim: Claim, state: State | None) -> bool:
+        """Whether the next seek here can be later than all that is said to have been made here."""
+        here = self._host.cluster
+        last = state.seeks.get(here) if state is not None else None
+        known_ms = 0 if last is None else last.time_ms
+        forged = [s for s in claim.seeks if s.cluster == here and not believable(s.time_ms, known_ms)]
+        if forged:
+            text = (
+                f"an update of {entry.origin} for {name} is ignored: the seek {forged[0]} leaves no room for later ones"
+            )
+            self._writer.warn("malformed", entry.origin, text)
+        return not forged
 
     def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str]) -> State | None:
         try:
