@@ -191,6 +191,8 @@ class ReplicatedTopic(StoredStates):
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
+        if self._made is not None:
+            self.exact.closed(f"topic {self._topic.text} was deleted")
 
     # --------------------------------------------------------------------------------------------------------- events
 
@@ -340,6 +342,11 @@ class ReplicatedTopic(StoredStates):
             self.exact.set_writes(mode == "exact")
             self.snapshot.set_writes(mode == "snapshot")
         self._settle()
+
+    def deletion_failed(self) -> None:
+        """The topic's deletion failed: markers that were refused for its sake are written now, too."""
+        super().deletion_failed()
+        self.healed()
 
     def healed(self) -> None:
         """The storage takes writes again."""

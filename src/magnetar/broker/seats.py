@@ -59,6 +59,10 @@ class ExactMachine(ModalMachine, Protocol):
         """Snapshot mode did what an update says."""
         ...
 
+    def closed(self, error: str) -> None:
+        """The topic is gone: who waits for a marker is told so."""
+        ...
+
     def consumed_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
         """What no consumer needs to be given: runs (origin, first, last)."""
         ...

@@ -2,10 +2,11 @@
 
 import pytest
 
-from magnetar.core.ids import Position
+from magnetar.core.errors import BrokerError
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.wire.markers import Update, build_marker
-from tests.support.geoworld import TOPIC, World
+from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_replicated import consumer, set_mode, two
 
 
@@ -189,3 +190,82 @@ def test_a_subscription_is_not_made_in_a_topic_that_is_being_deleted() -> None:
     assert said(world, "b", "subscription s is not made: the topic is being deleted")
     assert not_made(world, "b") == 1, "the topic is gone, what it counted is not"
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 1
+
+
+def refused(node: Node) -> None:
+    """The store refuses the topic's deletion, which waits for it."""
+    deletion = next(store for store in node.stores if f"topics/{TOPIC}" in store.deletes)
+    node.stores.remove(deletion)
+    assert deletion.then is not None
+    node.run(deletion.then, "no space left")
+    node.hold_stores = False
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_was_due_during_a_deletion_that_failed_is_told_then(mode: str) -> None:
+    """Also of a topic to which nobody publishes any more."""
+    world = two(mode=mode)
+    node = world["a"]
+    client, number = consumer(node)
+    world.advance(3_000)
+    positions = node.publish(b"0", b"1")
+    world.advance(3_000)
+    client.ack(number, *positions)
+    node.hold_stores = True
+    answers: list[object] = []
+    node.control.delete_topic(TOPIC, True, answers.append)
+    world.advance(1_000)
+    refused(node)
+    world.advance(5_000)
+    assert isinstance(answers[0], BrokerError)
+    assert node.topic.subscriptions["s"].backlog_entries() == 0
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+@pytest.mark.parametrize("fails", [True, False], ids=["that fails", "that is done"])
+def test_who_seeks_during_a_deletion_is_answered(mode: str, fails: bool) -> None:
+    world = two(mode=mode)
+    node = world["a"]
+    consumer(node)
+    node.publish(b"0", b"1")
+    world.advance(3_000)
+    node.hold_stores = True
+    deleted: list[object] = []
+    sought: list[object] = []
+    node.control.delete_topic(TOPIC, True, deleted.append)
+    world.settle()
+    node.control.reset_cursor(TOPIC, "s", EARLIEST, False, sought.append)
+    world.settle()
+    if fails:
+        refused(node)
+    node.hold_stores = False
+    world.advance(5_000)
+    assert len(deleted) == len(sought) == 1
+    assert isinstance(sought[0], BrokerError)
+
+
+def test_a_topic_is_deleted_before_a_failovers_final_state_is_written() -> None:
+    """What was waited for then is not waited for when a topic of that name is there again."""
+    world = World("ab")
+    node = world["a"]
+    node.create()
+    node.client().subscribe("s", 1)
+    world.advance(1_000)
+    node.control.failover_begin(TOPIC, "s", "b", "", 0, lambda _: None)
+    begun = node.stores.popleft()
+    node.meta.update(begun.puts)
+    assert begun.then is not None
+    node.run(begun.then, "")  # the next step is on its way to the store
+    node.hold_stores = True
+    deleted: list[object] = []
+    node.control.delete_topic(TOPIC, True, deleted.append)
+    node.hold_stores = False
+    world.advance(3_000)
+    assert deleted == [None]
+    node.create()
+    node.client().subscribe("s", 1)
+    world.advance(3_000)
+    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
+    world.advance(3_000)
+    assert node.broker.fences.fence(TOPIC, "s").final is not None

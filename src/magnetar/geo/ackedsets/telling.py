@@ -11,7 +11,7 @@ a failed write                        a full state is due: what was lost is not 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.pacing import MarkerPacer
 from magnetar.geo.ackedsets.state import SubscriptionState
@@ -189,6 +189,11 @@ class TellingTopic(AckedTopic):
     def _answer(self, subscription: str, position: Position, error: str) -> None:
         for answer in self._answers.pop(subscription, ()):
             answer(position, error)
+
+    def closed(self, error: str) -> None:
+        """The topic is gone, nothing is written any more: who waits for a seek or a failover is told so."""
+        for subscription in list(self._answers):
+            self._answer(subscription, NONE, error)
 
     def _request(self, subscriptions: Iterable[str]) -> None:
         """Ask whoever has these for their full states."""
