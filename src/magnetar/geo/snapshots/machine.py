@@ -5,7 +5,8 @@
 
     snapshot   taken when user messages came since the last one, or something was acknowledged here that no cached
                snapshot can tell (taking.py, pending.py, cache.py)
-    held       every message that this log has held, by identity; what a snapshot says is as of its local position
+    held       every message that this log has held, by identity; what a snapshot says is as of its local position. Of too
+               many runs the oldest are forgotten: they are not told any more, and excluded from what is told later
     claim      what an update says by identity: held at the snapshot, without what the subscription's starting point
                took for consumed and what expired
     news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
@@ -33,7 +34,7 @@ from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.geo.host import Acked, MarkerHost
 from magnetar.geo.snapshots import state as states
 from magnetar.geo.snapshots.cache import Cache, Taken
-from magnetar.geo.snapshots.held import Held, entries_of, held_by
+from magnetar.geo.snapshots.held import RANGES_MAX, Held, entries_of, held_by
 from magnetar.geo.snapshots.receiving import Receiver
 from magnetar.geo.snapshots.routes import audience, partners
 from magnetar.geo.snapshots.state import State, Stored, later
@@ -154,6 +155,7 @@ class Snapshots:
         self._sent_ms: dict[str, int] = {}
         self._received_ms: dict[tuple[str, str], int] = {}
         self._known_held = held_by(host.log, host.cluster)
+        self._forgot = Held()
         self._last_message = host.log.last_dispatchable()
         self._awake_until = host.log.last
         self._asleep = 0
@@ -194,17 +196,19 @@ class Snapshots:
         found = self._states[subscription] = self._new_state()
         if stored is None:
             found.base = self._starting_point(subscription, cursor.mark_delete)
+            found.expired = self._forgotten(cursor.mark_delete)
             if subscription in self._again:
                 found.since = self._host.log.last
         else:
             try:
                 states.restore(found, stored)
-                self._held.update(states.read_held(stored.held))
+                self._known_held.update(states.read_held(stored.held))
                 self._taker.taken(Position(*stored.newest))
             except StorageError as error:
                 self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
                 found = self._states[subscription] = self._new_state()
                 found.base = self._starting_point(subscription, cursor.mark_delete)
+                found.expired = self._forgotten(cursor.mark_delete)
         # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
         return cursor.mark_delete
 
@@ -225,7 +229,9 @@ class Snapshots:
     def _brought(self) -> State:
         """A subscription that another cluster brings: from the first retained message on."""
         state = self._new_state()
-        state.expired = self._consumed(NONE).widen()
+        state.expired = self._consumed(NONE)
+        state.expired.update(self._forgotten(NONE))
+        state.expired.widen()
         return state
 
     def _new_state(self) -> State:
@@ -242,8 +248,15 @@ class Snapshots:
         return self._consumed(mark_delete).minus(acked)
 
     def _consumed(self, mark_delete: Position) -> Held:
-        """What this log has held up to a position."""
+        """What this log has held up to a position, as far as that is remembered."""
         return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
+
+    def _forgotten(self, mark_delete: Position) -> Held:
+        """What else it may have held up to a position: of a subscription that begins there nothing of it is told.
+
+        The log may bring some of it back at the next start, when there are fewer runs.
+        """
+        return self._forgot.minus(held_by(self._host.log, self._host.cluster, mark_delete))
 
     def started(self) -> None:
         """See `geo.host.Machine`."""
@@ -293,10 +306,21 @@ class Snapshots:
 
     @property
     def _held(self) -> Held:
-        """Every message that this log has held."""
+        """Every message that this log has held, or the newest of them (`RANGES_MAX`)."""
         if self._asleep:
             self._wake()
+        if self._known_held.count_runs() > RANGES_MAX:
+            self._forget()
         return self._known_held
+
+    def _forget(self) -> None:
+        """A message that is for another cluster makes two runs of one, whatever retention deletes: the oldest go."""
+        before = self._known_held
+        self._known_held = before.copy().cut(RANGES_MAX)
+        for key, runs in before.origins.items():
+            kept = self._known_held.origins.get(key)
+            if kept is None or len(kept) < len(runs):
+                self._forgot.update(Held({key: [(runs[0][0], runs[-1][1] if kept is None else kept[0][0])]}))
 
     def _sleeps(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether nobody here needs to look at these now: exact mode writes, and they are messages that nothing waits for.
@@ -348,6 +372,8 @@ class Snapshots:
                 key = OriginKey(entry.origin, entry.incarnation) if entry.origin else own
                 self._known_held.add(key, entry.first_index, entry.first_index + entry.count)
                 fresh = entry.position
+        if self._known_held.count_runs() > RANGES_MAX + RANGES_MAX // 8:  # not with each message
+            self._forget()
         self._awake_until = max(self._awake_until, entries[-1].position)
         for cluster in sorted(heard):
             self._taker.heard_of(cluster)
@@ -418,6 +444,7 @@ class Snapshots:
         else:
             # From the first retained message on: what was deleted before says nothing about what others retain.
             state.expired = before
+        state.expired.update(self._forgotten(cursor.mark_delete))
         state.based = True
         state.since = self._host.log.last
         state.seeks = self._receiver.strangers.pop(subscription, {})
@@ -481,7 +508,9 @@ class Snapshots:
         state.base = state.base.common(left)
         # What lies behind mark-delete, retained or not, cannot come back here; it may not be told as acknowledged either.
         cursor = self._host.cursor(subscription)
-        state.expired.update(self._consumed(cursor.mark_delete if cursor is not None else NONE).minus(left))
+        passed = cursor.mark_delete if cursor is not None else NONE
+        state.expired.update(self._consumed(passed).minus(left))
+        state.expired.update(self._forgotten(passed).minus(left))
         state.expired.widen()
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:
@@ -650,6 +679,7 @@ class Snapshots:
     def validate(self) -> None:
         """See `geo.host.Machine`."""
         self._known_held.validate()
+        self._forgot.validate()
         assert not (self._asleep and self.writes), "messages are passed over while snapshots are written"
         self._taker.validate()
         for subscription, state in self._states.items():

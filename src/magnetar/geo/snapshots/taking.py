@@ -28,7 +28,7 @@ class Taker:
     Args:
         host: the topic.
         writer: of its markers.
-        held: what the log holds now.
+        held: what the log holds now, `RANGES_MAX` runs at most.
         wanted: whether there is a reason to take a snapshot.
         partners: clusters that can answer.
         new_id: gives a fresh text per snapshot.
@@ -164,8 +164,7 @@ class Taker:
 
     def _complete(self, pending: Pending, local: Position) -> None:
         self.pending = None
-        held = self._held().cut()
-        snapshot = Snapshot(pending.snapshot_id, local, pending.usable(), held.origins)
+        snapshot = Snapshot(pending.snapshot_id, local, pending.usable(), self._held().origins)
 
         def done(position: Position, error: str) -> None:
             self.completing = False

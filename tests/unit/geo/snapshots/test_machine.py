@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.geo.host import Acked
-from magnetar.geo.snapshots import Snapshots, refuses
+from magnetar.geo.snapshots import Snapshots, refuses, state
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
@@ -535,3 +535,40 @@ def test_who_subscribed_again_during_a_replay_that_a_crash_ended(host: Host) -> 
     host.machine.started()
     host.told("b", Update("s", {"a": NONE}, Claim({}, {}, (), created=True)))
     assert "s" not in host.cursors, "deleted here stays deleted"
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["exact", "snapshot"])
+def test_of_what_the_log_held_the_newest_runs_are_remembered(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is for another cluster makes two runs of one, and retention does not change that."""
+    monkeypatch.setattr("magnetar.geo.snapshots.machine.RANGES_MAX", 64, raising=False)
+    host = Host("b", writes=writes)
+    host.subscribe()
+    for index in range(0, 200, 2):
+        host.arrives("b", index)
+        assert host.machine._known_held.count_runs() <= 72
+        stored = state.read_held(state.decode(host.machine.encode("s")).held)
+        assert stored.count_runs() <= 64
+        assert stored.has(B, index, index + 1)
+
+
+def test_what_was_forgotten_is_not_told_of_a_subscription_that_begins_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log still has it: when there are fewer runs it is remembered again after a restart, and nobody acknowledged it."""
+    monkeypatch.setattr("magnetar.geo.snapshots.machine.RANGES_MAX", 6, raising=False)
+    host = Host("b")
+    for index in range(0, 20, 2):
+        host.arrives("b", index)
+    host.subscribe(at=LATEST)
+    between = [host.arrives("b", index) for index in range(9, 19, 2)]
+    data = host.machine.encode("s")
+    host.written.clear()
+    host.machine = Snapshots(host, new_id=host.new_id)
+    host.machine.load("s", data)
+    host.machine.started()
+    assert host.machine._held.has(B, 0, 1), "remembered again, or this tests nothing"
+    last = host.publish()
+    host.answer("b")
+    host.ack(*between, last)
+    (update,) = host.take(Update)
+    assert update.claim.acked == {A: [(0, 1)], B: [(index, index + 1) for index in range(9, 19, 2)]}
