@@ -339,10 +339,8 @@ class Catalog:
         if name in topic.subscriptions:
             done(None)
             return
-        try:
-            topic.check_stays()
-        except BrokerError as error:
-            done(error)
+        if leaving := topic.leaving:
+            done(leaving)
             return
         if sum(1 for _ in topic.durable_subscriptions()) >= topic.limits.subscriptions:
             done(
@@ -615,10 +613,8 @@ class Catalog:
                 )
             )
             return
-        try:
-            topic.check_stays()
-        except BrokerError as error:
-            done(error)
+        if leaving := topic.leaving:
+            done(leaving)
             return
         self._broker.forget_subscription(topic, subscription)
         subscription.close("unsubscribed")
@@ -644,10 +640,8 @@ class Catalog:
         if topic is None:
             done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
             return
-        try:
-            topic.check_stays()
-        except BrokerError as error:
-            done(error)
+        if leaving := topic.leaving:
+            done(leaving)
             return
         if message_id is not None:
             subscription.seek_to(

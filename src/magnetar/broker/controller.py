@@ -149,10 +149,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             )
 
         def switch() -> None:
-            try:
-                found_topic.check_stays()
-            except BrokerError as error:
-                done(error)
+            if leaving := found_topic.leaving:
+                done(leaving)
                 return
             replication.set_replicated(found_topic, found, replicated)
             self._when_durable(found, done)
@@ -452,10 +450,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         found_topic, found = self._subscription(topic, subscription)
 
         def move() -> None:
-            try:
-                found_topic.check_stays()
-            except BrokerError as error:
-                done(error)
+            if leaving := found_topic.leaving:
+                done(leaving)
                 return
             if isinstance(target, Position):
                 position = target

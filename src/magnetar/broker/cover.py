@@ -41,7 +41,7 @@ def decode_cover(data: bytes) -> Position:
 
 
 class _Beside:
-    """A key of ours in the cursors' transactions, whose value `Taken` supplies."""
+    """A key of ours in the cursors' transactions, whose value `TopicShare` supplies."""
 
     durable_mark_delete = NONE
     mark_delete = NONE
@@ -182,7 +182,7 @@ class StoredStates:
         return self.covered
 
 
-class Taken:
+class TopicShare:
     """What one flush of the keeper stores of one topic, beside its cursors (`keeper.Share`).
 
     Args:

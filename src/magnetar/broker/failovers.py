@@ -6,7 +6,7 @@ Topics are single topics or partitions; whoever moves a partitioned topic's subs
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from magnetar.broker.finals import FinalStates, Run
+from magnetar.broker.finals import Run
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.geo.failover import NO_TOKEN, Token
@@ -118,10 +118,8 @@ class FailoverController:
         Raises:
             BadRequest: it is none, or leaves no room for a later one.
         """
-        found, fence = Token.parse(text), self._broker.fences.fence(topic, subscription)
-        loaded = self._broker.topics.get(topic)
-        heard = FinalStates(self._broker).heard(loaded, subscription) if loaded is not None else NO_TOKEN
-        if not believable(found.time_ms + 1, max(fence.token, fence.given_up, heard).time_ms):
+        found = Token.parse(text)
+        if not believable(found.time_ms + 1, self._broker.fences.latest_token(topic, subscription).time_ms):
             raise BadRequest(f"failover {found} leaves no room for later ones")
         return found
 

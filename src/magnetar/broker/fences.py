@@ -26,7 +26,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.waiting import Waits
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.failover import Fence, Phase, Token
+from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -95,6 +95,12 @@ class Fences:
     def fence(self, text: str, name: str) -> Fence:
         """A subscription's; of one that never took part in a failover, or does not exist, an active one."""
         return self._fences.get((text, name), Fence())
+
+    def latest_token(self, text: str, name: str) -> Token:
+        """Of all failovers of a subscription that this cluster took part in, gave up or heard of."""
+        fence, topic = self.fence(text, name), self._broker.topics.get(text)
+        heard = self._finals.heard(topic, name) if topic is not None else NO_TOKEN
+        return max(fence.token, fence.given_up, heard)
 
     def url_of(self, cluster: str) -> str:
         """Where clients reach a cluster.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.cover import Leftover, Taken, decode_cover
+from magnetar.broker.cover import Leftover, TopicShare, decode_cover
 from magnetar.broker.effects import Note, Store
 from magnetar.broker.keeper import Share
 from magnetar.broker.progress import Progress
@@ -363,7 +363,7 @@ class Replication:
                 concerned.setdefault(text, {})[key] = name
             elif key.startswith(REPLICATED_PREFIX):
                 shares.append(Leftover(key))
-        shares += [Taken(self.topics[text], names) for text, names in concerned.items()]
+        shares += [TopicShare(self.topics[text], names) for text, names in concerned.items()]
         return shares
 
     def flush(self) -> None:

@@ -33,7 +33,7 @@ class SessionConsumers:
         self._session = session
         self._broker = session.broker
         self.open: dict[int, Consumer] = {}
-        self._opening: dict[int, int] = {}
+        self._opening: dict[int, pb.CommandSubscribe] = {}
         """Consumer id -> the SUBSCRIBE that is under way for it."""
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
@@ -52,6 +52,7 @@ class SessionConsumers:
 
     def disconnected(self) -> None:
         """The socket is gone: so are its consumers."""
+        self._opening.clear()
         for consumer in list(self.open.values()):
             consumer.subscription.remove_consumer(consumer)
             self._broker.after_consumer_left(consumer.subscription)
@@ -107,7 +108,7 @@ class SessionConsumers:
         except BrokerError as error:
             self._session.refuse(request_id, error)
             return
-        self._opening[consumer_id] = request_id
+        self._opening[consumer_id] = command
 
         def done(error: BrokerError | None) -> None:
             if not self.awaited(command):
@@ -129,7 +130,7 @@ class SessionConsumers:
 
         Clients close what they have waited for in vain, to be sure that nothing is left of it.
         """
-        return not self._session.closed and self._opening.get(command.consumer_id) == command.request_id
+        return not self._session.closed and self._opening.get(command.consumer_id) is command
 
     def attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""
@@ -206,7 +207,7 @@ class SessionConsumers:
         consumer_id = command.consumer_id
         consumer, opening = self.open.pop(consumer_id, None), self._opening.pop(consumer_id, None)
         if opening is not None:
-            self._session.refuse_closed(opening, f"consumer {consumer_id}")
+            self._session.refuse_closed(opening.request_id, f"consumer {consumer_id}")
         if consumer is not None:
             consumer.subscription.remove_consumer(consumer)
             self._broker.after_consumer_left(consumer.subscription)

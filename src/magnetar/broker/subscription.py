@@ -336,7 +336,7 @@ class Subscription(AckedSubscription):
 
     def skip(self, entries: int) -> int:
         """Acknowledge the next so many unacknowledged entries; how many there were."""
-        position, found = self._nth(entries)
+        position, found = self.cursor.nth_open(entries)
         if found:
             self._ack_up_to(position)
         return found
@@ -378,12 +378,8 @@ class Subscription(AckedSubscription):
 
     def nth_unacknowledged(self, number: int) -> Position | None:
         """The `number`-th (from 1) entry that is not acknowledged, or None."""
-        position, found = self._nth(number)
+        position, found = self.cursor.nth_open(number)
         return position if found == number else None
-
-    def _nth(self, number: int) -> tuple[Position, int]:
-        """The `number`-th unacknowledged entry, or the last one if there are fewer, and which number it has."""
-        return self.cursor.nth_open(number)
 
     def _ack_up_to(self, position: Position, *, tell: bool = True) -> None:
         before = self.cursor.mark_delete

@@ -186,14 +186,24 @@ class Topic:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
+    @property
+    def leaving(self) -> BrokerError | None:
+        """Why nothing of the topic may be changed: it is being deleted; None: it stays.
+
+        Stored behind the deletion, a change would be found by the next topic of this name.
+        """
+        if not self.deleting:
+            return None
+        return BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+
     def check_stays(self) -> None:
-        """Refuse a change of a topic that is being deleted: stored behind that, it would be found by the next topic of this name.
+        """Refuse a change of a topic that is being deleted.
 
         Raises:
             BrokerError: SERVICE_NOT_READY.
         """
-        if self.deleting:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+        if leaving := self.leaving:
+            raise leaving
 
     def check_writable(self, *, marker: bool = False) -> None:
         """Refuse when nothing may be appended now.

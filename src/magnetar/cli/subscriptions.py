@@ -39,7 +39,8 @@ def place(text: str) -> dict[str, int] | int:
     """
     if text in {"earliest", "latest"}:
         return EARLIEST if text == "earliest" else LATEST
-    ledger, entry = (whole_number(half) for half in (text.partition(":")[0], text.partition(":")[2]))
+    before, _, after = text.partition(":")
+    ledger, entry = whole_number(before), whole_number(after)
     if ledger is not None and entry is not None:
         return {"ledgerId": ledger, "entryId": entry}
     try:

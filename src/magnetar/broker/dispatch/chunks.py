@@ -53,13 +53,15 @@ class Chunks:
 
     Attributes:
         waiting: by owner, ascending; no empty ones.
-        count: of all of them.
     """
 
     def __init__(self) -> None:
         self.waiting: dict[Consumer, PositionSet] = {}
-        self.count = 0
         self._owners: dict[tuple[str, str], Consumer] = {}
+
+    def __len__(self) -> int:
+        """How many chunks wait."""
+        return sum(map(len, self.waiting.values()))
 
     def __contains__(self, position: Position) -> bool:
         return any(position in positions for positions in self.waiting.values())
@@ -81,12 +83,12 @@ class Chunks:
 
     def wait(self, owner: Consumer, position: Position) -> None:
         """A chunk waits for the owner of its message."""
-        self.count += self.waiting.setdefault(owner, PositionSet()).add(*position)
+        self.waiting.setdefault(owner, PositionSet()).add(*position)
 
     def no_more(self, owner: Consumer, position: Position) -> None:
         """A chunk that waits for this owner does so no longer."""
         positions = self.waiting[owner]
-        self.count -= positions.discard(*position)
+        positions.discard(*position)
         if not positions:
             del self.waiting[owner]
 
@@ -97,27 +99,29 @@ class Chunks:
 
     def take_up_to(self, mark_delete: Position) -> Iterable[Position]:
         """Nothing at or below mark-delete waits any more; what did."""
-        taken = [each for positions in self.waiting.values() for each in positions if each <= mark_delete]
-        for position in taken:
-            self.discard(position)
+        taken = []
+        for owner, positions in list(self.waiting.items()):
+            taken += [
+                Position(ledger, entry)
+                for ledger, entries in positions.take_up_to(mark_delete).items()
+                for entry in entries
+            ]
+            if not positions:
+                del self.waiting[owner]
         return taken
 
     def take_of_gone(self, consumers: Collection[Consumer]) -> list[Position]:
         """Those who are not among these are gone: their messages have no owner any more, and what waited for them does not."""
         self._owners = {message: owner for message, owner in self._owners.items() if owner in consumers}
-        taken = [each for owner, positions in self.waiting.items() if owner not in consumers for each in positions]
-        for position in taken:
-            self.discard(position)
-        return taken
+        gone = [owner for owner in self.waiting if owner not in consumers]
+        return [position for owner in gone for position in self.waiting.pop(owner)]
 
     def clear(self) -> None:
         """Forget everything."""
         self.waiting.clear()
-        self.count = 0
         self._owners.clear()
 
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert all(self.waiting.values()), "an empty set of waiting chunks was left behind"
-        assert self.count == sum(map(len, self.waiting.values())), "waiting chunks are miscounted"
         assert len(self._owners) <= OWNERS_MAX, "too many owners of messages in chunks"

@@ -39,7 +39,7 @@ class Shared(MultipleConsumers):
 
     def waiting_count(self) -> int:
         """How many entries have to be sent again."""
-        return len(self.again) + self.chunks.count
+        return len(self.again) + len(self.chunks)
 
     def to_send_again(self, positions: list[Position]) -> None:
         """These entries have to be sent again."""
@@ -93,7 +93,7 @@ class Shared(MultipleConsumers):
 
     def _new(self, room: int, budget: int) -> list[StoredEntry]:
         """The next new entries, unless too many chunks wait for their owners."""
-        if self.chunks.count >= self.around.limits.look_ahead_entries_max:
+        if len(self.chunks) >= self.around.limits.look_ahead_entries_max:
             return []
         return self.take_new(min(room, ROUND_ENTRIES_MAX), room, budget)
 
