@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+RENEW_BYTES: Final = 1 << 20
+"""Written again by one call of the system."""
+
 IOV_MAX = 1024
 """Buffers per call that every Linux and macOS takes."""
 
@@ -63,6 +66,12 @@ class OsFile:
     def sync(self) -> None:
         """Fdatasync where there is one."""
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
+
+    def renew(self, offset: int, end: int) -> None:
+        """Make the pages dirty again, by what they hold."""
+        while offset < end:
+            data = os.pread(self._descriptor, min(RENEW_BYTES, end - offset), offset)
+            offset += os.pwrite(self._descriptor, data, offset)
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read at an offset."""

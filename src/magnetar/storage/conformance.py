@@ -46,6 +46,20 @@ class FilesConformance:
         assert file.pread(0, 1_000_000) == whole
         file.close()
 
+    def test_what_is_written_again_is_what_it_was(self, files: Files, folder: Path) -> None:
+        """Recovery makes durable what a failed sync may have left in memory alone."""
+        text = bytes(range(256)) * 10_000
+        created = files.create(folder / "a")
+        created.writev([text])
+        created.close()
+        file = files.open(folder / "a")
+        for offset, end in ((0, len(text)), (len(text) - 3, len(text)), (1_000, 2_000_000), (5, 5)):
+            file.renew(offset, end)
+        file.sync()
+        assert files.size(folder / "a") == len(text)
+        assert file.pread(0, len(text)) == text
+        file.close()
+
     def test_a_second_handle_reads_what_was_written(self, files: Files, folder: Path) -> None:
         """Readers open segments that are still written."""
         file = files.create(folder / "a")

@@ -29,6 +29,19 @@ class LogFile(Protocol):
             OSError: nothing may be assumed of what was written since the last sync, and trying again proves nothing.
         """
 
+    def renew(self, offset: int, end: int) -> None:
+        """Write what is there once more as it is, so that the next sync is about it.
+
+        Of a sync that failed the system may remember nothing: what it was about passes for clean, and another sync succeeds.
+        Not of a file that `create` opened.
+
+        Args:
+            offset, end: which bytes; `end` is not past the end.
+
+        Raises:
+            OSError: the file is as it was, for all that can be read of it.
+        """
+
     def pread(self, offset: int, size: int) -> bytes:
         """Read; fewer bytes only at the end of the file."""
 

@@ -176,7 +176,7 @@ class _Recovery:
             index = scanner.run()
             if segment.started is None:
                 index.problems.insert(0, lost)
-            self._settle(file, segment.size, index.end, tail=tail and cut is None)
+            self._settle(file, segment.size, index.end, scanner.durable if tail and cut is None else index.end)
         finally:
             file.close()
         if scanner.torn_bytes:
@@ -187,14 +187,15 @@ class _Recovery:
         return index
 
     @staticmethod
-    def _settle(file: LogFile, size: int, end: int, *, tail: bool) -> None:
+    def _settle(file: LogFile, size: int, end: int, durable: int) -> None:
         """What is taken from a segment is on the disk before anybody is told of it, and what is not taken is gone."""
         if end < size:
             # Cut for good: the segment that holds the seal may be deleted some day, and the next tail is another one.
             file.truncate(end)
-        elif tail:
+        if durable < end:
             # A process that was killed between write and sync leaves entries in the system's memory alone. They look like
-            # the others and pass for durable from now on, so they have to be.
+            # the others and pass for durable from now on, so they have to be. Perhaps that sync had been tried, and failed.
+            file.renew(durable, end)
             file.sync()
 
     def _sidecar(self, number: int, end: int) -> SegmentIndex | None:

@@ -47,6 +47,9 @@ class Scanner:
         end: the size of the segment, or where a seal cuts it.
         tail: the segment may be torn.
         verify: compare checksums.
+
+    Attributes:
+        durable: so far the segment was on the disk when its last check was written.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Scanner:
         self.index = SegmentIndex(number, end)
         self.offset = len(SEGMENT_MAGIC)
         self.torn_bytes = 0
+        self.durable = 0
         self.done = self.offset >= end
         self._number = number
         self._pread = pread
@@ -136,6 +140,9 @@ class Scanner:
     def _other(self, record: object, offset: int, size: int) -> None:
         if isinstance(record, LedgerOpened):
             self.index.openings.append(Placed(record, offset, size))
+        elif isinstance(record, Checked):
+            if record.salt == self._salt:
+                self.durable = max(self.durable, min(record.offset, offset))
         elif isinstance(record, Started):
             self._salt = record.salt
             self.index.ledger_high = record.ledger_high

@@ -7,7 +7,8 @@ says. A file exists durably only after its folder was synced.
 import errno
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from magnetar.storage.files import LogFile
@@ -54,9 +55,22 @@ class MemoryFile:
                 raise AssertionError(f"{self.path.name} was synced again after a sync had failed")
             self.synced = len(self.data)
 
+    def renew(self, offset: int, end: int) -> None:
+        """What is not durable is dirty again, if all of it is written."""
+        with self._files.lock:
+            fault = self._files.fault("write", self.path)
+            if fault is not None:
+                raise fault
+            assert end <= len(self.data), f"{self.path.name} ends in front of {end}"
+            if offset <= self.synced and end == len(self.data):
+                self.spoiled = False
+
     def pread(self, offset: int, size: int) -> bytes:
         """Read."""
         with self._files.lock:
+            fault = self._files.fault("read", self.path)
+            if fault is not None:
+                raise fault
             return bytes(self.data[offset : offset + size])
 
     def truncate(self, size: int) -> None:
@@ -93,7 +107,7 @@ class MemoryFiles:
     # --------------------------------------------------------------------------------------------------------- faults
 
     def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """Ask `rule(operation, path)` before each write, sync, create and unlink; what it returns is raised."""
+        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read; what it returns is raised."""
         self._faults.append(rule)
 
     def fail_next(self, operation: str, error: OSError) -> None:
@@ -114,6 +128,20 @@ class MemoryFiles:
             if error is not None:
                 return error
         return None
+
+    @property
+    def breaks(self) -> bool:
+        """Whether something is to break."""
+        return bool(self._faults)
+
+    @contextmanager
+    def without_faults(self) -> Iterator[None]:
+        """Nothing breaks for as long as the block runs: somebody looks from outside."""
+        faults, self._faults = self._faults, []
+        try:
+            yield
+        finally:
+            self._faults = faults
 
     def heal(self) -> None:
         """No more faults."""

@@ -170,10 +170,30 @@ def test_what_recovery_takes_from_memory_alone_is_durable_before_it_counts(torn:
         assert stored(files.crash()) == told
 
 
-def test_a_tail_that_cannot_be_made_durable_is_refused() -> None:
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_a_failed_sync_left_in_memory_is_written_again(torn: bool) -> None:
+    """The system takes it for clean: another sync alone would tell that it is on the disk."""
+    files = MemoryFiles(random.Random(1))
+    log = SegmentLog(files, FOLDER, segment_bytes=4096, disk_free_bytes_min=0, salt=lambda: b"saltsalt")
+    log.begin(recover(files, FOLDER))
+    topic = TopicLog(TOPIC, INCARNATION, LedgerIds(-1), EntryCache(1), fresh=True)
+    log.write([topic.stage([entry("a")], 1000)], through=True)
+    files.fail_next("sync", OSError(errno.EIO, "Input/output error"))
+    with pytest.raises(OSError, match="Input/output"):
+        log.write([topic.stage([entry(text)], 1000) for text in ("b", "c")], through=True)
+    # The process is killed here, before it can seal what it did not confirm.
+    if torn:
+        files.content(SEGMENT)[-1:] = b""
+    told = stored(files)
+    assert [position.entry for position in told] == ([0, 1] if torn else [0, 1, 2])
+    assert stored(files.crash()) == told
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_tail_that_cannot_be_made_durable_is_refused(operation: str) -> None:
     log, _, _ = filled(2)
     log.thread.stop()
-    log.files.fail_next("sync", OSError(errno.EIO, "Input/output error"))
+    log.files.fail_next(operation, OSError(errno.EIO, "Input/output error"))
     with pytest.raises(StorageError, match="cannot recover the log in /log: Input/output error"):
         recover(log.files, FOLDER)
 
