@@ -42,11 +42,12 @@ bench: setup ## The benchmark suite; figures are kept in bench/results
 sim: SEEDS ?= 100000
 worlds: SEEDS ?= 20000
 
-sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode
+sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode mixed
 	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode metadata
+	@for mode in exact snapshot mixed; do $(PY) -m magnetar.sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
 
 worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property

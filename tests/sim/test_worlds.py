@@ -40,6 +40,15 @@ MODAL = {
     "mixed": {"mode set": 0.3, "failover": 0.004, "seek": 0.01, "known to be acknowledged, and stays so": 0.2},
 }
 """The same for what is not as often in each mode, or not at all."""
+WIDE = 240
+"""Of all modes together, with the same shares."""
+WIDELY = {
+    "two topics": 0.2, "message in chunks": 0.2, "delayed message": 0.2, "foreign id acknowledged": 0.1,
+    "acknowledged unasked": 0.1, "seek into a batch": 0.02, "seek by time": 0.03, "cursor reset by an operator": 0.04,
+    "subscription deleted by an operator": 0.02, "properties set": 0.1, "topic unloaded": 0.1, "topic truncated": 0.02,
+    "topic compacted": 0.1, "broker stopped": 0.15, "process killed": 0.2, "read failed, or will": 0.1, "broker died": 0.3,
+}  # fmt: skip
+"""As `COVERED`, of wide worlds."""
 RECORDED = {
     ("exact", 4297): "a world that changed its mode was held to exact mode's promises",
     ("exact", 520_913): "a seek while no link concerned the topic, and a set begun behind it",
@@ -78,6 +87,22 @@ def test_promises_hold(mode: str) -> None:
         least = {what: share * len(outcomes) for what, share in (COVERED | MODAL[mode]).items()}
         rare = {what: worlds[what] for what, needed in least.items() if worlds[what] < needed}
         assert not rare, f"of {len(outcomes)} worlds too few have: {rare}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", SHARE)
+def test_promises_hold_in_wide_worlds(mode: str) -> None:
+    """Chunks, delays, foreign acknowledgements, operators, compaction, brokers that are stopped or killed, failed reads."""
+    outcomes = list(run_many(range(int(WIDE * SHARE[mode])), mode, cores=CORES, wide=True))
+    told = [
+        f"python -m magnetar.sim --mode {mode} --seed {one.seed} --wide --trace: {one.why}"
+        for one in outcomes
+        if one.why
+    ]
+    assert not told, "\n".join(told)
+    worlds = Counter(what for one in outcomes for what in one.happened)
+    rare = {what: worlds[what] for what, share in WIDELY.items() if worlds[what] < share * len(outcomes)}
+    assert not rare, f"of {len(outcomes)} worlds too few have: {rare}"
 
 
 @pytest.mark.parametrize(("mode", "seed"), RECORDED)

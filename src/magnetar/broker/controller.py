@@ -323,19 +323,22 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         """Acknowledge everything everywhere and let retention take what nothing else needs."""
         found = self._topic(topic)
 
-        def clear() -> None:
-            for subscription in found.durable_subscriptions():
+        def skip(subscription: Subscription, then: Done) -> None:
+            def act() -> None:
                 subscription.skip_all()
-            found.log.roll(self._broker.outbox.now_ms)
-            steps: list[Callable[[Done], None]] = [
-                partial(self._when_durable, one) for one in found.durable_subscriptions()
-            ]
+                self._when_durable(subscription, then)
+
+            self._broker.replication.when_ready(found, subscription.name, act, replicated=subscription.replicated)
+
+        def clear() -> None:
+            steps: list[Callable[[Done], None]] = [partial(skip, one) for one in found.durable_subscriptions()]
 
             def acknowledged(error: MagnetarError | None) -> None:
                 if error is None:
                     self._broker.upkeep.trim(found, everything=True)
                 done(error)
 
+            found.log.roll(self._broker.outbox.now_ms)
             self._each(steps, acknowledged)
 
         self._enter(clear)

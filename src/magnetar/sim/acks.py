@@ -18,7 +18,7 @@ seeks that the reader stands behind; and the sets, which are kept in both modes,
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
@@ -37,6 +37,19 @@ if TYPE_CHECKING:
     from magnetar.broker.subscription import Subscription
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
+
+
+class Mover(Protocol):
+    """Who seeks: a consumer, or an operator.
+
+    Attributes:
+        cluster, topic, subscription: what is moved.
+    """
+
+    cluster: str
+    topic: str
+    subscription: str
+
 
 CREATION = "creation"
 """All creations share one epoch."""
@@ -169,8 +182,12 @@ class Acks:
         if frame.command.type == 10:
             self._acknowledge(cluster, client, machine, frame)
         elif frame.command.type == 28:
-            state = self.state(cluster, client.topic, machine.name)
-            self._seeking = (client, machine, self.uids(client.topic, state.consumed()) if state is not None else set())
+            self._seeking = (client, machine, self.consumed(cluster, client.topic, machine.name))
+
+    def consumed(self, cluster: "Cluster", topic: str, subscription: str) -> set[int]:
+        """What a cluster takes for consumed, held or not (exact mode): to be asked right before a seek."""
+        state = self.state(cluster, topic, subscription)
+        return self.uids(topic, state.consumed()) if state is not None else set()
 
     def _open(self, cluster: "Cluster", client: Consumer) -> "Subscription | None":
         assert cluster.broker is not None
@@ -259,12 +276,16 @@ class Acks:
         """The broker handled a frame."""
         if self._seeking is None:
             return
-        consumer, machine, before = self._seeking
+        who, machine, before = self._seeking
         self._seeking = None
-        cluster = self.world.clusters[consumer.cluster]
+        self.has_moved(who, machine, before)
+
+    def has_moved(self, who: Mover, machine: "Subscription", before: set[int]) -> None:
+        """A broker has carried out somebody's seek, and not answered it yet; `before` it that was `consumed`."""
+        cluster = self.world.clusters[who.cluster]
         if cluster.broker is not None:
-            self.moved(cluster, consumer.topic, machine, before)
-            self.updates.asked(consumer, self.get((consumer.cluster, consumer.topic, consumer.subscription)))
+            self.moved(cluster, who.topic, machine, before)
+            self.updates.asked(who, self.get((who.cluster, who.topic, who.subscription)))
 
     def moved(self, cluster: "Cluster", topic: str, machine: "Subscription", before: set[int]) -> None:
         """A cursor was put somewhere else: what it no longer covers is to come again.
@@ -482,6 +503,14 @@ class Acks:
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
+    def stopped(self, cluster: str) -> None:
+        """A broker ended in good order: everything that it was told is durable."""
+        for (at, topic, subscription), truth in self.of.items():
+            if at == cluster:
+                for key, fresh in truth.unsafe:
+                    self.owe(cluster, topic, subscription, key, fresh)
+                truth.unsafe.clear()
+
     def died(self, cluster: str) -> None:
         """A broker forgot what nothing durable had."""
         for (at, _, _), truth in self.of.items():
@@ -495,13 +524,13 @@ class Acks:
                 truth.unexpired.clear()
                 self.updates.died(truth)
 
-    def sought(self, consumer: Consumer) -> None:
+    def sought(self, who: Mover) -> None:
         """A seek was answered: it is durable."""
         self.world.count("seek")
-        truth = self.get((consumer.cluster, consumer.topic, consumer.subscription))
+        truth = self.get((who.cluster, who.topic, who.subscription))
         truth.undone.clear()
         truth.unexpired.clear()
-        self.updates.answered(consumer, truth)
+        self.updates.answered(who, truth)
 
     def lost(self, cluster: str, topic: str) -> None:
         """A topic's log is gone: what only it knew may come again."""

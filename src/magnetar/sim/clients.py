@@ -267,10 +267,25 @@ class Consumer(Client):
         else:
             self.put(encode(pb.BaseCommand(type=10, ack=command)))
 
-    def seek(self, position: Position) -> None:
-        """Go to a message."""
+    def ack_ids(self, positions: list[Position]) -> None:
+        """Acknowledge entries one by one, whoever has them."""
+        self.received = [one for one in self.received if one.position not in positions]
+        command = pb.CommandAck(consumer_id=1, ack_type=0)
+        for position in positions:
+            command.message_id.add(ledgerId=position.ledger, entryId=position.entry)
+        self._put_ack(command, answer=False)
+
+    def seek(self, position: Position, bits: int = 0) -> None:
+        """Go to a message; `bits`: of its batch, those that are to come."""
         target = pb.MessageIdData(ledgerId=position.ledger % (1 << 64), entryId=position.entry % (1 << 64))
+        target.ack_set.extend(words_of(bits) if bits else ())
         self._seeks.add(self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target)))
+
+    def seek_time(self, time_ms: int) -> None:
+        """Go to what was published then."""
+        self._seeks.add(
+            self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_publish_time=time_ms))
+        )
 
     def unsubscribe(self) -> None:
         """Give the subscription up."""

@@ -10,10 +10,24 @@ import msgspec
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Close, Drop, FrameLimit, Hold, Note, Outbox, Read, Send, Store, Sync, Timer, Write
+from magnetar.broker.effects import (
+    Close,
+    Compute,
+    Drop,
+    FrameLimit,
+    Hold,
+    Note,
+    Outbox,
+    Read,
+    Send,
+    Store,
+    Sync,
+    Timer,
+    Write,
+)
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.core.config import BrokerConfig, Config
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.sim.disk import PowerCut, SimLog, SimStore
@@ -103,11 +117,17 @@ class Cluster:
             world.slow_disk_ms,
             lambda done, error: self._answered(life, done, error),
         )
+        breaks = self.files.breaks
         try:
             recovered = self.log.start()
         except (PowerCut, OSError):
             self.files = self.files.crash()
             world.say(f"{self.name} does not come up")
+            return
+        except StorageError:
+            if not breaks:
+                raise
+            world.say(f"{self.name} cannot read its disk and does not come up")
             return
         resources = Resources.load(self.meta)
         first = resources.first_start(self._config, self.name, self.uuid)
@@ -150,6 +170,42 @@ class Cluster:
         self.world.net.died(self)
         self.world.truth.died(self)
         self.world.say(f"{self.name} dies")
+
+    def kill(self) -> None:
+        """The process is killed: lost is what was never written, and what was written is there, durable or not."""
+        if self.broker is None:
+            return
+        self.life += 1
+        self.world.count("process killed")
+        self.log.over = True
+        self.store.power_cut()
+        self._over()
+        self.world.say(f"{self.name} is killed")
+
+    def stop(self) -> None:
+        """The broker ends in good order, as on SIGTERM: connections are closed, then everything is written that waits."""
+        broker = self.broker
+        if broker is None:
+            return
+        for connection in [one for one in self.world.net.connections.values() if one.cluster is self]:
+            connection.cut()
+            self.run(broker.disconnected, connection.number)
+        self.run(broker.shut_down)
+        self.life += 1
+        logged = self.log.finish()
+        whole = self.store.finish() and logged
+        if whole:
+            self.world.count("broker stopped")
+            self.world.acks.stopped(self.name)
+        if not logged:
+            self.files = self.files.crash()  # whoever stopped it switches the machine off
+        self._over()
+        self.world.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
+
+    def _over(self) -> None:
+        self.broker = None
+        self.world.net.died(self)
+        self.world.truth.died(self)
 
     def _power_cut(self, life: int) -> None:
         if life == self.life:
@@ -241,6 +297,8 @@ class Cluster:
             self.log.drop(effect.ledgers)
         elif kind is Note:
             world.noted(self, effect)
+        elif kind is Compute:
+            self._compute(effect, self.life)
         else:
             assert kind in (Hold, FrameLimit), f"an effect that the simulator does not know: {effect}"
 
@@ -254,6 +312,13 @@ class Cluster:
             self.run(lambda: effect.then(self.outbox.now_ms))
 
         self.world.clock.after(max(1, effect.at_ms - self.now_ms), fire)
+
+    def _compute(self, effect: Compute, life: int) -> None:
+        def answer() -> None:
+            if life == self.life and self.broker is not None:
+                self.run(effect.then, effect.work())
+
+        self.world.clock.after(self.world.hop_ms(), answer)
 
     def _read(self, effect: Read) -> None:
         assert self.broker is not None
@@ -292,7 +357,8 @@ class Cluster:
         position = log.first
         while True:
             spans = log.locations(position, 100_000, 1 << 40)
-            found += self.log.read(spans)
+            with self.files.without_faults():
+                found += self.log.read(spans)
             if not found or found[-1].position >= log.last:
                 return found
             position = found[-1].position._replace(entry=found[-1].entry + 1)

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
     bugs = ("", *BUGS, *METADATA_BUGS)
     parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
+    parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
     parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _one(given: argparse.Namespace) -> int:
     trace: list[str] | None = [] if given.trace else None
-    outcome = run_world(given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace)
+    outcome = run_world(given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace, wide=given.wide)
     for line in trace or ():
         sys.stdout.write(line + "\n")
     sys.stdout.write(
@@ -96,20 +97,22 @@ def _many(given: argparse.Namespace) -> int:
     done = events = 0
     broken = []
     seeds = range(given.first, given.first + given.seeds)
-    for outcome in run_many(seeds, given.mode, bug=given.bug, cores=given.cores):
+    for outcome in run_many(seeds, given.mode, bug=given.bug, cores=given.cores, wide=given.wide):
         done += 1
         events += outcome.events
         if outcome.why:
             broken.append(outcome)
-            steps = shorter(outcome.seed, given.mode, given.bug) if len(broken) <= 3 else 0
+            steps = shorter(outcome.seed, given.mode, given.bug, wide=given.wide) if len(broken) <= 3 else 0
             again = f"python -m magnetar.sim --seed {outcome.seed} --mode {given.mode}"
             again += f" --steps {steps}" if steps else ""
             again += f" --bug {given.bug}" if given.bug else ""
+            again += " --wide" if given.wide else ""
             sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
             sys.stdout.flush()
     seconds = time.monotonic() - began
+    kind = "wide worlds" if given.wide else "worlds"
     sys.stdout.write(
-        f"{done} worlds ({given.mode}), {events} events, {len(broken)} broken promises, {seconds:.0f} s, "
+        f"{done} {kind} ({given.mode}), {events} events, {len(broken)} broken promises, {seconds:.0f} s, "
         f"{1000 * seconds / max(1, done):.0f} ms a world\n"
     )
     return 1 if broken else 0

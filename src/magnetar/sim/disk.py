@@ -89,6 +89,27 @@ class SimLog(LogThread):
         super().sync(then)
         self._arm()
 
+    def finish(self) -> bool:
+        """The broker ends: write what waits; whether all of it, and everything before, is durable."""
+        if self._broken:
+            self.over = True
+            return False
+        try:
+            while not self._broken and (self._queue or self._dropped or self._barriers):
+                self._cycle()
+        except PowerCut:
+            self._broken = True
+        return self._ended()
+
+    def _ended(self) -> bool:
+        self.over = True
+        try:
+            if not self._broken:
+                self._log.close()
+        except (OSError, PowerCut):
+            return False
+        return not self._broken
+
     @property
     def idle(self) -> bool:
         """Nothing waits."""
@@ -207,6 +228,13 @@ class SimStore:
         for key in deletes:
             self._data.pop(key, None)
         self._data.update(puts)
+
+    def finish(self) -> bool:
+        """The broker ends: commit what waits; whether all of it is."""
+        whole = not self.failing
+        self._commit()
+        self.over = True
+        return whole
 
     def power_cut(self) -> None:
         """The broker died: a part of what was on its way may have been committed, in order."""

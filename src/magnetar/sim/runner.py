@@ -44,6 +44,7 @@ def run_world(
     bug: str = "",
     without: str = "",
     trace: list[str] | None = None,
+    wide: bool = False,
 ) -> Outcome:
     """Live through one world.
 
@@ -53,13 +54,17 @@ def run_world(
         bug: a planted one, see `sim.bugs`.
         without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
+        wide: more is done, and more goes wrong, see `sim.wide`.
     """
     steps = steps or steps_of(seed, bug or without)
     world: World | None = None
     why = ""
     with planted(bug) as kind:
         try:
-            world = focused(kind, bug or without)(seed, mode, trace)
+            chosen = focused(kind, bug or without)
+            if wide:
+                chosen = type("WideWorld", (chosen,), {"wide": True})
+            world = chosen(seed, mode, trace)
             world.run(steps)
         except AssertionError as broken:
             why = str(broken) or f"an assertion of the product: {_where(broken)}"
@@ -86,13 +91,13 @@ looking for it within them, and a few tens of MB.
 """
 
 
-def _batch(work: tuple[list[int], str, str, bool]) -> list[Outcome]:
-    seeds, mode, bug, first = work
+def _batch(work: tuple[list[int], str, str, bool, bool]) -> list[Outcome]:
+    seeds, mode, bug, first, wide = work
     found = []
     gc.disable()
     try:
         for number, seed in enumerate(seeds):
-            outcome = run_world(seed, mode, bug=bug)
+            outcome = run_world(seed, mode, bug=bug, wide=wide)
             found.append(outcome)
             if first and outcome.why:
                 break
@@ -104,7 +109,13 @@ def _batch(work: tuple[list[int], str, str, bool]) -> list[Outcome]:
 
 
 def run_many(
-    seeds: Iterable[int], mode: str = "exact", *, bug: str = "", cores: int = 0, first: bool = False
+    seeds: Iterable[int],
+    mode: str = "exact",
+    *,
+    bug: str = "",
+    cores: int = 0,
+    first: bool = False,
+    wide: bool = False,
 ) -> Iterator[Outcome]:
     """Live through many worlds, on all cores.
 
@@ -112,11 +123,12 @@ def run_many(
         seeds, mode, bug: which.
         cores: 0 for all.
         first: each piece of the work ends with its first broken promise.
+        wide: as `run_world`.
     """
     cores = cores or os.cpu_count() or 1
     every = list(seeds)
     size = max(1, min(50, len(every) // (cores * 4) or 1))
-    work = [(every[at : at + size], mode, bug, first) for at in range(0, len(every), size)]
+    work = [(every[at : at + size], mode, bug, first, wide) for at in range(0, len(every), size)]
     if cores == 1 or len(work) == 1:
         for piece in work:
             yield from _batch(piece)
@@ -126,15 +138,15 @@ def run_many(
             yield from outcomes
 
 
-def shorter(seed: int, mode: str, bug: str = "") -> int:
+def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False) -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
     full = steps_of(seed, bug)
-    best: int = full if run_world(seed, mode, bug=bug).why else 0
+    best: int = full if run_world(seed, mode, bug=bug, wide=wide).why else 0
     if not best:
         return 0
     fewer: list[int] = [*range(2, 20, 2), *range(20, full, 8)]
     for steps in fewer:
-        if steps < best and run_world(seed, mode, steps=steps, bug=bug).why:
+        if steps < best and run_world(seed, mode, steps=steps, bug=bug, wide=wide).why:
             return steps
     return best
 

@@ -40,6 +40,8 @@ class Published:
         receipted: the producer was told that it is stored.
         incarnation, index: its identity, once it was durable.
         schema: what it was written with; b"" for none.
+        due_ms: when it is to be delivered, 0 for at once.
+        chunk: of which message (its first entry's uid) it is which of how many chunks.
     """
 
     uid: int
@@ -53,6 +55,8 @@ class Published:
     incarnation: int = 0
     index: int = -1
     schema: bytes = b""
+    due_ms: int = 0
+    chunk: tuple[int, int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -89,6 +93,12 @@ def entry_bytes(published: Published, version: bytes = b"") -> bytes:
     meta.partition_key = f"k{published.uid % 5}"
     if version:
         meta.schema_version = version
+    if published.due_ms:
+        meta.deliver_at_time = published.due_ms
+    if published.chunk is not None:
+        meta.uuid = f"p-{published.chunk[0]}"
+        meta.chunk_id, meta.num_chunks_from_msg = published.chunk[1:]
+        meta.total_chunk_msg_size = 100
     return build(meta, b"%d" % published.uid)
 
 

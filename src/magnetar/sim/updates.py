@@ -31,8 +31,7 @@ from magnetar.wire.metadata import parse_metadata
 if TYPE_CHECKING:
     from magnetar.broker.replicated import ReplicatedTopic
     from magnetar.broker.subscription import Subscription
-    from magnetar.sim.acks import Acks
-    from magnetar.sim.clients import Consumer
+    from magnetar.sim.acks import Acks, Mover
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 
@@ -51,7 +50,7 @@ class Updates:
     def __init__(self, acks: "Acks", world: "World") -> None:
         self._acks, self.world = acks, world
         self._final: dict[tuple[str, str, str, Position], set[int]] = {}
-        self._asked: dict[Consumer, Epoch | None] = {}
+        self._asked: dict[Mover, Epoch | None] = {}
         self.newest: dict[tuple[str, str], tuple[int, Position]] = {}
         """Per cluster and topic the newest snapshot that is complete: in which life of the broker, and its local position."""
 
@@ -272,15 +271,15 @@ class Updates:
             truth.told_here.seek = state.seeks.get(cluster.name) if state is not None else None
             truth.told_here.latest = truth.told_here.seek
 
-    def asked(self, consumer: "Consumer", truth: Acked) -> None:
+    def asked(self, who: "Mover", truth: Acked) -> None:
         """A seek was handled, and is not answered yet."""
-        self._asked[consumer] = truth.told_here.seek
+        self._asked[who] = truth.told_here.seek
 
-    def answered(self, consumer: "Consumer", truth: Acked) -> None:
+    def answered(self, who: "Mover", truth: Acked) -> None:
         """It is durable."""
-        seek = self._asked.pop(consumer, None)
+        seek = self._asked.pop(who, None)
         told = truth.told_here
-        if seek is not None and seek.cluster == consumer.cluster and later(told.sure, seek):
+        if seek is not None and seek.cluster == who.cluster and later(told.sure, seek):
             told.sure = seek
 
     def died(self, truth: Acked) -> None:

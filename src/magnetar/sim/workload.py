@@ -55,12 +55,8 @@ class Workload:
 
     def publish(self) -> None:
         """One or a few entries from one producer."""
-        rng, world = self.rng, self.world
-        self.publishers = [one for one in self.publishers if one.open]
-        if not self.publishers or (len(self.publishers) < 4 and rng.random() < 0.2):
-            self.publishers.append(Publisher(world, rng.choice(self.writers), rng.choice(world.topics)))
-        publisher = rng.choice(self.publishers)
-        if not publisher.open:
+        rng, world, publisher = self.rng, self.world, self.publisher()
+        if publisher is None:
             return
         for _ in range(rng.choice((1, 1, 2, 4))):
             kind = rng.choice(world.kinds)
@@ -70,6 +66,15 @@ class Workload:
                 f"{publisher.cluster} is sent {entry.uid}" + (f" only for {sorted(to)}" if to is not None else "")
             )
             publisher.publish(entry)
+
+    def publisher(self) -> Publisher | None:
+        """One that is there, or comes; None if it cannot."""
+        rng, world = self.rng, self.world
+        self.publishers = [one for one in self.publishers if one.open]
+        if not self.publishers or (len(self.publishers) < 4 and rng.random() < 0.2):
+            self.publishers.append(Publisher(world, rng.choice(self.writers), rng.choice(world.topics)))
+        publisher = rng.choice(self.publishers)
+        return publisher if publisher.open else None
 
     # ------------------------------------------------------------------------------------------------------- consuming
 

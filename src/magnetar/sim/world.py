@@ -22,6 +22,7 @@ from magnetar.sim.machines import SimMachines, SimSets
 from magnetar.sim.net import Network
 from magnetar.sim.pipeline import Link
 from magnetar.sim.truth import Copy, Published, Truth, Violation
+from magnetar.sim.wide import OTHER_TOPIC, Wide
 from magnetar.sim.workload import Workload
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.frames import Frame
@@ -117,6 +118,8 @@ class World:
     """How many worlds replicate their subscriptions."""
     schemas = False
     """Producers bring schemas. Not by chance: that would make all worlds others than they were."""
+    wide = False
+    """More is done, and more goes wrong (`sim.wide`). Not by chance either."""
     story: "Callable[[World], Iterator[int]] | None" = None
     """How it begins, see `sim.stories`: for planted bugs that hardly any other world shows."""
     link_class: type[Link] = Link
@@ -197,6 +200,10 @@ class World:
         self.workload = Workload(self)
         self.kinds = self.workload.kinds_of_entries()
         self.faults = Faults(self)
+        self.extra = Wide(self)
+        if self.wide and rng.random() < 0.4:
+            self.topics.append(OTHER_TOPIC)
+            self.count("two topics")
 
     # --------------------------------------------------------------------------------------------------------- services
 
@@ -314,7 +321,7 @@ class World:
             Violation: a promise was broken.
         """
         rng = self.rng
-        table = self.workload.actions() | self.faults.actions()
+        table = self.workload.actions() | self.faults.actions() | (self.extra.actions() if self.wide else {})
         for name in UNPLAIN if self.plain else ():
             table.pop(name, None)
         # Swarm: each world does some things far more and some far less often than the others do.
@@ -420,6 +427,7 @@ class World:
         for client in (*self.workload.consumers, *self.workload.publishers):
             client.close()
         self.clock.run_for(1_000)
+        self.extra.until_due()
         consumers = [
             Consumer(self, cluster.name, text, name, SHARED, replicated=False, earliest=True)
             for cluster, broker in self.living()

@@ -398,6 +398,26 @@ def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -
     assert "s" not in node.topic.subscriptions
 
 
+def test_who_truncates_during_the_replay_waits_as_every_operator_does() -> None:
+    world = two(cache_bytes=0)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(b"0", b"1", b"2")
+    client.ack(number, positions[0])
+    world.advance(500)
+    node = world["b"]
+    node.restart()
+    assert node.topic.replicated is not None and not node.topic.replicated.ready
+    asked: list[Any] = []
+    before = node.topic.subscriptions["s"].cursor.mark_delete
+    node.control.truncate(TOPIC, asked.append)
+    assert node.topic.subscriptions["s"].cursor.mark_delete == before, "the replay may still move it"
+    world.advance(3_000)
+    assert asked == [None]
+    for each in "ab":
+        topic = world[each].topic
+        assert topic.subscriptions["s"].cursor.is_acked(here(world[each], positions[2])), "the other cluster is told"
+
+
 def test_a_clean_stop_leaves_nothing_to_replay() -> None:
     world = two()
     client, number = consumer(world["a"])
