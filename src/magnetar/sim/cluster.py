@@ -117,7 +117,7 @@ class Cluster:
             world.slow_disk_ms,
             lambda done, error: self._answered(life, done, error),
         )
-        breaks = self.files.breaks
+        broken = self.files.broken
         try:
             recovered = self.log.start()
         except (PowerCut, OSError):
@@ -125,7 +125,7 @@ class Cluster:
             world.say(f"{self.name} does not come up")
             return
         except StorageError:
-            if not breaks:
+            if self.files.broken == broken:
                 raise
             world.say(f"{self.name} cannot read its disk and does not come up")
             return

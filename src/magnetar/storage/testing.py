@@ -103,6 +103,8 @@ class MemoryFiles:
         self._durable: set[Path] = set()
         self._unlinked: dict[Path, MemoryFile] = {}
         self._faults: list[Callable[[str, Path], OSError | None]] = []
+        self.broken = 0
+        """Operations that broke so far."""
 
     # --------------------------------------------------------------------------------------------------------- faults
 
@@ -126,13 +128,9 @@ class MemoryFiles:
         for rule in list(self._faults):
             error = rule(operation, path)
             if error is not None:
+                self.broken += 1
                 return error
         return None
-
-    @property
-    def breaks(self) -> bool:
-        """Whether something is to break."""
-        return bool(self._faults)
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
