@@ -102,6 +102,7 @@ class Acked:
         expired: messages that the operator's expiry passed.
         undone: messages that came back by a seek that nobody was told is durable.
         unexpired: the same of those that had expired.
+        movers: who sought since, in that order, and was not told that it is durable.
         told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
         unread: markers that are durable, and that the broker has not been told of yet.
@@ -116,6 +117,7 @@ class Acked:
     expired: set[int] = field(default_factory=set)
     undone: set[int] = field(default_factory=set)
     unexpired: set[int] = field(default_factory=set)
+    movers: list[Any] = field(default_factory=list)
     told: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)

@@ -285,7 +285,9 @@ class Acks:
         cluster = self.world.clusters[who.cluster]
         if cluster.broker is not None:
             self.moved(cluster, who.topic, machine, before)
-            self.updates.asked(who, self.get((who.cluster, who.topic, who.subscription)))
+            truth = self.get((who.cluster, who.topic, who.subscription))
+            truth.movers.append(who)
+            self.updates.asked(who, truth)
 
     def moved(self, cluster: "Cluster", topic: str, machine: "Subscription", before: set[int]) -> None:
         """A cursor was put somewhere else: what it no longer covers is to come again.
@@ -390,6 +392,7 @@ class Acks:
         shared = self.all(topic, machine.name)
         covers = self.now(cluster, topic, machine.cursor)
         truth.delivered, truth.expired = set(), set()
+        truth.movers.clear()
         truth.late = self.retained(cluster, topic) if topic in cluster.broker.upkeep._trimming else set()
         heard = name in self._heard
         if self.world.mode == "snapshot" and machine.replicated:
@@ -518,6 +521,7 @@ class Acks:
                 for key, fresh in truth.unsafe:
                     truth.told.get(key, set()).difference_update(fresh)
                 truth.unsafe.clear()
+                truth.movers.clear()
                 truth.may |= truth.undone
                 truth.undone.clear()
                 truth.expired |= truth.unexpired
@@ -528,8 +532,12 @@ class Acks:
         """A seek was answered: it is durable."""
         self.world.count("seek")
         truth = self.get((who.cluster, who.topic, who.subscription))
-        truth.undone.clear()
-        truth.unexpired.clear()
+        if who in truth.movers:
+            # Those in front of it are durable with it; one behind it may be lost yet, and what came back by that with it.
+            del truth.movers[: truth.movers.index(who) + 1]
+        if not truth.movers:
+            truth.undone.clear()
+            truth.unexpired.clear()
         self.updates.answered(who, truth)
 
     def lost(self, cluster: str, topic: str) -> None:

@@ -215,6 +215,7 @@ class Wide:
                 acks.has_moved(who, machine, before)
 
         def done(error: MagnetarError | None) -> None:
+            self.world.say(f"{cluster.name}: the reset of {machine.name} is answered: {error or 'it is done'}")
             if error is None and self._still(cluster, topic, machine):
                 acks.sought(who)
 
