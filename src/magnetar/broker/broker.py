@@ -391,6 +391,8 @@ class Broker:
             append.token(append, "")
             if "behind" in append.extra:
                 touched[append.topic].answer_behind(append)
+            if "answered" in append.extra:
+                touched[append.topic].answered(append)
         for topic in touched.values():
             topic.dispatch()
         self.metasync.confirmed(touched)
@@ -410,6 +412,7 @@ class Broker:
             if append.topic in topics:
                 self._settle(append)
                 append.token(append, error)
+                topics[append.topic].answered(append)
         if topics:
             self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
         for topic in topics.values():

@@ -48,6 +48,8 @@ class SessionProducers:
         self.topics: dict[int, Topic] = {}
         self._opening: dict[int, pb.CommandProducer] = {}
         """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
+        self._closing: dict[Producer, list[int]] = {}
+        """Whom their clients closed while receipts were on their way, and the requests that wait for these."""
         self._recently_closed: list[int] = []
         self._throttled_bytes = 0
 
@@ -69,7 +71,7 @@ class SessionProducers:
         existing = self.open.get(producer_id)
         opening = producer_id in self._opening
         if existing is not None and command.epoch <= existing.epoch:
-            if existing.answered:
+            if existing.answered and existing not in self._closing:
                 self._producer_ready(existing, request_id)
                 return
             opening = True  # it waits for its turn, or something has to be durable before its client may know
@@ -78,7 +80,7 @@ class SessionProducers:
                 request_id,
                 BrokerError(
                     ErrorCode.SERVICE_NOT_READY,
-                    f"producer {producer_id} is already being opened",
+                    f"producer {producer_id} is already being {'closed' if existing in self._closing else 'opened'}",
                 ),
             )
             return
@@ -296,6 +298,8 @@ class SessionProducers:
             raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
         if not producer.ready:
             raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
+        if producer in self._closing:
+            return
         topic = self.topics[producer_id]
         if topic.publish_throttle is not None:
             admitted = topic.publish_throttle.admit(producer, self, frames)
@@ -333,22 +337,48 @@ class SessionProducers:
         if topic.deduplication is not None and producer.numbers is not None:
             topic.deduplication.numbers.detach(producer.name, self._broker.outbox.now_ms)
         self._broker.follow_up(topic.producers.remove(producer))
+        for request_id in self._closing.pop(producer, ()):
+            self._session.send(commands.success(request_id))
 
     def _close_producer(self, command: pb.CommandCloseProducer) -> None:
         producer_id = command.producer_id
         # Clients close what they no longer wait for: it must not come into being behind this answer.
         attempt, producer = self._opening.pop(producer_id, None), self.open.get(producer_id)
-        self.drop(producer_id)
         if attempt is not None:
             self._session.refuse_closed(attempt.request_id, f"producer {producer_id}")
-        if producer is not None and not producer.answered:
+        if producer is not None and producer.answered:
+            requests = self._closing.setdefault(producer, [])
+            requests.append(command.request_id)
+            if len(requests) == 1:
+                self._close_behind(producer)
+            return
+        self.drop(producer_id)
+        if producer is not None:
             self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
         self._session.send(commands.success(command.request_id))
+
+    def _close_behind(self, producer: Producer) -> None:
+        """Close a producer behind the receipts of all that it sent: whatever has none when its client is told that it is closed,
+        the client takes for not stored. Until then it keeps its name, so that nobody publishes in front of that.
+        """
+
+        def closed() -> None:
+            if self.open.get(producer.producer_id) is producer:
+                self.drop(producer.producer_id)
+
+        topic = self.topics[producer.producer_id]
+        if topic.publish_throttle is not None and topic.publish_throttle.waits(producer):
+            topic.publish_throttle.when_published(producer, lambda: topic.when_answered(closed))
+        else:
+            topic.when_answered(closed)
 
     def evict(self, producer: Producer) -> None:
         """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
         if self.open.get(producer.producer_id) is producer:
+            closing = producer in self._closing
             self.drop(producer.producer_id)
+            if closing:
+                return  # its client has the answer that it waited for
             if producer.answered:
                 self._session.send(commands.close_producer(producer.producer_id))
             else:

@@ -6,11 +6,12 @@ r"""A topic's publish rate: SENDs above it wait here, in the broker, and their r
 
 Nothing is refused: the client's queue of unanswered messages fills and its `send` blocks (or times out, as it says).
 While little waits, the connection is read: acknowledgements and pings of the same connection go on, which they could not
-if the socket stopped at the first message too many. What is left of a producer that goes is forgotten: its client never
-got a receipt and sends it again.
+if the socket stopped at the first message too many. A producer that its client closes goes behind what waits of it. What is left
+of one that goes otherwise is forgotten: its client never got a receipt and sends it again.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.broker.effects import Outbox, Timer
@@ -39,12 +40,13 @@ class Publisher(Protocol):
 class _Waiting:
     """What waits of one producer."""
 
-    __slots__ = ("frames", "publisher", "size")
+    __slots__ = ("frames", "publisher", "size", "then")
 
     def __init__(self, publisher: Publisher) -> None:
         self.publisher = publisher
         self.frames: deque[Frame] = deque()
         self.size = 0
+        self.then: Callable[[], None] | None = None
 
 
 class PublishThrottle:
@@ -105,6 +107,14 @@ class PublishThrottle:
         if waiting is not None:
             waiting.publisher.throttled(-waiting.size)
 
+    def waits(self, producer: Producer) -> bool:
+        """Whether something of a producer waits."""
+        return producer in self._waiting
+
+    def when_published(self, producer: Producer, then: Callable[[], None]) -> None:
+        """Call `then` when all that waits of a producer is published; never, if it is gone before."""
+        self._waiting[producer].then = then
+
     def set_rate(self, rate: Rate | None) -> None:
         """The policy changed; what waits goes on by the new rate at once."""
         self.rate = rate
@@ -132,6 +142,8 @@ class PublishThrottle:
                 self._waiting[producer] = waiting  # behind the others
             waiting.publisher.throttled(-size)
             waiting.publisher.publish_now(producer, [frame])
+            if not waiting.frames and waiting.then is not None:
+                waiting.then()
         self._arm()
 
     def validate(self) -> None:

@@ -352,6 +352,18 @@ class Topic:
                 buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
                 self.outbox.put(Send(producer.connection, [buffer]))
 
+    def when_answered(self, then: Callable[[], None]) -> None:
+        """Call `then` behind the answers to all that is staged now (at once if nothing is), whatever they are."""
+        if self._newest is None:
+            then()
+        else:
+            self._newest.extra.setdefault("answered", []).append(then)
+
+    def answered(self, append: Append) -> None:
+        """An append is answered, and what waited for it: tell who waits for that (see `when_answered`)."""
+        for then in append.extra.pop("answered", ()):
+            then()
+
     def refuse_alone(self, producer: Producer, sequence_id: int, error: MessageNotAllowed) -> None:
         """Tell a client that takes it so (see `MessageNotAllowed`) that one message is refused, behind what it sent before."""
         if self._newest is not None:
