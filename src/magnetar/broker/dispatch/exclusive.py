@@ -2,12 +2,16 @@
 
 It is not remembered what was sent: a consumer that goes away or asks for redelivery makes the reading start again behind
 mark-delete. Entries that are acknowledged one by one above it are left out. Delayed delivery is ignored, as in Pulsar.
+
+An Exclusive consumer may name hash ranges, as those of sticky Key_Shared: Java's readers do (`keyHashRange`). It is sent what
+falls into them; the rest is passed over, and is not acknowledged by that. Several such readers share a topic out by keys.
 """
 
 from collections.abc import Iterable, Mapping
 
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import CHUNK, MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
+from magnetar.broker.dispatch.hashing import StickyRanges, slot_of_entry
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Send
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -25,6 +29,7 @@ class Exclusive(Dispatcher):
         super().__init__(surroundings)
         self._active: Consumer | None = None
         self._started = False
+        self._ranges: StickyRanges | None = None
 
     @property
     def active(self) -> Consumer | None:
@@ -44,11 +49,17 @@ class Exclusive(Dispatcher):
                 ErrorCode.CONSUMER_BUSY,
                 f"{self.around} has an exclusive consumer already: {holder.name} from {holder.address}",
             )
+        if policy.ranges and (problem := StickyRanges().overlap(policy.ranges)):
+            raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
 
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """It is the active one at once."""
         self.consumers.append(consumer)
         self._active = consumer
+        self._ranges = None
+        if policy.ranges:
+            self._ranges = StickyRanges()
+            self._ranges.add(consumer, policy.ranges)
         self.start()
 
     def start(self) -> None:
@@ -129,12 +140,15 @@ class Exclusive(Dispatcher):
         cursor = self.around.cursor
         partition = self.around.partition
         look_up = not cursor.in_order
+        ranges = self._ranges
         messages = sent = size = dealt_with = chunks = 0
         for entry in entries:
             if messages >= permits:
                 break
             dealt_with += 1
             if entry.flags & MARKER:
+                continue
+            if ranges is not None and ranges.owner(slot_of_entry(entry)) is None:
                 continue
             count = entry.count
             bits = 0

@@ -1,4 +1,4 @@
-"""Hash slots of Key_Shared: which slot a key falls into, and which consumer owns a slot.
+"""Hash slots of Key_Shared (and of readers of some keys): which slot a key falls into, and which consumer owns a slot.
 
 A key's slot is Murmur3 (x86, 32 bit, seed 0) of its bytes without the sign bit, modulo 65,536, as in Pulsar; consumers
 of sticky ranges count on it. AUTO_SPLIT puts points for each consumer on the circle of slots, so that a consumer's coming
@@ -10,6 +10,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.chunks import chunk_of
+from magnetar.core.errors import ProtocolError
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.wire.metadata import sticky_key
 
 SLOTS: Final = 1 << 16
 POINTS_PER_CONSUMER: Final = 100
@@ -19,6 +23,8 @@ _KEYS_CACHED: Final = 1 << 14
 """Slots of recent keys; hashing in Python costs microseconds, and keys recur."""
 
 _MASK: Final = 0xFFFFFFFF
+_KEYED: Final = int(EntryFlags.KEYED)
+_CHUNK: Final = int(EntryFlags.CHUNK)
 
 
 def murmur3_32(data: bytes) -> int:
@@ -46,6 +52,19 @@ def _mixed(block: int) -> int:
 def slot_of(key: bytes) -> int:
     """The slot of a key, 0..65,535."""
     return (murmur3_32(key) & 0x7FFFFFFF) % SLOTS
+
+
+def slot_of_entry(entry: StoredEntry) -> int:
+    """The slot of an entry's key; when it has none, of the message that it is a chunk of, or else of its position."""
+    key = None
+    if entry.flags & _KEYED:
+        try:
+            key = sticky_key(entry.data)
+        except ProtocolError:
+            key = None
+    elif entry.flags & _CHUNK and (chunk := chunk_of(entry)) is not None:
+        key = f"{chunk.producer}:{chunk.uuid}".encode()
+    return slot_of(key if key is not None else f"{entry.ledger}:{entry.entry}".encode())
 
 
 class Ring:

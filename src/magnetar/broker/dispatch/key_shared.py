@@ -20,18 +20,15 @@ from heapq import heappop, heappush, merge
 from typing import Any
 
 from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.base import CHUNK, NOTHING_DRAINS, KeySharedPolicy
-from magnetar.broker.dispatch.chunks import chunk_of
+from magnetar.broker.dispatch.base import NOTHING_DRAINS, KeySharedPolicy
 from magnetar.broker.dispatch.draininghashes import DrainingHashes
-from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of_entry
 from magnetar.broker.dispatch.multiple import MultipleConsumers
 from magnetar.broker.dispatch.surroundings import Surroundings
-from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
-from magnetar.storage.entries import EntryFlags, StoredEntry
-from magnetar.wire.metadata import sticky_key
+from magnetar.storage.entries import StoredEntry
 
-KEYED = int(EntryFlags.KEYED)
 ROUND_ENTRIES_MAX = 100
 """New entries looked at in one go: they go to several consumers, so more than one consumer's turn."""
 
@@ -295,7 +292,7 @@ class KeyShared(MultipleConsumers):
         size = 0
         in_order = not self._policy.out_of_order
         for entry in entries:
-            slot = self.slot_of_entry(entry)
+            slot = slot_of_entry(entry)
             owner = self._ring.owner(slot)
             if (
                 owner is not None
@@ -317,21 +314,9 @@ class KeyShared(MultipleConsumers):
             self.holders[slot] = (consumer, holder[1] + 1 if holder is not None else 1)
         return self.give(consumer, [entry])
 
-    def slot_of_entry(self, entry: StoredEntry) -> int:
-        """The slot of an entry's key; when it has none, of the message that it is a chunk of, or else of its position."""
-        key = None
-        if entry.flags & KEYED:
-            try:
-                key = sticky_key(entry.data)
-            except ProtocolError:
-                key = None
-        elif entry.flags & CHUNK and (chunk := chunk_of(entry)) is not None:
-            key = f"{chunk.producer}:{chunk.uuid}".encode()
-        return slot_of(key if key is not None else f"{entry.ledger}:{entry.entry}".encode())
-
     def hold_back(self, entry: StoredEntry) -> bool:
         """Whether a delayed entry has to wait; its slot is remembered with it."""
-        return self.delayed.hold_back(entry, self.slot_of_entry)
+        return self.delayed.hold_back(entry, slot_of_entry)
 
     # ------------------------------------------------------------------------------------------------------ watching
 

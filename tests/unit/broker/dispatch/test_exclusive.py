@@ -1,6 +1,7 @@
 import pytest
 
 from magnetar.broker.consumer import SubType
+from magnetar.broker.dispatch.hashing import SLOTS, slot_of
 from magnetar.broker.effects import Send, Timer
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
@@ -249,3 +250,46 @@ def test_read_ahead_is_bounded() -> None:
     world.publish(*(entry(b"x" * 1_000) for _ in range(100)))
     reading = world.subscription._dispatcher.reading
     assert 0 < reading._ahead_bytes <= 20_000
+
+
+def test_a_reader_of_hash_ranges_gets_what_falls_into_them_and_no_more() -> None:
+    """Java's `ReaderBuilder.keyHashRange`: several readers share a topic out by keys."""
+    keys = ["a", "b", "c", "d", "e"]
+    ranges = {slot_of(b"a"), slot_of(b"d")}
+    world = World()
+    reader = world.consumer("r", permits=100, ranges=[(slot, slot) for slot in sorted(ranges)])
+    found = world.publish(entry(), *(entry(key=key) for key in keys * 2))[1:]
+    assert world.got(reader) == [found[0], found[3], found[5], found[8]]
+    assert reader.permits == 96, "what is passed over takes no permits"
+    assert world.subscription.mark_delete < found[0], "nor is it acknowledged"
+    world.redeliver(reader)
+    assert world.got(reader)[4:] == [found[0], found[3], found[5], found[8]]
+    world.leave(reader)
+    everything = world.consumer("all", permits=100)
+    assert len(world.got(everything)) == 11, "the ranges are those of one consumer"
+
+
+def test_readers_of_all_ranges_together_get_every_message_once() -> None:
+    halves = [(0, SLOTS // 2 - 1), (SLOTS // 2, SLOTS - 1)]
+    got = []
+    for half in halves:
+        world = World()
+        reader = world.consumer("r", permits=1000, ranges=[half])
+        everything = world.publish(
+            *(entry(key=f"k{number}") for number in range(50)),
+            *(entry() for _ in range(50)),
+            *(entry(chunk=(f"u{number}", part, 2)) for number in range(20) for part in range(2)),
+        )
+        got.append(set(world.got(reader)))
+    assert got[0] | got[1] == set(everything) and not got[0] & got[1]
+    chunks = everything[100:]
+    assert all((one in got[0]) == (other in got[0]) for one, other in zip(chunks[::2], chunks[1::2], strict=True))
+
+
+@pytest.mark.parametrize("ranges", [[(5, 4)], [(0, SLOTS)], [(0, 10), (10, 20)]])
+def test_hash_ranges_of_a_reader_that_are_none_are_refused(ranges: list[tuple[int, int]]) -> None:
+    world = World()
+    with pytest.raises(BrokerError) as refused:
+        world.consumer("r", ranges=ranges)
+    assert refused.value.code is ErrorCode.CONSUMER_ASSIGN
+    world.consumer("r", permits=1)
