@@ -507,6 +507,14 @@ class Broker:
         if session is not None:
             session.evict_producer(producer)
 
+    def probe(self, connection: int, session: Session, then: Callable[[], None]) -> None:
+        """Find out whether a client lives that another session's client would take something from; `then` when that is known."""
+        holder = self.sessions.get(connection)
+        if holder is None or holder is session:
+            then()
+        else:
+            holder.probe(then)
+
     def follow_up(self, waited: Iterable[Producer]) -> None:
         """Producers that waited for one that is gone now: one may have its access, those in front of it have become too old."""
         for producer in waited:

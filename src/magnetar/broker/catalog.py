@@ -8,6 +8,7 @@ Everything that has to become durable first takes a `done` or `then` and calls i
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker.compaction import Compacted
@@ -556,13 +557,24 @@ class Catalog:
         compacted = topic.compacted if command.read_compacted and topic is not None else None
         try:
             self._broker.compactions.check(subscription, consumer.sub_type, compacted)
+        except BrokerError as error:
+            done(error)
+            return
+        try:
             subscription.add_consumer(
                 consumer,
                 command.keySharedMeta if command.HasField("keySharedMeta") else None,
                 lambda: self._accepted(topic, subscription, compacted),
             )
         except BrokerError as error:
-            done(error)
+            busy = error.code is ErrorCode.CONSUMER_BUSY and consumer.sub_type is SubType.EXCLUSIVE
+            holder = subscription.exclusive_holder if busy else None
+            if topic is not None and holder is not None and session.consumers.first_probe(command):
+                # Its client may be gone without a word, and this be its successor.
+                again = partial(self._attach_checked, session, topic, command, done)
+                self._broker.probe(holder.connection, session, again)
+            else:
+                done(error)
             return
         # SUCCESS goes out before whatever taking the consumer caused (ACTIVE_CONSUMER_CHANGE).
         session.consumer_attached(consumer, command.request_id, at)

@@ -45,6 +45,10 @@ _TC_CLIENT_CONNECT: Final = 62
 _TRANSACTIONS: Final = (_NEW_TXN, 52, 54, 56, 58, 60, _TC_CLIENT_CONNECT)
 _FIELDS: Final = pb.BaseCommand.DESCRIPTOR.fields_by_number
 
+PROBE_MS: Final = 3000
+"""How long a client has to show that it lives before a newcomer gets its producer's name, or its place as the exclusive consumer.
+Longer than a round trip across the world and a garbage collection; shorter than a client's operation timeout (30 s)."""
+
 ANSWERS_BYTES_MAX: Final = 16 * 1024 * 1024
 """A ceiling on the answers to what one turn of a connection brings (`runtime.server.TURN_FRAMES_MAX` frames): hundreds of
 requests for a list of topics may wait in a socket. Who asks once and waits gets any list."""
@@ -82,7 +86,8 @@ class Session:
         self.nonpersistent = SessionNonPersistent(self)
         self.geo: GeoSession | None = None
         self.closed = False
-        self.heard = 0
+        self._probing: list[Callable[[], None]] = []
+        self._probes = 0
         self.writable = True
         self.pending_bytes = 0
         self._answered = 0
@@ -118,7 +123,6 @@ class Session:
         Raises:
             ProtocolError: the peer broke the protocol; the caller closes the connection.
         """
-        self.heard += len(frames)
         self._answered = 0
         at = 0
         total = len(frames)
@@ -163,6 +167,36 @@ class Session:
             if handler is None:
                 raise ProtocolError(f"command type {kind} is not served by this broker")
             handler(frame.command)
+        if self._probing:
+            self._probed()  # at last: it may just have closed what the others wait for
+
+    def probe(self, then: Callable[[], None]) -> None:
+        """Ask the client whether it is still there, and call `then` when that is known: it says something, or is gone.
+
+        One that says nothing for `PROBE_MS` is. Whom the broker does not hear now cannot show that it lives.
+        """
+        self._probing.append(then)
+        if len(self._probing) > 1:
+            return
+        self.send(commands.ping())
+        self._probes += 1
+        current = self._probes
+
+        def judge(_now_ms: int) -> None:
+            if current != self._probes or not self._probing:
+                return
+            if self.held:
+                self._probed()
+            else:
+                self.close("did not answer a ping while another client wants its place")
+                self.broker.disconnected(self.number)
+
+        self.broker.timer(self.outbox.now_ms + PROBE_MS, judge)
+
+    def _probed(self) -> None:
+        waiting, self._probing = self._probing, []
+        for then in waiting:
+            then()
 
     @property
     def remembers_migration(self) -> bool:
@@ -240,6 +274,7 @@ class Session:
         self.producers.disconnected()
         self.consumers.disconnected()
         self.nonpersistent.disconnected()
+        self._probed()
         # Most of what a connection leaves: without this it waits in circles for Python's collector, with thousands of others.
         self._handlers.clear()
 

@@ -35,6 +35,8 @@ class SessionConsumers:
         self.open: dict[int, Consumer] = {}
         self._opening: dict[int, pb.CommandSubscribe] = {}
         """Consumer id -> the SUBSCRIBE that is under way for it."""
+        self._probed: set[int] = set()
+        """Consumers on their way for which it was asked whether the one that has their place lives."""
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
         """Command type -> what answers it."""
@@ -114,6 +116,7 @@ class SessionConsumers:
             if not self.awaited(command):
                 return
             del self._opening[consumer_id]
+            self._probed.discard(consumer_id)
             if error is not None:
                 self._session.refuse(request_id, error)
 
@@ -131,6 +134,12 @@ class SessionConsumers:
         Clients close what they have waited for in vain, to be sure that nothing is left of it.
         """
         return not self._session.closed and self._opening.get(command.consumer_id) is command
+
+    def first_probe(self, command: pb.CommandSubscribe) -> bool:
+        """Whether it was not asked before, on behalf of this consumer, who lives."""
+        asked = command.consumer_id in self._probed
+        self._probed.add(command.consumer_id)
+        return not asked
 
     def attached(self, consumer: Consumer, request_id: int, at: int) -> None:
         """The subscription took the consumer; the answer goes to place `at` among the effects."""
@@ -206,6 +215,7 @@ class SessionConsumers:
     def _close_consumer(self, command: pb.CommandCloseConsumer) -> None:
         consumer_id = command.consumer_id
         consumer, opening = self.open.pop(consumer_id, None), self._opening.pop(consumer_id, None)
+        self._probed.discard(consumer_id)
         if opening is not None:
             self._session.refuse_closed(opening.request_id, f"consumer {consumer_id}")
         if consumer is not None:

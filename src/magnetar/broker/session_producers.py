@@ -22,10 +22,6 @@ from magnetar.wire.frames import Frame
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
-PROBE_MS: Final = 3000
-"""How long the holder of a producer name has to show that it lives before a newcomer gets the name. Longer than a round
-trip across the world and a garbage collection; shorter than a client's operation timeout (30 s)."""
-
 RECENTLY_CLOSED_MAX: Final = 64
 """Ids of closed producers whose late SENDs are ignored instead of ending the connection."""
 
@@ -194,7 +190,8 @@ class SessionProducers:
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
-                self._probe(rival, partial(again, probed=True))
+                # Its client may be gone without a word, and this be its successor.
+                self._broker.probe(rival.connection, self._session, partial(again, probed=True))
                 return
             self._give_up(command, error)
             return
@@ -239,23 +236,6 @@ class SessionProducers:
                 self._session.refuse(producer.request_id, error)
 
         self._broker.catalog.store_epoch(topic, stored)
-
-    def _probe(self, rival: Producer, then: Callable[[], None]) -> None:
-        """Find out whether the holder of a name lives; if it does not answer a ping it loses the name."""
-        holder = self._broker.sessions.get(rival.connection)
-        if holder is None or holder is self._session:
-            then()
-            return
-        heard = holder.heard  # counted, not timed: an answer within the same millisecond is one too
-        holder.send(commands.ping())
-
-        def judge(_now_ms: int) -> None:
-            if holder.heard == heard and not holder.closed and not holder.held:
-                holder.close("did not answer a ping while another client wants its producer's name")
-                self._broker.disconnected(holder.number)
-            then()
-
-        self._broker.timer(self._broker.outbox.now_ms + PROBE_MS, judge)
 
     def _producer_ready(self, producer: Producer, request_id: int) -> None:
         topic = self.topics.get(producer.producer_id)

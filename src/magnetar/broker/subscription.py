@@ -146,6 +146,12 @@ class Subscription(AckedSubscription):
         return self._dispatcher.consumers
 
     @property
+    def exclusive_holder(self) -> Consumer | None:
+        """The consumer that lets nobody else in, if there is one."""
+        exclusive = self._dispatcher.sub_type is SubType.EXCLUSIVE and bool(self.consumers)
+        return self.consumers[0] if exclusive else None
+
+    @property
     def sub_type(self) -> SubType | None:
         """The type that the consumers gave it, the last ones if there are none; None before the first."""
         return self._dispatcher.sub_type if self._typed else None
