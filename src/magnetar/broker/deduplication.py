@@ -217,6 +217,11 @@ class Deduplication:
         self._names[name] = numbers
         return numbers
 
+    def undecided(self, name: str) -> bool:
+        """Whether a number of this name is on its way to the log."""
+        numbers = self._names.get(name)
+        return numbers is not None and numbers.pushed > numbers.persisted
+
     def attach(self, name: str, now_ms: int) -> Numbers:
         """A producer of that name connected."""
         numbers = self.of(name, now_ms)

@@ -170,6 +170,10 @@ class SessionProducers:
             # What was published before decides what is new: nobody publishes until that is known again.
             deduplication.when_ready(partial(again, probed=probed))
             return
+        if deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
+            # It is told the last number, and begins behind it: one that gets into the log afterwards would be used twice.
+            topic.when_answered(partial(again, probed=probed))
+            return
         idempotency = topic.idempotency
         if idempotency is not None and idempotency.status is Status.RECOVERING:
             idempotency.when_ready(partial(again, probed=probed))

@@ -352,6 +352,11 @@ class Topic:
                 buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
                 self.outbox.put(Send(producer.connection, [buffer]))
 
+    @property
+    def appending(self) -> bool:
+        """Whether something is on its way to the log, and not failed so far."""
+        return self._newest is not None
+
     def when_answered(self, then: Callable[[], None]) -> None:
         """Call `then` behind the answers to all that is staged now (at once if nothing is), whatever they are."""
         if self._newest is None:

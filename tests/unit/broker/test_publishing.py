@@ -110,6 +110,31 @@ def test_an_id_over_the_range_is_refused(sequence: int) -> None:
     assert again.says(2**63 - 1) == NONE
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_next_producer_of_a_name_is_told_what_was_on_its_way_when_the_last_one_went(*, fails: bool) -> None:
+    """It begins behind that number: a message of its own under the same one would pass for a duplicate, and be lost."""
+    node = broker(numbers=True)
+    gone = Publisher(node)
+    gone.says(4)
+    node.hold_log = True
+    gone.send(5)
+    node.run(node.broker.disconnected, gone.client.number)
+    successor, other = Publisher(node), Publisher(node, "q")
+    assert successor.opened is None
+    assert other.opened.producer_success.last_sequence_id == -1, "nobody else has to wait"
+    if fails:
+        node.files.fail_next("write", OSError(errno.EIO, "Input/output error"))
+    node.hold_log = False
+    node.world.work()
+    if fails:
+        assert successor.opened.error.error == ErrorCode.SERVICE_NOT_READY
+        node.world.advance(5_000)
+        successor = Publisher(node)
+    last = 4 if fails else 5
+    assert successor.opened.producer_success.last_sequence_id == last
+    assert isinstance(successor.says(last + 1), Position)
+
+
 def test_a_message_of_another_producers_name_is_refused() -> None:
     """A start would take it for that one's."""
     node = broker(numbers=True)
