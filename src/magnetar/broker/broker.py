@@ -315,6 +315,7 @@ class Broker:
         )
         made.on_left_out = self._ranges_left_out
         made.withdrawals = topic.withdrawals
+        made.ended = topic.ended
         topic.withdrawals.cover(cursor)
         self.limits.made(topic, made)
         return made

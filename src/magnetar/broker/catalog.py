@@ -538,6 +538,7 @@ class Catalog:
             epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
             protocol_version=session.handshake.protocol_version,
             remembers=session.remembers_migration,
+            learns_end=session.learns_end,
             auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
             address=session.address,
             connected_ms=self._outbox.now_ms,

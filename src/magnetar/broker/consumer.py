@@ -97,6 +97,7 @@ class Consumer:
             `last_consumed_ms` of what it was sent, `last_acked_ms` of what it acknowledged.
         cumulative: it acknowledged cumulatively at least once.
         remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
+        learns_end: its client can be sent REACHED_END_OF_TOPIC (`Session.learns_end`); once it was, no more.
         auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
     """
 
@@ -128,6 +129,7 @@ class Consumer:
     last_acked_ms: int = 0
     cumulative: bool = False
     remembers: bool = False
+    learns_end: bool = False
     auto_schema: bool = False
     meter: Meter = field(init=False)
     owner: "Subscription | None" = None

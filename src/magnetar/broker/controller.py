@@ -361,12 +361,18 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             found.check_stays()
             found.record.terminated = True
 
+            def ended() -> None:
+                found.ended = True
+                for subscription in found.subscriptions.values():
+                    subscription.end()
+                done(found.last_message_position(), None)
+
             def stored(error: str) -> None:
                 if error:
                     found.record.terminated = False
                     done(None, BrokerError(ErrorCode.METADATA, error))
                 else:
-                    found.when_drained(lambda: done(found.last_message_position(), None))
+                    found.when_drained(ended)
 
             self._broker.outbox.put(Store({TOPIC_PREFIX + topic: found.record.encode()}, (), stored))
 

@@ -209,6 +209,13 @@ class Session:
         cpp = self.client_version.startswith("Pulsar-CPP")
         return self.broker.config.topic_migrated_to_cpp or not cpp
 
+    @property
+    def learns_end(self) -> bool:
+        """Whether the client can be sent REACHED_END_OF_TOPIC. Java's clients are made for it; the C++ client, and Go's, close
+        their connection when they meet it.
+        """
+        return self.client_version.startswith("Pulsar-Java")
+
     def _connect(self, frame: Frame) -> None:
         self.client_version = frame.command.connect.client_version
         self.partial_producers = frame.command.connect.feature_flags.supports_partial_producer

@@ -89,6 +89,7 @@ class Subscription(AckedSubscription):
         consumers: in the order of their coming.
         left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
+        ended: the topic is terminated.
         on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
         expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
             quota on bytes took is not among them, as in Pulsar.
@@ -116,6 +117,7 @@ class Subscription(AckedSubscription):
         self.durable_mark_delete = cursor.mark_delete
         self.created_ms = self.left_ms = outbox.now_ms
         self.closed = False
+        self.ended = False
         self._outbox = outbox
         self._log = log
         self._on_dirty = on_dirty
@@ -293,6 +295,8 @@ class Subscription(AckedSubscription):
         now_ms = self.moments.flow_ms = self._outbox.now_ms
         consumer.grant(permits, now_ms)
         self._dispatcher.dispatch()
+        if self.ended:
+            self._tell_end()
 
     def available(self) -> None:
         """The log has new entries. Markers next to mark-delete are stepped over, whether there are consumers or not."""
@@ -400,6 +404,21 @@ class Subscription(AckedSubscription):
             self.moments.mark_delete_moved_ms = self._outbox.now_ms
         if self.cursor.dirty:
             self._on_dirty(self)
+        if self.ended:
+            self._tell_end()
+
+    def end(self) -> None:
+        """The topic is terminated: consumers are told, once they have acknowledged all there is."""
+        self.ended = True
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self.backlog_entries():
+            return
+        for consumer in self.consumers:
+            if consumer.learns_end and consumer.first_flow_ms:
+                consumer.learns_end = False
+                self._outbox.put(Send(consumer.connection, (commands.reached_end_of_topic(consumer.consumer_id),)))
 
     # ------------------------------------------------------------------------------------------------------- storing
 

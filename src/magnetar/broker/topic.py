@@ -155,6 +155,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.durable = True
         self.fenced = False
+        self.ended = record.terminated
+        """It is terminated, durably, and nothing is on its way any more."""
         self.deleting = False
         self.quota_stop: ErrorCode | None = None
         self.deduplication: TopicDeduplication | None = None

@@ -355,6 +355,13 @@ def active_consumer_change(consumer_id: int, active: bool) -> bytes:
     )
 
 
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """REACHED_END_OF_TOPIC: the topic is terminated, and everything in it is acknowledged."""
+    return encode(
+        pb.BaseCommand(type=27, reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id)),
+    )
+
+
 def topic_migrated(resource_id: int, resource_type: int, url: str, url_tls: str = "") -> bytes:
     """TOPIC_MIGRATED (protocol version 20): type 0 is a producer, 1 a consumer."""
     return encode(

@@ -37,6 +37,7 @@ REPLIES = {
         30,
     ),
     "active_consumer_change": (commands.active_consumer_change(1, active=True), 31),
+    "reached_end_of_topic": (commands.reached_end_of_topic(1), 27),
     "topic_migrated": (commands.topic_migrated(1, 0, "pulsar://h:1"), 68),
     "consumer_stats": (commands.consumer_stats(1, {"msgBacklog": 3}), 26),
     "consumer_stats_failed": (commands.consumer_stats_failed(1, *REFUSED), 26),
