@@ -9,6 +9,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
 PING: Final = 18
+PASSING: Final = "non-persistent://public/default/t"
 
 
 @pytest.fixture
@@ -21,19 +22,25 @@ def node() -> Node:
 class Person:
     """One client, with a producer and a consumer of the id 1."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, topic: str = TOPIC) -> None:
+        self.node, self.topic = node, topic
         self.client: Client = node.client()
 
     def subscribe(self, request: int, kind: int = 0, **more: object) -> None:
         command = pb.CommandSubscribe(
-            topic=TOPIC, subscription="s", subType=kind, consumer_id=1, request_id=request, initialPosition=1, **more
+            topic=self.topic,
+            subscription="s",
+            subType=kind,
+            consumer_id=1,
+            request_id=request,
+            initialPosition=1,
+            **more,
         )  # type: ignore[arg-type]
         self.client.send(pb.BaseCommand(type=4, subscribe=command))
         self.node.world.work()
 
     def produce(self, request: int) -> None:
-        command = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=request, producer_name="p")
+        command = pb.CommandProducer(topic=self.topic, producer_id=1, request_id=request, producer_name="p")
         self.client.send(pb.BaseCommand(type=5, producer=command))
 
     def close(self, request: int) -> None:
@@ -147,3 +154,37 @@ def test_the_name_of_a_producer_that_lives_is_refused_at_once(node: Node) -> Non
     other.produce(2)
     node.world.advance(3_000)
     assert other.told(2) == "done"
+
+
+# -------------------------------------------------------------------------------------------------- nothing that is stored
+
+
+def test_so_it_is_on_a_topic_that_stores_nothing(node: Node) -> None:
+    one, other = Person(node, PASSING), Person(node, PASSING)
+    one.subscribe(1)
+    other.subscribe(1)
+    assert other.told(1) is None
+    one.lives()
+    assert other.told(1) is ErrorCode.CONSUMER_BUSY
+    other.subscribe(2)
+    node.world.advance(3_000)
+    assert other.told(2) == "done"
+    subscription = node.broker.nonpersistent.topics[PASSING].subscriptions["s"]
+    assert [consumer.connection for consumer in subscription.consumers] == [other.client.number]
+
+
+def test_so_it_is_with_a_producers_name_there(node: Node) -> None:
+    one, other, third = (Person(node, PASSING) for _ in range(3))
+    one.produce(1)
+    other.produce(1)
+    assert other.told(1) is None
+    one.lives()
+    assert other.told(1) is ErrorCode.PRODUCER_BUSY
+    other.produce(2)
+    third.produce(1)
+    other.client.send(pb.BaseCommand(type=15, close_producer={"producer_id": 1, "request_id": 3}))
+    assert other.told(2) is ErrorCode.SERVICE_NOT_READY
+    node.world.advance(3_000)
+    assert third.told(1) == "done"
+    live = node.broker.nonpersistent.topics[PASSING].producers.live
+    assert [producer.connection for producer in live.values()] == [third.client.number]

@@ -1,6 +1,7 @@
 """The commands of one connection about non-persistent topics."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
@@ -15,6 +16,7 @@ from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.core.names import TopicName
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
@@ -172,7 +174,15 @@ class SessionNonPersistent:
         if present >= most:
             raise BrokerError(code, f"{most} producers, and as many consumers, are the most on one connection")
 
-    def _attach(self, topic: NonPersistentTopic, command: pb.CommandProducer, mode: AccessMode, version: bytes) -> None:
+    def _attach(
+        self,
+        topic: NonPersistentTopic,
+        command: pb.CommandProducer,
+        mode: AccessMode,
+        version: bytes,
+        *,
+        probed: bool = False,
+    ) -> None:
         producer = Producer(
             connection=self._session.number,
             producer_id=command.producer_id,
@@ -191,6 +201,12 @@ class SessionNonPersistent:
         try:
             evicted = topic.producers.add(producer)
         except BrokerError as error:
+            rival = topic.producers.rival(producer.name)
+            if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
+                self._opening_producers[command.producer_id] = command
+                again = partial(self._attach, command=command, mode=mode, version=version, probed=True)
+                self._probe(rival.connection, topic.name, self._opening_producers, command.producer_id, again)
+                return
             self._broker.nonpersistent.left(topic)
             self._session.refuse(command.request_id, error)
             return
@@ -198,6 +214,38 @@ class SessionNonPersistent:
             self._broker.close_producer(loser)
         self.producers[command.producer_id] = (producer, topic)
         self._ready(producer, producer.request_id)
+
+    def _probe(
+        self,
+        holder: int,
+        name: TopicName,
+        opening: dict[int, Any],
+        number: int,
+        again: Callable[[NonPersistentTopic], None],
+    ) -> None:
+        """Try it again when it is known whether the client lives that has what this one wants.
+
+        Args:
+            holder: its connection.
+            name: of the topic, which may end with it.
+            opening: attempts of a kind; one that is no longer there was given up.
+            number: which of them.
+            again: does so.
+        """
+        command = opening[number]
+
+        def known() -> None:
+            if number not in opening or opening[number] is not command:
+                return
+            del opening[number]
+            try:
+                topic = self._broker.nonpersistent.open(name)
+            except BrokerError as error:
+                self._session.refuse(command.request_id, error)
+            else:
+                again(topic)
+
+        self._broker.probe(holder, self._session, known)
 
     def _ready(self, producer: Producer, request_id: int) -> None:
         producer.answered = producer.ready
@@ -305,7 +353,7 @@ class SessionNonPersistent:
 
         self._broker.schemas.for_consumer(topic, command, checked)
 
-    def _join(self, topic: NonPersistentTopic, command: pb.CommandSubscribe) -> None:
+    def _join(self, topic: NonPersistentTopic, command: pb.CommandSubscribe, *, probed: bool = False) -> None:
         consumer = Consumer(
             connection=self._session.number,
             consumer_id=command.consumer_id,
@@ -335,6 +383,12 @@ class SessionNonPersistent:
                 )
             subscription.add(consumer, policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None))
         except BrokerError as error:
+            holder = subscription.exclusive_holder if consumer.sub_type is SubType.EXCLUSIVE else None
+            if error.code is ErrorCode.CONSUMER_BUSY and holder is not None and not probed:
+                self._opening_consumers[command.consumer_id] = command
+                again = partial(self._join, command=command, probed=True)
+                self._probe(holder.connection, topic.name, self._opening_consumers, command.consumer_id, again)
+                return
             self._broker.nonpersistent.left(topic)
             self._session.refuse(command.request_id, error)
             return

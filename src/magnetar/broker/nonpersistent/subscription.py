@@ -63,6 +63,11 @@ class NonPersistentSubscription:
         """Its type is that of its consumers."""
         return self.consumers[0].sub_type if self.consumers else SubType.EXCLUSIVE
 
+    @property
+    def exclusive_holder(self) -> Consumer | None:
+        """The consumer that lets nobody else in, if there is one."""
+        return self.consumers[0] if self.consumers and self.sub_type is SubType.EXCLUSIVE else None
+
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """Take a consumer in.
 
