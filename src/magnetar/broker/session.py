@@ -341,6 +341,11 @@ class Session:
         self.producers.successor_ready(producer)
         self.nonpersistent.successor_ready(producer)
 
+    def producer_replaced(self, producer_id: int) -> None:
+        """The client opened a producer anew, maybe for another topic: what it had by that id has no place any more."""
+        self.producers.replaced(producer_id)
+        self.nonpersistent.replaced(producer_id)
+
     def evict_producer(self, producer: Producer) -> None:
         """The broker closes a producer: the client looks the topic up again."""
         self.producers.evict(producer)

@@ -128,6 +128,10 @@ class SessionConsumers:
 
         self._broker.catalog.open(name, create=command.force_topic_creation, then=opened)
 
+    def answers(self, command: pb.CommandSubscribe) -> bool:
+        """Whether what there is answers a SUBSCRIBE: one of its id is open, or being opened."""
+        return command.consumer_id in self.open or command.consumer_id in self._opening
+
     def awaited(self, command: pb.CommandSubscribe) -> bool:
         """Whether the client still wants the consumer that it asked for: it is there, and did not close it meanwhile.
 

@@ -200,6 +200,7 @@ class SessionProducers:
             self._give_up(command, error)
             return
         del self._opening[command.producer_id]
+        self._session.producer_replaced(command.producer_id)
         for loser in evicted:
             self._broker.close_producer(loser)
         if deduplication is not None:
@@ -256,6 +257,19 @@ class SessionProducers:
                 topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
+
+    def answers(self, command: pb.CommandProducer) -> bool:
+        """Whether what there is answers a PRODUCER: one of its id is open, or being opened."""
+        existing = self.open.get(command.producer_id)
+        return command.producer_id in self._opening or (existing is not None and command.epoch <= existing.epoch)
+
+    def replaced(self, producer_id: int) -> None:
+        """Another of this id has its place, wherever. The client asked for that: CLOSE_PRODUCER would take it for the new one."""
+        producer = self.open.get(producer_id)
+        if producer is not None:
+            self.drop(producer_id)
+            if not producer.answered:
+                self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
 
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""

@@ -256,6 +256,67 @@ def test_one_that_waits_for_its_turn_is_told_by_its_first_request(node: Node, to
     assert (waiting.told(1), producers(node)) == ("p", ["p"])
 
 
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("then", [TOPIC, FRESH, PASSING, PASSING + "-new"])
+@pytest.mark.parametrize("first", [TOPIC, PASSING])
+def test_a_producer_that_is_opened_anew_with_a_higher_epoch_leaves_its_place_whatever_the_topic(
+    node: Node, first: str, then: str, mode: int
+) -> None:
+    one = Person(node)
+    one.produce(1, first, producer_name="p", producer_access_mode=mode)
+    goes_on(node)
+    one.produce(2, then, producer_name="p", producer_access_mode=mode, epoch=1)
+    goes_on(node)
+    assert (one.told(1), one.told(2), producers(node)) == ("p", "p", ["p"])
+    assert not any(command.type == 15 for command in one.client.answers), "its client would take that for the new one"
+    # Who waits for the first topic has it, if the one that was there went elsewhere.
+    other = Person(node)
+    other.produce(1, first, producer_name="q", producer_access_mode=2)
+    goes_on(node)
+    assert other.told(1) == ("q" if then != first else "waits")
+    one.close_producer(3)
+    assert producers(node) == ["q"]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_one_that_waits_for_its_turn_and_is_opened_anew_elsewhere_is_answered_and_waits_no_longer(
+    node: Node, topic: str
+) -> None:
+    holder, one = Person(node), Person(node)
+    holder.produce(1, topic, producer_name="h", producer_access_mode=1)
+    goes_on(node)
+    one.produce(1, topic, producer_name="p", producer_access_mode=2)
+    assert one.told(1) == "waits"
+    one.client.answers.clear()
+    one.produce(2, FRESH, producer_name="p", epoch=1)
+    goes_on(node)
+    assert one.refused(1, *EARLY) and one.told(2) == "p"
+    holder.close_producer(2)
+    assert producers(node) == ["p"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(TOPIC, PASSING), (PASSING, TOPIC)])
+def test_an_id_is_one_producer_and_one_consumer_whatever_stores_their_topics(node: Node, first: str, then: str) -> None:
+    """As on one topic: what is open answers, what is being opened makes others wait."""
+    node.hold_stores = True
+    one = Person(node)
+    one.produce(1, first, producer_name="p", schema=STRING)
+    one.subscribe(2, first, schema=STRING)
+    one.produce(3, then, producer_name="q")
+    one.subscribe(4, then)
+    for request in (3, 4):
+        assert one.refused(request, ErrorCode.SERVICE_NOT_READY, "is already being opened")
+    goes_on(node)
+    one.produce(5, then, producer_name="q")
+    one.subscribe(6, then)
+    goes_on(node)
+    assert [one.told(request) for request in (1, 2, 5, 6)] == ["p", "done", "p", "done"]
+    assert producers(node) == ["p"]
+    one.close_producer(7)
+    one.close_consumer(8)
+    assert not producers(node) and PASSING not in node.broker.nonpersistent.topics
+
+
 # -------------------------------------------------------------------------------------- the subscription that comes with it
 
 

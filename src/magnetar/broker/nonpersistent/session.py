@@ -57,11 +57,19 @@ class SessionNonPersistent:
             others: command type -> what answers it.
         """
 
-        def by_topic(name: str, mine: Handler, other: Handler) -> Handler:
-            def handle(command: Any) -> None:
-                (mine if getattr(command, name).topic.startswith(DOMAIN) else other)(command)
+        def producer(base: Any) -> None:
+            command = base.producer
+            mine = self._answers(command)
+            if not mine and not self._session.producers.answers(command):
+                mine = command.topic.startswith(DOMAIN)
+            (self._producer if mine else others[5])(base)
 
-            return handle
+        def subscribe(base: Any) -> None:
+            command = base.subscribe
+            mine = command.consumer_id in self.consumers or command.consumer_id in self._opening_consumers
+            if not mine and not self._session.consumers.answers(command):
+                mine = command.topic.startswith(DOMAIN)
+            (self._subscribe if mine else others[4])(base)
 
         def by_consumer(name: str, mine: Handler, other: Handler) -> Handler:
             def handle(command: Any) -> None:
@@ -80,8 +88,8 @@ class SessionNonPersistent:
             (self._close_consumer if mine else others[16])(command)
 
         return others | {
-            4: by_topic("subscribe", self._subscribe, others[4]),
-            5: by_topic("producer", self._producer, others[5]),
+            4: subscribe,
+            5: producer,
             10: by_consumer("ack", self._ack, others[10]),
             11: by_consumer("flow", self._flow, others[11]),
             12: by_consumer("unsubscribe", self._unsubscribe, others[12]),
@@ -210,6 +218,7 @@ class SessionNonPersistent:
             self._broker.nonpersistent.left(topic)
             self._session.refuse(command.request_id, error)
             return
+        self._session.producer_replaced(command.producer_id)
         for loser in evicted:
             self._broker.close_producer(loser)
         self.producers[command.producer_id] = (producer, topic)
@@ -259,6 +268,21 @@ class SessionNonPersistent:
                 topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
+
+    def _answers(self, command: pb.CommandProducer) -> bool:
+        """Whether what there is answers a PRODUCER: one of its id is open, or being opened."""
+        existing = self.producers.get(command.producer_id)
+        return command.producer_id in self._opening_producers or (
+            existing is not None and command.epoch <= existing[0].epoch
+        )
+
+    def replaced(self, producer_id: int) -> None:
+        """Another of this id has its place, wherever (`SessionProducers.replaced`)."""
+        found = self.producers.get(producer_id)
+        if found is not None:
+            self._drop_producer(producer_id)
+            if not found[0].answered:
+                self._session.refuse_closed(found[0].request_id, f"producer {producer_id}")
 
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""
