@@ -71,6 +71,11 @@ class SessionConsumers:
                 consumer.subscription.remove_consumer(consumer)
                 self._broker.after_consumer_left(consumer.subscription)
                 self._session.send(commands.close_consumer(consumer_id))
+        for command in list(self._opening.values()):
+            try:
+                self._check_allowed(command)
+            except BrokerError as error:
+                self._done(command, error)
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
@@ -95,8 +100,7 @@ class SessionConsumers:
             )
             return
         try:
-            name = topic_name(command.topic)
-            self._session.check(Operation.CONSUME, name, subscription=command.subscription)
+            name = self._check_allowed(command)
             try:
                 names.check_subscription(command.subscription)
             except NameNotValid as error:
@@ -113,12 +117,7 @@ class SessionConsumers:
         self._opening[consumer_id] = command
 
         def done(error: BrokerError | None) -> None:
-            if not self.awaited(command):
-                return
-            del self._opening[consumer_id]
-            self._probed.discard(consumer_id)
-            if error is not None:
-                self._session.refuse(request_id, error)
+            self._done(command, error)
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
             if topic is None or not self.awaited(command):
@@ -127,6 +126,20 @@ class SessionConsumers:
             self._broker.catalog.attach_consumer(self._session, topic, command, done)
 
         self._broker.catalog.open(name, create=command.force_topic_creation, then=opened)
+
+    def _done(self, command: pb.CommandSubscribe, error: BrokerError | None) -> None:
+        """An attempt is over, unless it was given up already; refuse it on an error."""
+        if self.awaited(command):
+            del self._opening[command.consumer_id]
+            self._probed.discard(command.consumer_id)
+            if error is not None:
+                self._session.refuse(command.request_id, error)
+
+    def _check_allowed(self, command: pb.CommandSubscribe) -> TopicName:
+        """The topic, where the client may consume through that subscription."""
+        name = topic_name(command.topic)
+        self._session.check(Operation.CONSUME, name, subscription=command.subscription)
+        return name
 
     def answers(self, command: pb.CommandSubscribe) -> bool:
         """Whether what there is answers a SUBSCRIBE: one of its id is open, or being opened."""

@@ -15,6 +15,7 @@ from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
+from magnetar.core.names import TopicName
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
@@ -81,10 +82,8 @@ class SessionProducers:
             )
             return
         try:
-            name = topic_name(command.topic)
-            self._session.check(Operation.PRODUCE, name)
+            name = self._check_allowed(command)
             if command.initial_subscription_name:
-                self._session.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
                 names.check_subscription(command.initial_subscription_name)
             mode = self._access_mode(command.producer_access_mode)
             if command.producer_name:
@@ -106,6 +105,14 @@ class SessionProducers:
                 self._check_schema(topic, command, mode)
 
         self._broker.catalog.open(name, create=True, then=opened)
+
+    def _check_allowed(self, command: pb.CommandProducer) -> TopicName:
+        """The topic, where the client may produce."""
+        name = topic_name(command.topic)
+        self._session.check(Operation.PRODUCE, name)
+        if command.initial_subscription_name:
+            self._session.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
+        return name
 
     def _wanted(self, command: pb.CommandProducer) -> bool:
         """Whether an attempt was not given up meanwhile."""
@@ -282,6 +289,11 @@ class SessionProducers:
         for producer, topic in [(self.open[number], topic) for number, topic in self.topics.items()]:
             if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
                 self.evict(producer)
+        for command in list(self._opening.values()):
+            try:
+                self._check_allowed(command)
+            except BrokerError as error:
+                self._give_up(command, error)
 
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer.

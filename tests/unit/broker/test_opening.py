@@ -5,8 +5,12 @@ from typing import Final
 
 import pytest
 
+from magnetar.broker.authorizing import Authorizer
+from magnetar.broker.credentials import Identity
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
+from magnetar.core.security import AuthorizationConfig
+from magnetar.metadata.permissions import Action, grant
 from magnetar.metadata.policies import IdempotencyPolicy
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -226,6 +230,78 @@ def test_a_consumer_of_a_topic_that_stores_nothing_is_closed_while_it_is_opened(
     assert len(node.broker.nonpersistent.topics[PASSING].subscriptions["s"].consumers) == 1
     one.close_consumer(5)
     assert one.told(5) == "done" and PASSING not in node.broker.nonpersistent.topics
+
+
+# ------------------------------------------------------------------------------------- no longer allowed while it is opened
+
+
+def allow(node: Node, *actions: Action) -> None:
+    """What the role "one" may do in the namespace, from now on: the store has that already, whatever else it is to have."""
+    resources = node.broker.resources
+    change = grant(resources, NAMESPACE, "one", actions)
+
+    def changed() -> None:
+        resources.apply(change)
+        node.broker.policies_changed(change)
+
+    node.run(changed)
+
+
+def guarded(node: Node, *actions: Action) -> Person:
+    """Somebody whose role may do that; whoever was there before may do anything."""
+    one = Person(node)
+    for session in node.broker.sessions.values():
+        session.identity = Identity("one" if session.number == one.client.number else "root", "token")
+    access = node.broker.access
+    access.enabled = True
+    access.authorizer = Authorizer(AuthorizationConfig(superusers=["root"]), node.broker.resources)
+    allow(node, *actions)
+    return one
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_producer_whose_permission_is_revoked_while_it_is_opened_does_not_come(
+    node: Node, wait: Callable[[Node], tuple[str, dict[str, object]]]
+) -> None:
+    topic, more = wait(node)
+    others = [name for name in producers(node) if name != "p"]
+    one = guarded(node, Action.PRODUCE, Action.CONSUME)
+    one.produce(1, topic, producer_name="p", **more)
+    assert one.told(1) is None
+    allow(node, Action.CONSUME)
+    assert isinstance(one.told(1), tuple)
+    goes_on(node)
+    assert producers(node) == others
+    one.produce(2, topic, producer_name="p", **more)
+    assert one.refused(2, ErrorCode.AUTHORIZATION, "produce")
+
+
+def test_a_producer_that_may_no_longer_bring_its_subscription_does_not_come(node: Node) -> None:
+    one = guarded(node, Action.PRODUCE, Action.CONSUME)
+    node.hold_stores = True
+    one.produce(1, initial_subscription_name="s")
+    allow(node, Action.PRODUCE)
+    assert one.refused(1, ErrorCode.AUTHORIZATION, "consume")
+    goes_on(node)
+    assert not producers(node)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, FRESH, PASSING])
+def test_a_consumer_whose_permission_is_revoked_while_it_is_opened_does_not_come(node: Node, topic: str) -> None:
+    one = guarded(node, Action.PRODUCE, Action.CONSUME)
+    node.hold_stores = True
+    one.subscribe(1, topic, force_topic_creation=True, schema=STRING)
+    assert one.told(1) is None
+    allow(node, Action.PRODUCE)
+    assert one.refused(1, ErrorCode.AUTHORIZATION, "consume")
+    goes_on(node)
+    assert PASSING not in node.broker.nonpersistent.topics
+    subscriptions = [one for topic in node.broker.topics.values() for one in topic.subscriptions.values()]
+    assert not any(subscription.consumers for subscription in subscriptions)
+    allow(node, Action.CONSUME)
+    one.subscribe(2, topic, schema=STRING)
+    goes_on(node)
+    assert one.told(2) == "done"
 
 
 # ------------------------------------------------------------------------------------------------------- asked for again

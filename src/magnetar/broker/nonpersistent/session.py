@@ -125,6 +125,18 @@ class SessionNonPersistent:
             if not access.authorizer.allowed(identity, Operation.CONSUME, subscription.topic.name, subscription.name):
                 self._drop_consumer(consumer_id)
                 self._session.send(commands.close_consumer(consumer_id))
+        for attempt in list(self._opening_producers.values()):
+            try:
+                self._session.check(Operation.PRODUCE, topic_name(attempt.topic))
+            except BrokerError as error:
+                del self._opening_producers[attempt.producer_id]
+                self._session.refuse(attempt.request_id, error)
+        for joining in list(self._opening_consumers.values()):
+            try:
+                self._session.check(Operation.CONSUME, topic_name(joining.topic), subscription=joining.subscription)
+            except BrokerError as error:
+                del self._opening_consumers[joining.consumer_id]
+                self._session.refuse(joining.request_id, error)
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again: what comes meanwhile is dropped."""
