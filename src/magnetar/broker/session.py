@@ -265,6 +265,29 @@ class Session:
             identity = access.speak_for(self.identity, original) if original else self.identity
             access.check(identity, operation, where, subscription)
 
+    def check_room_for_producer(self, producer_id: int) -> None:
+        """Refuse one producer too many; those on their way count: their requests come hundreds at once.
+
+        Raises:
+            BrokerError: ProducerBusy.
+        """
+        present = self.producers.beside(producer_id) + self.nonpersistent.producers_beside(producer_id)
+        self._check_room(present, "producers", ErrorCode.PRODUCER_BUSY)
+
+    def check_room_for_consumer(self) -> None:
+        """Refuse one consumer too many.
+
+        Raises:
+            BrokerError: ConsumerBusy.
+        """
+        present = self.consumers.count + self.nonpersistent.consumer_count
+        self._check_room(present, "consumers", ErrorCode.CONSUMER_BUSY)
+
+    def _check_room(self, present: int, what: str, code: ErrorCode) -> None:
+        most = self.broker.config.handles_per_connection_max
+        if present >= most:
+            raise BrokerError(code, f"{most} {what} are the most on one connection (handles_per_connection_max)")
+
     def permissions_changed(self) -> None:
         """Somebody's permissions changed: end what this client may no longer do."""
         if self.handshake.connected and not self.closed:

@@ -106,11 +106,7 @@ class SessionConsumers:
             except NameNotValid as error:
                 # Pulsar answers a reserved or malformed subscription name with its naming error, which is this code.
                 raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
-            if len(self.open) >= self._broker.config.handles_per_connection_max:
-                raise BrokerError(
-                    ErrorCode.CONSUMER_BUSY,
-                    f"{len(self.open)} consumers are the most on one connection",
-                )
+            self._session.check_room_for_consumer()
         except BrokerError as error:
             self._session.refuse(request_id, error)
             return
@@ -140,6 +136,11 @@ class SessionConsumers:
         name = topic_name(command.topic)
         self._session.check(Operation.CONSUME, name, subscription=command.subscription)
         return name
+
+    @property
+    def count(self) -> int:
+        """Those that are open or being opened."""
+        return len(self.open) + len(self._opening)
 
     def answers(self, command: pb.CommandSubscribe) -> bool:
         """Whether what there is answers a SUBSCRIBE: one of its id is open, or being opened."""

@@ -88,11 +88,7 @@ class SessionProducers:
             mode = self._access_mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)
-            if len(self.open) >= self._broker.config.handles_per_connection_max:
-                raise BrokerError(
-                    ErrorCode.PRODUCER_BUSY,
-                    f"{len(self.open)} producers are the most on one connection",
-                )
+            self._session.check_room_for_producer(producer_id)
         except (BrokerError, NameNotValid) as error:
             self._session.refuse(request_id, _as_broker_error(error))
             return
@@ -264,6 +260,10 @@ class SessionProducers:
                 topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
+
+    def beside(self, producer_id: int) -> int:
+        """How many others are open or being opened; what this one would replace is none of them."""
+        return len(self.open) - (producer_id in self.open) + len(self._opening)
 
     def answers(self, command: pb.CommandProducer) -> bool:
         """Whether what there is answers a PRODUCER: one of its id is open, or being opened."""

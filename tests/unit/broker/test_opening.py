@@ -304,6 +304,39 @@ def test_a_consumer_whose_permission_is_revoked_while_it_is_opened_does_not_come
     assert one.told(2) == "done"
 
 
+# --------------------------------------------------------------------------------------------------- too many in one go
+
+
+@pytest.mark.parametrize("topics", [(TOPIC, FRESH), (PASSING, PASSING + "-new"), (FRESH, PASSING), (PASSING, TOPIC)])
+def test_those_that_are_being_opened_count_too(topics: tuple[str, str]) -> None:
+    node = World("a", limits={"handles_per_connection_max": 4})["a"]
+    node.create()
+    node.hold_stores = True
+    one = Person(node)
+    for number in range(6):
+        topic = topics[number % 2]
+        producer = pb.CommandProducer(
+            topic=topic, producer_id=number, request_id=number, producer_name=f"p{number}", schema=STRING
+        )
+        one.client.send(pb.BaseCommand(type=5, producer=producer))
+        consumer = pb.CommandSubscribe(
+            topic=topic, consumer_id=number, request_id=10 + number, subscription=f"s{number}", subType=1, schema=STRING
+        )
+        one.client.send(pb.BaseCommand(type=4, subscribe=consumer))
+    goes_on(node)
+    assert [one.told(number) for number in range(4)] == ["p0", "p1", "p2", "p3"]
+    assert [one.told(10 + number) for number in range(4)] == ["done"] * 4
+    for number in (4, 5):
+        assert one.refused(number, ErrorCode.PRODUCER_BUSY, "4 producers are the most on one connection")
+        assert one.refused(10 + number, ErrorCode.CONSUMER_BUSY, "4 consumers are the most on one connection")
+    # One that takes the place of another is none more, and one that was closed none any more.
+    one.produce(20, topics[1], producer_name="again", epoch=1)
+    one.close_consumer(21)
+    one.subscribe(22, topics[0])
+    goes_on(node)
+    assert [one.told(request) for request in (20, 21, 22)] == ["again", "done", "done"]
+
+
 # ------------------------------------------------------------------------------------------------------- asked for again
 
 

@@ -161,7 +161,7 @@ class SessionNonPersistent:
             mode = self._mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)
-            self._check_room(len(self.producers) + len(self._session.producers.open), ErrorCode.PRODUCER_BUSY)
+            self._session.check_room_for_producer(command.producer_id)
             topic = self._broker.nonpersistent.open(name)
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
@@ -188,11 +188,6 @@ class SessionNonPersistent:
             return AccessMode(value)
         except ValueError as error:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
-
-    def _check_room(self, present: int, code: ErrorCode) -> None:
-        most = self._broker.config.handles_per_connection_max
-        if present >= most:
-            raise BrokerError(code, f"{most} producers, and as many consumers, are the most on one connection")
 
     def _attach(
         self,
@@ -280,6 +275,15 @@ class SessionNonPersistent:
                 topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,
             )
         )
+
+    def producers_beside(self, producer_id: int) -> int:
+        """How many others are open or being opened (`SessionProducers.beside`)."""
+        return len(self.producers) - (producer_id in self.producers) + len(self._opening_producers)
+
+    @property
+    def consumer_count(self) -> int:
+        """Those that are open or being opened."""
+        return len(self.consumers) + len(self._opening_consumers)
 
     def _answers(self, command: pb.CommandProducer) -> bool:
         """Whether what there is answers a PRODUCER: one of its id is open, or being opened."""
@@ -369,7 +373,7 @@ class SessionNonPersistent:
                 raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
             if command.subType not in set(SubType):
                 raise BrokerError(ErrorCode.NOT_ALLOWED, f"subscription type {command.subType} is not known")
-            self._check_room(len(self.consumers) + len(self._session.consumers.open), ErrorCode.CONSUMER_BUSY)
+            self._session.check_room_for_consumer()
             topic = self._broker.nonpersistent.open(name)
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
