@@ -354,6 +354,7 @@ class Catalog:
             return
         subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
         subscription.cursor.labels.update(properties or {})
+        key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
         topic.subscriptions[name] = subscription
         wanted = self._broker.replication.wanted
@@ -367,11 +368,14 @@ class Catalog:
                     self._broker.forget_subscription(topic, subscription)
                     self._broker.replication.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
+                    # What that one acknowledged would bring the subscription back, or did so already behind the failure.
+                    self._broker.keeper.forget(key)
+                    self._outbox.put(Store({}, (key,), None))
             else:
                 self._broker.fences.made(subscription)
             done(_problem(error))
 
-        self._outbox.put(Store({cursor_key(topic.text, name): subscription.encode()} | puts, (), stored))
+        self._outbox.put(Store({key: subscription.encode()} | puts, (), stored))
 
     def attach_consumer(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.

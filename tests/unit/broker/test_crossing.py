@@ -71,6 +71,45 @@ def test_a_subscription_that_cannot_be_stored_keeps_nobody() -> None:
     assert not any(session.consumers.open for session in node.broker.sessions.values())
 
 
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_what_was_acknowledged_on_a_subscription_that_cannot_be_stored_does_not_bring_it_back(
+    flushed: bool, replicated: bool
+) -> None:
+    node = World("ab")["a"]
+    node.create()
+    node.publish(b"0")
+    node.world.settle()
+    node.hold_stores = True
+    client, other = node.client(), node.client()
+    client.subscribe("s", kind=1, replicated=replicated)
+    consumer = other.subscribe("s", kind=1, replicated=replicated)
+    (creation,) = node.stores
+    other.flow(consumer)
+    node.world.work()
+    other.ack(consumer, *other.take(consumer))
+    subscription, durable = node.topic.subscriptions["s"], list[str]()
+    node.run(node.broker.when_cursor_durable, subscription, durable.append)
+    if flushed:
+        node.world.advance(node.limits.cursor_flush_ms)
+        assert len(node.stores) > 1, "the cursor is not on its way: this test shows nothing"
+    node.stores.remove(creation)
+    assert creation.then is not None
+    node.run(creation.then, "no space left")
+    assert "s" not in node.topic.subscriptions and (durable == ["the subscription is gone"]) is not flushed
+    _release(node)
+    node.world.advance(5_000)
+    assert cursor_key(TOPIC, "s") not in node.meta
+    node.restart()
+    assert "s" not in node.topic.subscriptions
+    again = node.client()
+    made = again.subscribe("s", kind=1, replicated=replicated)
+    node.world.settle()
+    answer = again.answered(1000 + made)
+    assert answer is not None and answer.type == 13
+    assert cursor_key(TOPIC, "s") in node.meta
+
+
 def _seeks(world: World) -> tuple[Client, int, int]:
     """A client whose seek is on its way to the store: its answer is not there yet; and its consumer came back."""
     node = world["a"]
