@@ -16,6 +16,7 @@ from magnetar.geo.host import MarkerHost
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import (
     INDEX_MAX,
+    ORIGINS_MAX,
     TIME_MS_MAX,
     AckedSet,
     AckedSetsMarker,
@@ -159,12 +160,23 @@ class HearingTopic(TellingTopic):
             )
         self._remember(state)
         merged = self._merged(state, told, full=part.full)
+        self._note_left_out(subscription, state)
         if self._relays(writer) and not self._loading:
             self._relay(state, merged, fresh=fresh)
         if Change.KEPT in merged.change and self.writes:
             state.full = state.full or "bits kept over a seek"
         if merged.change or fresh:
             self._take_effect(subscription, state, merged, fresh=fresh)
+
+    def _note_left_out(self, subscription: str, state: SubscriptionState) -> None:
+        if state.left_out:
+            state.left_out = 0
+            self._note_once(
+                "over_limit",
+                f"origins {subscription}",
+                f"more than {ORIGINS_MAX} lives of this topic are told of in which {subscription} acknowledged something: the "
+                "oldest are left out, and their messages may be delivered again",
+            )
 
     def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
         return state.merge(told, self._needed)

@@ -193,6 +193,7 @@ class AckedSets(HearingTopic):
         if state.acknowledge(self._bits_of(acked), tell=self.writes):
             self.host.dirty(subscription)
             self._schedule()
+        self._note_left_out(subscription, state)
 
     def _bits_of(self, acked: Acked) -> IndexSet:
         return self.translator.of_acked(acked)
@@ -238,6 +239,7 @@ class AckedSets(HearingTopic):
             return
         before = self.translator.of_cursor(cursor)
         state.seek(self._seek_epoch(state), before, self._held_at_seek, self._seek_floor(state))
+        self._note_left_out(subscription, state)
         self.host.dirty(subscription)
         if not self.writes:
             then("")
@@ -344,6 +346,7 @@ class AckedSets(HearingTopic):
             floor = {cluster: began.cut.get(cluster, (0, 0)) for cluster in self.routing.clusters}
             also = self._merged(state, Told(CREATION, IndexSet(), began.messages, floor), full=True)
             merged = Merged(merged.change | also.change, merged.acks)
+        self._note_left_out(subscription, state)
         if not merged.change:
             return
         if self._relays(writer) and not self._loading:

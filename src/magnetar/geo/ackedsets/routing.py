@@ -10,12 +10,17 @@ heard of counts as 0. A mark claims nothing about acknowledgement: below it nobo
 """
 
 from collections.abc import Collection, Iterable
+from typing import Any, Final
 
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.ackedsets.indexset import Marks
 from magnetar.wire.acksets import LowWater, Mark
 
 ZERO = (0, 0)
+
+NAMED_MAX: Final = 128
+"""A ceiling on the clusters whose marks are kept: twice what a configuration may have; markers name and are read with
+`wire.acksets.CLUSTERS_MAX` at most, those of the links among them."""
 
 
 class Routing:
@@ -73,14 +78,14 @@ class Waters:
 
     def raise_next(self, cluster: str, mark: tuple[int, int]) -> None:
         """Messages of a cluster up to a point were stored here, or will not come any more."""
-        if mark > self.next.get(cluster, ZERO):
+        if mark > self.next.get(cluster, ZERO) and _has_room(self.next, cluster):
             self.next[cluster] = mark
 
     def learn_own(self, marks: Iterable[Mark]) -> bool:
         """What origins retain of their own; whether it is news. It only rises: what was deleted does not come back."""
         news = False
         for cluster, incarnation, index in marks:
-            if (incarnation, index) > self.own.get(cluster, ZERO):
+            if (incarnation, index) > self.own.get(cluster, ZERO) and _has_room(self.own, cluster):
                 self.own[cluster] = (incarnation, index)
                 news = True
         return news
@@ -97,6 +102,8 @@ class Waters:
             return False
         known = self.low.get(told.cluster)
         if known is not None and (told.incarnation, told.position) <= (known.incarnation, known.position):
+            return False
+        if not _has_room(self.low, told.cluster):
             return False
         self.low[told.cluster] = told
         return True
@@ -181,3 +188,8 @@ class Waters:
         """What origins retain of their own, for a marker or a link."""
         known = {**self.own, routing.cluster: here[routing.cluster]}
         return tuple(Mark(name, *mark) for name, mark in sorted(known.items()))
+
+
+def _has_room(marks: Collection[Any], cluster: str) -> bool:
+    """Whether a cluster's mark may be kept: what markers name is stored and told on, by everybody."""
+    return cluster in marks or len(marks) < NAMED_MAX

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
 
+from magnetar.core.ids import OriginKey
 from magnetar.geo.ackedsets.indexset import IndexSet, Marks
-from magnetar.wire.acksets import CREATION, Epoch, FenceToken, Mark
+from magnetar.wire.acksets import CLUSTERS_MAX, CREATION, ORIGINS_MAX, Epoch, FenceToken, Mark
 
 Held = Callable[[IndexSet], IndexSet]
 """Those of some messages that are in this cluster's log (`translating.Translator.held_of`)."""
@@ -44,6 +45,16 @@ def unstated(messages: IndexSet, floor: Marks) -> IndexSet:
         if key.cluster not in floor:
             result.origins[key] = bitmap.copy()
     return result
+
+
+def too_many(origins: Collection[OriginKey], known: Collection[OriginKey]) -> list[OriginKey]:
+    """Those of some origins that a set has no room for beside the known ones: the oldest lives.
+
+    A set is stored and told with at most `ORIGINS_MAX`, and read with that limit: with one more nobody could read any of it.
+    """
+    strange = [key for key in origins if key not in known]
+    over = len(known) + len(strange) - ORIGINS_MAX
+    return sorted(strange, key=lambda key: (key.incarnation, key.cluster))[:over] if over > 0 else []
 
 
 class Change(IntFlag):
@@ -99,6 +110,7 @@ class SubscriptionState:
         deltas: written since the last full state.
         forgot: per cluster, below which bits were dropped because nobody needs them.
         fence: the latest stage of a failover heard of.
+        left_out: origins that there was no room for (`too_many`), not yet told of. What was acknowledged of them comes again.
     """
 
     epoch: Epoch = CREATION
@@ -112,6 +124,7 @@ class SubscriptionState:
     deltas: int = 0
     forgot: dict[str, tuple[int, int]] = field(default_factory=dict)
     fence: FenceToken | None = None
+    left_out: int = field(default=0, compare=False)
 
     # --------------------------------------------------------------------------------------------------- questions
 
@@ -138,11 +151,20 @@ class SubscriptionState:
         """Whether something is known here that other clusters may not have been told durably."""
         return bool(self.full) or bool(self.dirty) or self.in_flight > 0
 
+    def _leave_out(self, messages: IndexSet, known: IndexSet) -> None:
+        """Take away from messages what a set with the known ones has no room for."""
+        if len(messages.origins) + len(known.origins) > ORIGINS_MAX:
+            over = too_many(messages.origins, known.origins)
+            for key in over:
+                del messages.origins[key]
+            self.left_out += len(over)
+
     # ------------------------------------------------------------------------------------------------------ local
 
     def acknowledge(self, messages: IndexSet, *, tell: bool) -> IndexSet:
         """A consumer here acknowledged; what of it is new. `tell`: others must hear of it."""
         new = self.without_consumed(messages)
+        self._leave_out(new, self.acks)
         if new:
             self.acks |= new
             if tell:
@@ -160,6 +182,7 @@ class SubscriptionState:
         """
         consumed = self.consumed()
         consumed -= held(consumed)
+        self._leave_out(consumed, before)
         consumed |= before
         self.epoch, self.base, self.floor = epoch, consumed, floor
         self.acks, self.dirty, self.opened, self.deltas = IndexSet(), IndexSet(), None, 0
@@ -183,6 +206,7 @@ class SubscriptionState:
                 change |= Change.KEPT
         acks = told.acks - self._forgotten(told.acks, held)
         new = acks - self.acks
+        self._leave_out(new, self.acks)
         if new:
             self.acks |= new
             change |= Change.ACKS
@@ -195,6 +219,7 @@ class SubscriptionState:
     def _adopt(self, told: Told, before: IndexSet) -> bool:
         """A higher epoch begins; whether bits of the lower one stay."""
         kept = self._kept(told, before)
+        self._leave_out(kept, IndexSet())
         self.epoch, self.base, self.floor, self.acks = told.epoch, None, {}, kept
         self.dirty = self.dirty & kept
         self.opened, self.deltas = None, 0
@@ -214,6 +239,10 @@ class SubscriptionState:
             merged, lower = base.copy(), dict(floor)
         else:
             merged, lower = merge_bases(self.base, self.floor, base, floor)
+            self._leave_out(merged, merged & self.base)
+            if len(lower) > CLUSTERS_MAX:
+                known = [cluster for cluster in lower if cluster in self.floor]
+                lower = {cluster: lower[cluster] for cluster in [*known, *(lower.keys() - set(known))][:CLUSTERS_MAX]}
         merged -= self._forgotten(merged, held)
         self.base = merged
         self.floor = self._raised(lower)
@@ -267,6 +296,7 @@ class SubscriptionState:
         else:
             assert not self.floor, "a floor without a base"
         assert self.in_flight >= 0
+        assert len(self.acks.origins) <= ORIGINS_MAX, "more origins than anybody reads"
         assert self.epoch.kind in (0, 1)
 
 
