@@ -325,6 +325,10 @@ class Receiver:
 
     def sought(self, marker: SoughtEpoch, states: dict[str, State]) -> None:
         """A seek in another cluster."""
+        if not marker.epoch.kind or marker.epoch.cluster != marker.writer:
+            text = f"a seek of {marker.writer} for {marker.subscription} is ignored: it says that it is {marker.epoch}"
+            self._writer.warn("malformed", marker.writer, text)
+            return
         state = states.get(marker.subscription)
         if state is None:
             if len(self.strangers) < STRANGERS_MAX or marker.subscription in self.strangers:
@@ -332,7 +336,7 @@ class Receiver:
                 if later(seeks.get(marker.writer), marker.epoch):
                     seeks[marker.writer] = marker.epoch
             return
-        if marker.epoch.kind and marker.epoch.cluster == marker.writer and state.heard(marker.epoch):
+        if state.heard(marker.epoch):
             self._undo_nothing(state)
             self._host.dirty(marker.subscription)
 

@@ -21,6 +21,10 @@ VERSION: Final = 1
 Seeks = dict[str, Epoch]
 """Per cluster its latest seek."""
 
+SEEKS_MAX: Final = 128
+"""A ceiling on the clusters whose seeks are kept: twice what a configuration may have. All are told in every update, which is
+read with `wire.markers.CLUSTERS_MAX` at most."""
+
 _Stored = list[tuple[str, int, list[tuple[int, int]]]]
 
 
@@ -77,6 +81,8 @@ class State:
     def heard(self, seek: Epoch) -> bool:
         """A cluster sought, as it or another one says; whether that is news."""
         if not later(self.seeks.get(seek.cluster), seek):
+            return False
+        if seek.cluster not in self.seeks and len(self.seeks) >= SEEKS_MAX:
             return False
         self.seeks[seek.cluster] = seek
         return True

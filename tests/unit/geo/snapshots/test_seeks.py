@@ -1,9 +1,11 @@
 """Seeks against what others retell."""
 
+import pytest
+
 from magnetar.core.ids import OriginKey, Position
 from magnetar.storage.topiclog import Retention
-from magnetar.wire.acksets import Epoch, SoughtEpoch
-from magnetar.wire.markers import Claim, SnapshotRequest, Update
+from magnetar.wire.acksets import CREATION, Epoch, SoughtEpoch
+from magnetar.wire.markers import CLUSTERS_MAX, Claim, SnapshotRequest, Update, build_marker, parse_marker
 from tests.unit.geo.snapshots.host import Host
 
 
@@ -130,3 +132,38 @@ def test_a_seek_has_the_name_that_exact_mode_gave_it() -> None:
     host.machine.sought("s", lambda _: None)
     (told,) = host.take(SoughtEpoch)
     assert told.epoch > here
+
+
+@pytest.mark.parametrize("here", [False, True])
+@pytest.mark.parametrize("epoch", [CREATION, Epoch(1, 5, "c", 1), Epoch(1, 5, "a", 1)])
+def test_a_seek_that_is_none_or_not_its_writers_is_passed_over_whether_its_subscription_is_here(
+    here: bool, epoch: Epoch
+) -> None:
+    """What is not here is remembered until it is."""
+    host = Host("b", "c")
+    if here:
+        host.subscribe()
+    host.told("b", SoughtEpoch("b", "s", epoch))
+    if not here:
+        host.subscribe()
+    host.machine.validate()
+    assert host.machine.describe("s")["seeks"] == {}
+    assert host.machine.metrics()["malformed"] == 1
+    host.told("b", SoughtEpoch("b", "s", Epoch(1, 5, "b", 1)))
+    assert host.machine.describe("s")["seeks"] == {"b": 5}
+
+
+def test_seeks_of_any_number_of_clusters_can_be_told() -> None:
+    host = Host("b")
+    host.subscribe()
+    for turn in range(3):
+        seeks = tuple(Epoch(1, 5, f"x{turn}-{number}", 1) for number in range(CLUSTERS_MAX))
+        host.told("b", Update("s", {}, Claim({}, {}, seeks)))
+    host.told("b", Update("s", {}, Claim({}, {}, (Epoch(1, 9, "x0-1", 1),))))
+    host.take(Update)
+    host.ack(host.publish())
+    host.pass_ms(1000)
+    host.answer("b")
+    (update,) = host.take(Update)
+    assert len(update.claim.seeks) <= CLUSTERS_MAX and Epoch(1, 9, "x0-1", 1) in update.claim.seeks
+    assert parse_marker(build_marker(update, 1)) == update
