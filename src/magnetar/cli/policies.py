@@ -11,6 +11,7 @@ import typer
 from magnetar.admin.client import AdminClient, segment, topic_path
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies import Policies
 from magnetar.metadata.policytable import BY_NAME, TABLE, Policy
 
@@ -58,8 +59,10 @@ def read(policy: Policy, text: str) -> Any:
     try:
         value = msgspec.convert(_parsed(policy.kind, text), policy.kind)
         policy.check(value)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise MagnetarError(f"{policy.name}: {text!r} is no value of it ({error}); write {usage(policy)}") from None
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise MagnetarError(
+            f"{policy.name}: {text[:80]!r} is no value of it ({error}); write {usage(policy)}"
+        ) from None
     return msgspec.to_builtins(value)
 
 
@@ -74,7 +77,16 @@ def _parsed(kind: Any, text: str) -> Any:
         return _fields(kind, text)
     if _is_list(kind):
         return [name.strip() for name in text.split(",") if name.strip()]
-    return int(text.replace("_", ""))
+    number = _whole(text)
+    if number is None:
+        raise ValueError("no whole number")
+    return number
+
+
+def _whole(text: str) -> int | None:
+    """A whole number, as Python writes them; None: none."""
+    number = whole_number(text.removeprefix("-").replace("_", ""))
+    return -number if number is not None and text.startswith("-") else number
 
 
 def _word(text: str) -> Any:
@@ -107,8 +119,8 @@ def _scalar(kind: Any, text: str) -> Any:
     kinds = [kind, *(get_args(kind) if get_origin(kind) in (Union, UnionType) else ())]
     if bool in kinds:
         return _word(text)
-    digits = text.removeprefix("-").replace("_", "")
-    return int(text.replace("_", "")) if digits.isdecimal() else text
+    number = _whole(text)
+    return text if number is None else number
 
 
 def usage(policy: Policy) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from magnetar.core.numbers import whole_number
+from magnetar.core.hosts import port_of
 
 SQLITE: Final = "sqlite"
 """A file in the broker's data folder."""
@@ -28,4 +28,4 @@ def parse_zookeeper(url: str) -> tuple[str, str]:
 
 def _is_address(text: str) -> bool:
     host, colon, port = text.rpartition(":")
-    return bool(colon and host) and 0 < (whole_number(port) or 0) < 65536
+    return bool(colon and host and port_of(port))

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.hosts import is_host, port_of
 from magnetar.core.places import SQLITE
 
 KIB: Final = 1 << 10
@@ -39,12 +40,11 @@ class Address(NamedTuple):
             host = host[1:-1]
         elif ":" in host:
             separator = ""
-        spoiled = any(character.isspace() or not character.isprintable() or character in "/[]" for character in host)
-        if not separator or not host or spoiled:
+        if not separator or not is_host(host):
             raise ConfigError(f'{text!r} is not an address: write "host:port", such as "127.0.0.1:6650"')
-        if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        if not port_of(port):
             raise ConfigError(f"{text!r} has no valid port: a port is a number from 1 to 65535")
-        return cls(host, int(port))
+        return cls(host, port_of(port))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

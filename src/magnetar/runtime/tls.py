@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.hosts import is_host, port_of
 from magnetar.core.security import TlsConfig
 from magnetar.runtime.secretfile import read_file
 
@@ -149,20 +150,16 @@ def target_of(address: str) -> Target:
         ConfigError: none of these, or a file that is wrong.
     """
     plain, _, query = address.partition("?")
-    host, colon, port = plain.rpartition("://")[2].rstrip("/").rpartition(":")
+    host, _, port = plain.rpartition("://")[2].rstrip("/").rpartition(":")
+    host = host.strip("[]")
     scheme = plain.partition("://")[0] if "://" in plain else "pulsar"
-    if (
-        scheme not in {"pulsar", "pulsar+ssl"}
-        or not colon
-        or not host
-        or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)
-    ):
-        raise ConfigError(f"address {plain!r} is not valid: write host:port")
+    if scheme not in {"pulsar", "pulsar+ssl"} or not is_host(host) or not port_of(port):
+        raise ConfigError(f"address {plain[:300]!r} is not valid: write host:port")
     context = None
     if scheme == "pulsar+ssl":
         found = {key: values[0] for key, values in parse_qs(query).items()}
         context = client_context(found.get("ca", ""), found.get("cert", ""), found.get("key", ""))
-    return Target(host.strip("[]"), int(port), context)
+    return Target(host, port_of(port), context)
 
 
 def shown(address: str) -> str:

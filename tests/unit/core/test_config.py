@@ -265,7 +265,9 @@ def test_addresses(text: str) -> None:
     assert str(Address.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", ":", ":1", "h:", "h", "::1:80", "h:1x", "h:٣", "h h:1", "h/x:1", "h:-1", "[]:1"])
+@pytest.mark.parametrize(
+    "text", ["", ":", ":1", "h:", "h", "::1:80", "h:1x", "h:٣", "h h:1", "h/x:1", "h:-1", "[]:1", "a..b:1"]
+)
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ConfigError):
         Address.parse(text)

@@ -334,7 +334,9 @@ def test_addresses(text, want):
     assert target_of(text)[:2] == want
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:١"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:١", "h:" + "9" * 5_000, "a..b:1"]
+)
 def test_bad_addresses(text):
     with pytest.raises(ConfigError, match="write host:port"):
         target_of(text)

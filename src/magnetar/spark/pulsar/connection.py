@@ -21,6 +21,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ConfigError, ErrorCode, MagnetarError
+from magnetar.core.hosts import is_host, port_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode, encode_head
 from magnetar.wire.versions import PROTOCOL_VERSION
@@ -107,11 +108,11 @@ def split_url(url: str) -> tuple[bool, str, int]:
         ConfigError: no such URL.
     """
     scheme, separator, rest = url.partition("://")
-    host, colon, port = rest.rstrip("/").rpartition(":")
-    valid = separator and scheme in {"pulsar", "pulsar+ssl"} and colon and host and port.isascii() and port.isdigit()
-    if not valid or not 0 < int(port) < 65536:
-        raise ConfigError(f"service.url {url!r} is not valid: write pulsar://host:port or pulsar+ssl://host:port")
-    return scheme == "pulsar+ssl", host.strip("[]"), int(port)
+    host, _, port = rest.rstrip("/").rpartition(":")
+    host = host.strip("[]")
+    if not separator or scheme not in {"pulsar", "pulsar+ssl"} or not is_host(host) or not port_of(port):
+        raise ConfigError(f"service.url {url[:300]!r} is not valid: write pulsar://host:port or pulsar+ssl://host:port")
+    return scheme == "pulsar+ssl", host, port_of(port)
 
 
 def _open(url: str, access: Access, timeout_s: float) -> socket.socket:

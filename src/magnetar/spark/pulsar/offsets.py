@@ -86,7 +86,9 @@ def _place(topic: str, value: Any, where: str) -> Place:
     integers = isinstance(value, list) and all(type(item) is int for item in value)
     if integers and len(value) == 3:
         place = Place(*value)
-        if place == EARLIEST or (place.ledger >= 0 and place.entry >= -1 and place.index >= -1):
+        if place == EARLIEST or (
+            0 <= place.ledger < 1 << 63 and -1 <= place.entry < 1 << 63 and -1 <= place.index < 1 << 31
+        ):
             return place
     elif integers and value and all(-128 <= item <= 255 for item in value):
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.numbers import whole_number
 from magnetar.runtime.secretfile import read_token
 from magnetar.spark.pulsar.connection import Access, split_url
 from magnetar.spark.pulsar.offsets import Places, decode, full_name
@@ -132,9 +133,10 @@ class _Given:
         given = self.text(name)
         if not given:
             return default
-        if not given.isascii() or not given.isdigit() or not least <= int(given) < 1 << 63:
-            raise ConfigError(f"option {name} is {given!r}: allowed is a whole number, {least} or more")
-        return int(given)
+        number = whole_number(given)
+        if number is None or number < least:
+            raise ConfigError(f"option {name} is {given[:80]!r}: allowed is a whole number, {least} or more")
+        return number
 
     def flag(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
@@ -200,8 +202,8 @@ def _topics(given: _Given) -> tuple[tuple[str, ...], str, str]:
     tenant, namespace, local = whole.groups() if whole else ("public", "default", text)
     try:
         re.compile(local)
-    except re.error as error:
-        raise ConfigError(f"option topicsPattern is {text!r}: no regular expression ({error})") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"option topicsPattern is {text[:80]!r}: no regular expression ({error})") from None
     return (), f"persistent://{re.escape(tenant)}/{re.escape(namespace)}/(?:{local})", f"{tenant}/{namespace}"
 
 
@@ -215,7 +217,7 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
         raise ConfigError(wrong)
     try:
         value: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(wrong) from None
     return decode(value, f"option {name}")
 
