@@ -1,9 +1,11 @@
 """The pipeline's metrics file: a line of JSON for each look at it, the newest ones."""
 
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,37 +22,57 @@ def former(path: Path) -> Path:
 class MetricsFile:
     """A metrics file, open for appending; when it is full it becomes the `former` one.
 
+    A line that cannot be written is left out: replication needs no room for its metrics.
+
     Args:
         path: of the file.
-
-    Raises:
-        OSError: it cannot be opened.
+        on_line: told once when lines cannot be written, until one was again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
         self._path = path
-        self._file = path.open("a")
+        self._on_line = on_line
+        self._file: FileIO | None = None
+        self._failing = False
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one line.
+        """Append one line, if that can be done."""
+        try:
+            self._append((json.dumps(record) + "\n").encode())
+        except OSError as error:
+            self.close()
+            if not self._failing:
+                why = error.strerror or error
+                self._on_line(f"metrics are not written, replication goes on: {self._path}: {why}")
+            self._failing = True
+        else:
+            self._failing = False
 
-        Raises:
-            OSError: it cannot be written, or what is full cannot be renamed.
-        """
-        line = json.dumps(record) + "\n"
+    def _append(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = self._open()
         # Looked at anew each time: others may cut the file, too.
-        if 0 < os.fstat(self._file.fileno()).st_size > METRICS_BYTES_MAX - len(line):
+        size = os.fstat(self._file.fileno()).st_size
+        if 0 < size > METRICS_BYTES_MAX - len(line):
             self._rotate()
-        self._file.write(line)
-        self._file.flush()
+            size = os.fstat(self._file.fileno()).st_size
+        # Unbuffered: what could not be written would come with the next line, or when the file is closed.
+        if self._file.write(line) < len(line):
+            self._file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _open(self) -> FileIO:
+        return self._path.open("ab", buffering=0)
 
     def _rotate(self) -> None:
         with suppress(FileNotFoundError):  # somebody moved it away
             self._path.replace(former(self._path))
-        file = self._path.open("a")
-        self._file.close()
-        self._file = file
+        self.close()
+        self._file = self._open()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None

@@ -321,7 +321,7 @@ def _watch(
     def measure() -> None:
         file.write({"at_ms": time.time_ns() // 1_000_000, **conductor.status()})
 
-    with closing(MetricsFile(metrics)) as file, ExitStack() as at_end:
+    with closing(MetricsFile(metrics, on_line)) as file, ExitStack() as at_end:
         at_end.callback(measure)
         while not options.stop.wait(0.05 if once else 0.2):
             queries.tend()
