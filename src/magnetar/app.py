@@ -263,7 +263,9 @@ class BrokerApp:
 
         assert self._runner.server is not None
         make = partial(Connection, self._runner.server, no_http, room=self._room)
-        listener = await Listener.open(make, address.host, address.port, key=key, tls=tls, failed=no_tls)
+        listener = await Listener.open(
+            make, address.host, address.port, key=key, tls=tls, failed=no_tls, handshakes=self._room
+        )
         self._http.append(listener)
         return listener.port
 

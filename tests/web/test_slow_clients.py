@@ -154,6 +154,20 @@ def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -
     assert room.open == 0
 
 
+def test_handshakes_of_tls_have_a_place_among_the_connections() -> None:
+    refused: list[str] = []
+    room = Room(2, refused.append)
+    a, b, c, d = (asyncio.Protocol() for _ in "abcd")
+    assert room.begin(a, "a") and room.begin(b, "b") and not room.begin(c, "c")
+    assert not room.enter(d, "d")
+    assert room.enter(a, "a"), "its place is that of its handshake"
+    room.end(a)
+    assert room.open == 1 and not room.begin(c, "c")
+    room.end(b)
+    assert room.enter(d, "d") and room.open == 2
+    assert refused == ["c", "d", "c"]
+
+
 def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.admin.call.BODY_S", 0.3)
 

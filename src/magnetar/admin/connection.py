@@ -29,7 +29,7 @@ _REASON_CHARACTERS: Final = 120
 
 
 class Room:
-    """Counts the connections of all HTTP ports.
+    """Counts the connections of all HTTP ports, and those to be that are in a handshake of TLS (`listener.Handshakes`).
 
     Args:
         most: so many may be open at once.
@@ -40,10 +40,25 @@ class Room:
         self.most = most
         self.open = 0
         self._full = full
+        self._shaking: set[asyncio.BaseProtocol] = set()
 
-    def enter(self, peer: str) -> bool:
-        """Count one in, unless there are too many."""
-        if self.open >= self.most:
+    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """A handshake of TLS begins, if there is room for its connection."""
+        if self.open + len(self._shaking) >= self.most:
+            self._full(peer)
+            return False
+        self._shaking.add(connection)
+        return True
+
+    def end(self, connection: asyncio.BaseProtocol) -> None:
+        """A handshake of TLS is over."""
+        self._shaking.discard(connection)
+
+    def enter(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """Count one in, unless there are too many. After a handshake of TLS it has its place already."""
+        if connection in self._shaking:
+            self._shaking.remove(connection)
+        elif self.open + len(self._shaking) >= self.most:
             self._full(peer)
             return False
         self.open += 1
@@ -123,7 +138,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
-        if self._room is not None and not self._room.enter(shown(transport.get_extra_info("peername"))):
+        if self._room is not None and not self._room.enter(self, shown(transport.get_extra_info("peername"))):
             cast("asyncio.Transport", transport).abort()
             return
         self._inside = True

@@ -12,7 +12,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from magnetar.core.errors import MagnetarError
 
@@ -29,6 +30,28 @@ ACCEPT_PAUSE_S: Final = 1.0
 
 Failed = Callable[[str, str], None]
 """Told of a handshake that failed: who it was, and OpenSSL's reason in its own words (`HTTP_REQUEST`)."""
+
+
+class Handshakes(Protocol):
+    """Counts those that are under way: each is a socket and some 100 KiB, of whoever it may be."""
+
+    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """Count in one that is to become this connection, unless there is no room for that."""
+
+    def end(self, connection: asyncio.BaseProtocol) -> None:
+        """Count one out, however it ended. A connection that was made counts for itself, in the place of its handshake."""
+
+
+class _Unlimited:
+    """All may begin."""
+
+    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        return True
+
+    def end(self, connection: asyncio.BaseProtocol) -> None: ...
+
+
+UNLIMITED: Final = _Unlimited()
 
 TIMEOUT: Final = "TIMEOUT"
 """The reason of a handshake that took too long."""
@@ -64,6 +87,7 @@ class Listener:
         key: str,
         tls: ssl.SSLContext | None = None,
         failed: Failed = lambda _peer, _reason: None,
+        handshakes: Handshakes = UNLIMITED,
     ) -> "Listener":
         """Listen.
 
@@ -73,6 +97,7 @@ class Listener:
             key: what the configuration calls it.
             tls: of the listener; None: without.
             failed: told of handshakes that fail.
+            handshakes: counts them, and lets them begin.
 
         Raises:
             MagnetarError: the port is in use or may not be bound, in one line.
@@ -82,7 +107,7 @@ class Listener:
             if tls is None:
                 await listener._serve(host, port)
             else:
-                await listener._serve_tls(host, port, tls, failed)
+                await listener._serve_tls(host, port, tls, failed, handshakes)
         except OSError as error:
             listener.close()
             raise MagnetarError(f"cannot listen on {host}:{port} ({key}): {error.strerror or error}") from error
@@ -103,7 +128,9 @@ class Listener:
         self._server = await self._loop.create_server(self._make, host, port, backlog=BACKLOG, reuse_address=True)
         self.port = int(self._server.sockets[0].getsockname()[1])
 
-    async def _serve_tls(self, host: str, port: int, tls: ssl.SSLContext, failed: Failed) -> None:
+    async def _serve_tls(
+        self, host: str, port: int, tls: ssl.SSLContext, failed: Failed, handshakes: Handshakes
+    ) -> None:
         found = await self._loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _name, address in dict.fromkeys(found):
             listening = socket.socket(family, kind, protocol)
@@ -115,15 +142,18 @@ class Listener:
             listening.bind(address)
         for listening in self._sockets:
             listening.listen(BACKLOG)
-            self._start(self._accept(listening, tls, failed))
+            self._start(self._accept(listening, tls, failed, handshakes))
         self.port = int(self._sockets[0].getsockname()[1])
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext, failed: Failed) -> None:
+    async def _accept(
+        self, listening: socket.socket, tls: ssl.SSLContext, failed: Failed, handshakes: Handshakes
+    ) -> None:
         while True:
             try:
                 connection, address = await self._loop.sock_accept(listening)
@@ -133,17 +163,31 @@ class Listener:
                     logger.warning("cannot accept connections on %s: %s", where, error.strerror or error)
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._start(self._shake(connection, shown(address), tls, failed))
+            peer, made = shown(address), self._make()
+            if handshakes.begin(made, peer):
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                task = self._start(self._shake(connection, made, peer, tls, failed))
+                task.add_done_callback(partial(_over, handshakes, made))
+            else:
+                connection.close()
             await asyncio.sleep(0)  # a thousand that wait are not accepted in one turn
 
-    async def _shake(self, connection: socket.socket, peer: str, tls: ssl.SSLContext, failed: Failed) -> None:
+    async def _shake(
+        self, connection: socket.socket, made: asyncio.BaseProtocol, peer: str, tls: ssl.SSLContext, failed: Failed
+    ) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S)
+            await self._loop.connect_accepted_socket(
+                lambda: made, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S
+            )
         except ssl.SSLError as error:
             failed(peer, error.reason or str(error))
         except (ConnectionAbortedError, TimeoutError):
             failed(peer, TIMEOUT)
         except OSError:
             pass  # it came and went, as those do that only look whether the port is open
+
+
+def _over(handshakes: Handshakes, connection: asyncio.BaseProtocol, _task: object) -> None:
+    """A handshake's task ended, or was cancelled."""
+    handshakes.end(connection)

@@ -85,9 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._peer = shown(transport.get_extra_info("peername"))
         if not self._server.admit(self._number, self):
-            line = f"refused a connection from {self._peer}: {self._server.open} are open (connections_max)"
-            if self._server.driver.quiet.allows(line):
-                logger.warning("%s", line)
+            self._server.refused(self._peer)
             self._transport.abort()
             self._transport = None
             return
@@ -248,7 +246,7 @@ class PulsarServer:
     Args:
         loop, driver, broker: who handles what comes.
         frame_bytes_max: largest frame of whoever is not let in yet; see `Connection.let_in`.
-        connections_max: a ceiling on open sockets.
+        connections_max: a ceiling on open sockets, those that shake hands among them.
         keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
         urls: where the broker is reached, for those who came to the wrong port.
     """
@@ -271,6 +269,7 @@ class PulsarServer:
         self.keep_alive_s = keep_alive_ms / 1000
         self._connections_max = connections_max
         self._connections: dict[int, Connection] = {}
+        self._shaking: set[asyncio.BaseProtocol] = set()
         self._next = 0
         self.received = 0
         self.urls = urls
@@ -282,11 +281,41 @@ class PulsarServer:
         return len(self._connections)
 
     def admit(self, number: int, connection: Connection) -> bool:
-        """Count a connection in, unless there are too many."""
-        if len(self._connections) >= self._connections_max:
+        """Count a connection in, unless there are too many. After a handshake of TLS it has its place already."""
+        if connection in self._shaking:
+            self._shaking.remove(connection)
+        elif self._full:
             return False
         self._connections[number] = connection
         return True
+
+    @property
+    def _full(self) -> bool:
+        return len(self._connections) + len(self._shaking) >= self._connections_max
+
+    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """A handshake of TLS begins, if there is room for its connection (`listener.Handshakes`)."""
+        if self._full:
+            self.refused(peer)
+            return False
+        self._shaking.add(connection)
+        return True
+
+    def end(self, connection: asyncio.BaseProtocol) -> None:
+        """A handshake of TLS is over."""
+        self._shaking.discard(connection)
+
+    def refused(self, peer: str) -> None:
+        """Say that somebody was one too many."""
+        shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
+        line = f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)"
+        if self.driver.quiet.allows(line):
+            logger.warning("%s", line)
+
+    @property
+    def shaking(self) -> int:
+        """Handshakes of TLS that are under way."""
+        return len(self._shaking)
 
     def forget(self, number: int) -> None:
         """Count a connection out."""
@@ -310,7 +339,13 @@ class PulsarServer:
             listener = await Listener.open(self._make, host, port, key="pulsar")
         else:
             listener = await Listener.open(
-                self._make_tls, host, port, key="pulsar_tls", tls=tls, failed=self._handshake_failed
+                self._make_tls,
+                host,
+                port,
+                key="pulsar_tls",
+                tls=tls,
+                failed=self._handshake_failed,
+                handshakes=self,
             )
         self._listeners.append(listener)
         return listener.port

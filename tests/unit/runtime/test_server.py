@@ -1,11 +1,16 @@
 """A connection's turn: who sends thousands of commands without a pause does not hold up the others."""
 
 import asyncio
+import contextlib
+import logging
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from tests.support.certificates import Authority
 
 from magnetar.runtime.server import LINK_SILENT_INTERVALS, TURN_FRAMES_MAX, Connection, PulsarServer
 from magnetar.wire import pulsar_pb2 as pb
@@ -49,12 +54,17 @@ class FakeDriver:
         return sum(frames for sender, frames in self.handled if sender == number)
 
 
-async def serve(driver: Any) -> tuple[PulsarServer, int]:
+async def serve(driver: Any, tls: ssl.SSLContext | None = None, connections_max: int = 10) -> tuple[PulsarServer, int]:
     """A listener over it."""
     server = PulsarServer(
-        asyncio.get_running_loop(), driver, driver, frame_bytes_max=1 << 20, connections_max=10, keep_alive_ms=60_000
+        asyncio.get_running_loop(),
+        driver,
+        driver,
+        frame_bytes_max=1 << 20,
+        connections_max=connections_max,
+        keep_alive_ms=60_000,
     )
-    return server, await server.start("127.0.0.1", 0)
+    return server, await server.start("127.0.0.1", 0, tls)
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -156,3 +166,69 @@ def test_who_is_let_in_may_send_more_and_only_a_link_may_be_silent(link: bool) -
         await server.stop()
 
     uvloop.run(go())
+
+
+class Loud:
+    """Lets every warning through."""
+
+    def allows(self, line: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_who_never_ends_a_handshake_has_a_place_among_the_connections(
+    run: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*authority.sign("server"))
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.quiet = Loud()
+        server, port = await serve(driver, tls, connections_max=3)
+        plain = await server.start("127.0.0.1", 0)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        # Those that shake hands are counted, and so are those that did.
+        _, third = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        await until(lambda: len(driver.peers) == 1)
+        for at in (port, plain):
+            reader, writer = await asyncio.open_connection("127.0.0.1", at)
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(30):
+                    assert await reader.read() == b""
+            writer.close()
+        assert len(driver.peers) == 1
+        refusals = [record.message for record in caplog.records if "refused a connection" in record.message]
+        assert len(refusals) == 2, refusals
+        assert all("1 are open, 2 in handshakes of TLS (connections_max)" in line for line in refusals)
+        # Each gives its place back, whatever became of it.
+        for _, writer in silent:
+            writer.close()
+        third.close()
+        await until(lambda: not driver.peers and server.shaking == 0)
+        inside = [await asyncio.open_connection("127.0.0.1", port, ssl=trusting) for _ in range(3)]
+        await until(lambda: len(driver.peers) == 3 and server.shaking == 0)
+        for _, writer in inside:
+            writer.close()
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    caplog.set_level(logging.WARNING)
+    run(go())
+
+
+def test_handshakes_that_are_given_up_at_the_end_are_counted_out(tmp_path: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*Authority(tmp_path).sign("server"))
+
+    async def go() -> None:
+        server, port = await serve(FakeDriver(), tls)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: server.shaking == 1)
+        await server.stop()
+        await until(lambda: server.shaking == 0)
+        writer.close()
+
+    asyncio.run(go())
