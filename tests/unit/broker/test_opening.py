@@ -232,6 +232,25 @@ def test_a_consumer_of_a_topic_that_stores_nothing_is_closed_while_it_is_opened(
     assert one.told(5) == "done" and PASSING not in node.broker.nonpersistent.topics
 
 
+@pytest.mark.parametrize("what", ["produce", "subscribe"])
+def test_a_topic_that_stores_nothing_may_go_and_have_no_room_while_it_is_opened(what: str) -> None:
+    """Its first users go while another's schema is on its way to the store, and somebody else takes the last place."""
+    node = World("a", limits={"topics_max": 1})["a"]
+    node.hold_stores = True
+    one, first, other = Person(node), Person(node), Person(node)
+    getattr(one, what)(1, PASSING, schema=STRING)
+    first.produce(1, PASSING)
+    first.close_producer(2)
+    other.produce(1, PASSING + "-other", producer_name="q")
+    assert one.told(1) is None and other.told(1) == "q"
+    goes_on(node)
+    assert one.refused(1, ErrorCode.NOT_ALLOWED, "topics_max")
+    other.close_producer(2)
+    getattr(one, what)(3, PASSING, schema=STRING)
+    goes_on(node)
+    assert one.told(3) is not None and not one.refused(3, ErrorCode.NOT_ALLOWED, "")
+
+
 # ------------------------------------------------------------------------------------- no longer allowed while it is opened
 
 

@@ -178,7 +178,13 @@ class SessionNonPersistent:
                 if wanted and error is not None:
                     self._session.refuse(command.request_id, error)
                 return
-            self._attach(self._broker.nonpersistent.open(name), command, mode, version)
+            # Others may have come and gone meanwhile, and the topic with them.
+            try:
+                there = self._broker.nonpersistent.open(name)
+            except BrokerError as refused:
+                self._session.refuse(command.request_id, refused)
+            else:
+                self._attach(there, command, mode, version)
 
         self._broker.schemas.for_producer(topic, schema, checked)
 
@@ -389,7 +395,12 @@ class SessionNonPersistent:
                 if wanted and error is not None:
                     self._session.refuse(command.request_id, error)
                 return
-            self._join(self._broker.nonpersistent.open(name), command)
+            try:
+                there = self._broker.nonpersistent.open(name)
+            except BrokerError as refused:
+                self._session.refuse(command.request_id, refused)
+            else:
+                self._join(there, command)
 
         self._broker.schemas.for_consumer(topic, command, checked)
 
