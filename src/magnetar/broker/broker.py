@@ -352,8 +352,12 @@ class Broker:
         try:
             session.frames(frames)
         except ProtocolError as error:
-            self.outbox.put(Close(connection, f"broke the protocol: {error}"))
-            self.disconnected(connection)
+            self.broke_protocol(connection, error)
+
+    def broke_protocol(self, connection: int, error: ProtocolError) -> None:
+        """End the connection of a client that sent what cannot be."""
+        self.outbox.put(Close(connection, f"broke the protocol: {error}"))
+        self.disconnected(connection)
 
     def disconnected(self, connection: int) -> None:
         """A client is gone."""

@@ -316,10 +316,16 @@ class SessionProducers:
             topic.publish_limited += len(admitted) < len(frames)
             frames = admitted
         if frames:
-            self.publish_now(producer, frames)
+            self._publish(producer, frames)
 
     def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
-        """Publish, whatever a rate says."""
+        """Publish what waited for a rate. Nobody is above to end the connection if it breaks the protocol."""
+        try:
+            self._publish(producer, frames)
+        except ProtocolError as error:
+            self._broker.broke_protocol(self._session.number, error)
+
+    def _publish(self, producer: Producer, frames: list[Frame]) -> None:
         topic = self.topics.get(producer.producer_id)
         if topic is not None and not producer.closed:
             publishing = Publishing(self._session, producer, topic)

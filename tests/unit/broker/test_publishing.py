@@ -13,6 +13,7 @@ from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policytypes import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from magnetar.wire.metadata import build
@@ -353,3 +354,27 @@ def test_a_link_forges_no_more_than_any_client(forged: dict[str, Any], *, number
     (told,) = [answer.send_error for answer in client.answers if answer.type == 8]
     assert told.error == ErrorCode.NOT_ALLOWED and "a client may not" in told.message
     assert node.topic.log.last == NONE
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_malformed_message_that_waited_for_a_rate_ends_its_connection_alone(lifted: bool) -> None:
+    """It is looked at when its turn comes, in an event that is nobody's command."""
+    node = World("a")["a"]
+    node.create()
+    resources = node.broker.resources
+    node.apply(resources.change_policies(NAMESPACE, publish_rate=PublishRate(1, -1)))
+    bad, good = Publisher(node, "bad"), Publisher(node, "good")
+    for sequence in range(3):
+        bad.send(sequence)
+        good.send(sequence)
+    before = node.topic.messages_in
+    bad.client.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=3)), b"x")
+    bad.send(4)
+    assert node.topic.publish_throttle is not None and node.topic.publish_throttle.waiting_messages
+    assert bad.client.number in node.broker.sessions
+    if lifted:
+        node.apply(resources.change_policies(NAMESPACE, publish_rate=None))
+    node.world.advance(20_000)
+    assert bad.client.number not in node.broker.sessions and good.client.number in node.broker.sessions
+    assert list(node.topic.producers.live) == ["good"]
+    assert before < node.topic.messages_in == 6, "what came before the malformed one, and all of the other's"
