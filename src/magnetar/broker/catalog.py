@@ -27,7 +27,9 @@ from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.change import Change
 from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.metadata.keys import namespace_key
 from magnetar.metadata.policies import check_properties
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
@@ -65,17 +67,35 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------------- looking
 
     def check_namespace(self, name: TopicName) -> None:
-        """Refuse a topic whose namespace does not exist.
+        """Refuse a topic whose namespace does not exist, or is on its way out.
 
         Raises:
             BrokerError: with the command that would help.
         """
         namespace = name.namespace_name
+        self._check_stays(namespace)
         if not self._broker.resources.has_namespace(namespace):
             raise BrokerError(
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"namespace {namespace} does not exist; create it: magnetar namespaces create {namespace}",
             )
+
+    def _check_stays(self, namespace: NamespaceName) -> None:
+        if self._broker.resources.is_deleting(namespace_key(namespace)):
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"namespace {namespace} is being deleted; try again")
+
+    def check_empty(self, change: Change) -> None:
+        """Refuse the deletion of a namespace in which a topic is just being created: it would be there without one.
+
+        Raises:
+            Conflict: naming one.
+        """
+        for text in change.namespaces:
+            if namespace_key(NamespaceName.parse(text)) in change.deletes:
+                prefix = f"persistent://{text}/"
+                coming = [topic for topic in self._creating if topic.startswith(prefix)]
+                if coming:
+                    raise Conflict(f"namespace {text} is getting topic {coming[0]}; delete it first")
 
     def known(self, name: TopicName) -> bool:
         """Whether a topic of that name exists in either form, or is just being created."""
@@ -172,6 +192,11 @@ class Catalog:
                     f"{self._broker.config.topics_max} topics exist, the most allowed (topics_max)",
                 ),
             )
+            return
+        try:
+            self._check_stays(name.namespace_name)
+        except BrokerError as error:
+            then(None, error)
             return
         if text in self._partitioning or self._broker.resources.partitions(name) is not None:
             then(None, BrokerError(ErrorCode.NOT_ALLOWED, f"topic {text} is partitioned; use its partitions"))

@@ -45,8 +45,9 @@ def change_here(broker: "Broker", change: Change, done: Done) -> None:
     """Store a change that somebody asked for here: it gets its stamp, and other clusters are told of it.
 
     Raises:
-        Refused: as `store_change`; or this cluster's clock is wrong.
+        Refused: as `store_change`; or this cluster's clock is wrong; or a namespace is not as empty as was thought.
     """
+    broker.catalog.check_empty(change)
     stamped = broker.metasync.stamped(change)
     try:
         store_change(broker, stamped, done)

@@ -73,6 +73,10 @@ class Tables:
                 raise InFlight(f"{_shown(clash)} is being changed by somebody else; try again")
         self._in_flight.append(change)
 
+    def is_deleting(self, key: str) -> bool:
+        """Whether a change in flight deletes what is stored there."""
+        return any(key in change.deletes for change in self._in_flight)
+
     def when_one_ended(self, then: Callable[[], None]) -> None:
         """Call back once, as soon as any change in flight has ended: what was refused because of one may be tried again."""
         self._waiting.append(then)

@@ -9,6 +9,8 @@ from magnetar.broker.records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
+from magnetar.metadata.errors import Conflict
+from magnetar.metadata.policies import Policies
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
@@ -412,3 +414,50 @@ def test_a_failover_on_its_way_to_the_store_ends_with_what_it_moves(what: str) -
     node.publish(b"x")
     world.advance(1_000)
     assert [message.data for message in client.take(consumer)] == [b"x"]
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_topic_that_comes_while_its_namespace_goes_is_refused(fails: bool, domain: str) -> None:
+    """It was there without a namespace: nobody saw it, and a new namespace of the name had it."""
+    node = World("a")["a"]
+    going = NamespaceName("public", "going")
+    resources = node.broker.resources
+    node.apply(resources.create_namespace(going, Policies()))
+    text = f"{domain}://{going}/t"
+    node.hold_stores = True
+    deleted: list[Any] = []
+    node.control.apply(resources.delete_namespace(going, node.control.topics(str(going))), deleted.append)
+    client = node.client()
+    client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=text, producer_id=1, request_id=1)))
+    answers = [command.error for command in client.answers if command.type == 14]
+    assert [(one.error, "is being deleted" in one.message) for one in answers] == [(6, True)]
+    if fails:
+        (store,) = node.stores
+        node.stores.clear()
+        assert store.then is not None
+        node.run(store.then, "no space left")
+    _release(node)
+    assert (deleted == [None]) is not fails
+    assert not node.broker.topics and not node.broker.nonpersistent.topics
+    assert not [key for key in node.meta if key.startswith("topics/")]
+    client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=text, producer_id=1, request_id=2)))
+    _release(node)
+    assert client.answered(2) is not None and (client.answered(2).type == 17) is fails  # type: ignore[union-attr]
+
+
+def test_a_namespace_that_is_getting_a_topic_stays() -> None:
+    node = World("a")["a"]
+    going = NamespaceName("public", "going")
+    resources = node.broker.resources
+    node.apply(resources.create_namespace(going, Policies()))
+    node.hold_stores = True
+    node.create(f"persistent://{going}/t")
+    with pytest.raises(Conflict, match="is getting topic persistent://public/going/t"):
+        node.control.apply(resources.delete_namespace(going, node.control.topics(str(going))), lambda _error: None)
+    _release(node)
+    assert resources.has_namespace(going) and f"persistent://{going}/t" in node.broker.topics
+    node.control.delete_topic(f"persistent://{going}/t", True, lambda _error: None)
+    _release(node)
+    node.apply(resources.delete_namespace(going, node.control.topics(str(going))))
+    assert not resources.has_namespace(going)
