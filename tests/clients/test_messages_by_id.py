@@ -115,6 +115,21 @@ def test_ids_are_exclusive_as_java_says_it(broker: BrokerProcess, client: pulsar
         consumer.close()
 
 
+@pytest.mark.parametrize(("excluded", "rest"), [(False, [b"2", b"3"]), (True, [b"3"])])
+def test_a_subscription_goes_on_within_a_batch(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, excluded: bool, rest: list[bytes]
+) -> None:
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=500)
+    ids: list[pulsar.MessageId] = []
+    for number in range(4):
+        producer.send_async(b"%d" % number, lambda _result, message_id: ids.append(message_id))
+    producer.flush()
+    assert {one.entry_id() for one in ids} == {0}
+    broker.rest("POST", f"{path_of(topic)}/subscription/s/resetcursor", body(ids[2], batchIndex=2, excluded=excluded))
+    assert receive(client.subscribe(topic, "s"), len(rest)) == rest
+
+
 def test_a_connected_consumer_is_not_disturbed_by_expiry(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:

@@ -349,9 +349,18 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         self.calls.append(("skip_all", topic, subscription))
         self._soon(done)
 
-    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+    def reset_cursor(
+        self,
+        topic: str,
+        subscription: str,
+        target: Position | int,
+        exclusive: bool,
+        done: Done,
+        *,
+        batch_index: int = -1,
+    ) -> None:
         self._subscription(topic, subscription)
-        self.calls.append(("reset_cursor", topic, subscription, target, exclusive))
+        self.calls.append(("reset_cursor", topic, subscription, target, exclusive, batch_index))
         self._soon(done)
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:

@@ -80,6 +80,19 @@ def test_a_subscription_begins_where_the_body_says(tell: Tell, body: str | None,
     tell(story)
 
 
+@pytest.mark.parametrize(
+    ("more", "exclusive", "index"),
+    [("", False, -1), (', "batchIndex": 2', False, 2), (', "batchIndex": null, "excluded": true', True, -1)],
+)
+def test_a_subscription_is_moved_into_a_batch(tell: Tell, more: str, exclusive: bool, index: int) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
+        await world.have(("POST", f"{P}/t/subscription/s/resetcursor", f'{{"ledgerId": 7, "entryId": 3{more}}}'))
+        assert world.control.calls[-1] == ("reset_cursor", f"{FULL}/t", "s", Position(7, 3), exclusive, index)
+
+    tell(story)
+
+
 def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))

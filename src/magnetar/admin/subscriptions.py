@@ -127,7 +127,11 @@ async def reset_to_position(call: Call) -> None:
     if position not in {EARLIEST, LATEST}:
         one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
     found, name = having(call, "resetcursor")
-    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done))
+    index = body.batch_index if isinstance(body.batch_index, int) else -1
+    await call.each(
+        found,
+        lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done, batch_index=index),
+    )
 
 
 @subscriptions.add(

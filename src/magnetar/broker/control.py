@@ -324,9 +324,19 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """Acknowledge everything there is now."""
         ...
 
-    def reset_cursor(self, topic: str, subscription: str, target: Position | int, exclusive: bool, done: Done) -> None:
+    def reset_cursor(
+        self,
+        topic: str,
+        subscription: str,
+        target: Position | int,
+        exclusive: bool,
+        done: Done,
+        *,
+        batch_index: int = -1,
+    ) -> None:
         """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
-        whose clients reconnect. `exclusive`: go on *behind* the position. Ignored for times.
+        whose clients reconnect. `batch_index`: to that message of the batch there; -1: to the whole entry. `exclusive`: go
+        on *behind* it. Both are ignored for times.
         """
         ...
 

@@ -14,7 +14,7 @@ from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Store
 from magnetar.broker.failovers import FailoverController
-from magnetar.broker.messagecontrol import MessageController
+from magnetar.broker.messagecontrol import MessageController, place_of
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.metriccontrol import MetricController
 from magnetar.broker.records import TOPIC_PREFIX
@@ -454,6 +454,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         target: Position | int,
         exclusive: bool,
         done: Done,
+        *,
+        batch_index: int = -1,
     ) -> None:
         """Move a subscription."""
         found_topic, found = self._subscription(topic, subscription)
@@ -463,10 +465,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                 done(leaving)
                 return
             if isinstance(target, Position):
-                position = target
-                if exclusive:
-                    position = found_topic.log.next_after(target) or LATEST
-                found.seek_to(position)
+                found.seek_to(*place_of(found_topic.log, target, batch_index, exclusive=exclusive))
             else:
                 found.seek_time(target)
             if found.durable:

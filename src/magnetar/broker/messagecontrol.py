@@ -13,7 +13,7 @@ from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.core.times import iso_time
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.metadata.policies import changed_properties
-from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor import Cursor, words_of
 from magnetar.storage.entries import EntryFlags, StoredEntry
 
 if TYPE_CHECKING:
@@ -124,6 +124,23 @@ def _messages(log: "TopicLog", newest: bool) -> Iterable[Position]:
         if not log.flags_at(at) & EntryFlags.MARKER:
             yield at
         at = log.position_before(at) if newest else log.next_after(at)
+
+
+def place_of(log: "TopicLog", position: Position, batch_index: int, *, exclusive: bool) -> tuple[Position, list[int]]:
+    """Where a subscription goes on that is moved to a message: the entry, and which messages of it are left, as an ack_set of
+    clients; an empty one: all.
+
+    Args:
+        log: of the topic.
+        position: of the entry.
+        batch_index: of the message in it; -1: the entry as a whole.
+        exclusive: the message itself is not meant.
+    """
+    size = log.count_at(position) if batch_index >= 0 and log.valid(position) else 1
+    first = (batch_index if batch_index >= 0 and size > 1 else 0) + exclusive
+    if first >= size:
+        return log.next_after(position) or LATEST, []
+    return position, words_of((1 << size) - (1 << first)) if first else []
 
 
 def backlog_from(cursor: Cursor, log: "TopicLog", position: Position | None) -> dict[str, Any]:

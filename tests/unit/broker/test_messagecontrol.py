@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.messagecontrol import backlog_from, nth_message
+from magnetar.broker.messagecontrol import backlog_from, nth_message, place_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed
@@ -108,6 +108,50 @@ def test_what_is_behind_the_last_message_is_refused(behind: int, exclusive: bool
     with pytest.raises(NotFound):
         node.control.expire_to(TOPIC, "other", last, exclusive, lambda _error: None)
     assert backlog(node) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ reset
+
+
+@pytest.mark.parametrize(
+    ("index", "exclusive", "left"),
+    [
+        (-1, False, 4),
+        (0, False, 4),
+        (0, True, 3),
+        (2, False, 2),
+        (2, True, 1),
+        (3, True, 0),
+        (9, False, 0),
+        (-1, True, 0),
+    ],
+)
+def test_a_subscription_is_moved_to_a_message_of_a_batch(index: int, exclusive: bool, left: int) -> None:
+    node = alone()
+    client, number = consumer(node, replicated=False)
+    batch, _ = *node.publish(b"batch", batch=4), *node.publish(b"behind")
+    node.world.settle()
+    client.ack(number, batch)
+    control = node.control
+    refused = node.control_call(
+        lambda done: control.reset_cursor(TOPIC, "s", batch, exclusive, done, batch_index=index)
+    )
+    assert refused is None
+    assert node.topic.subscriptions["s"].cursor.backlog_messages() == left + 1
+    node.restart()
+    assert node.topic.subscriptions["s"].cursor.backlog_messages() == left + 1, "it was answered when it was durable"
+
+
+def test_an_index_means_nothing_where_there_is_no_batch() -> None:
+    log = new_log()
+    first, second = (stored.position for stored in add_entries(log, [entry(), entry()]))
+    assert place_of(log, first, 5, exclusive=False) == (first, [])
+    assert place_of(log, first, 5, exclusive=True) == (second, [])
+    assert place_of(log, second, 0, exclusive=True) == (LATEST, [])
+    assert place_of(log, EARLIEST, 3, exclusive=False) == (EARLIEST, [])
+    assert place_of(log, LATEST, 3, exclusive=True) == (LATEST, [])
+    gone = Position(first.ledger - 1, 0)
+    assert place_of(log, gone, 3, exclusive=False) == (gone, [])
 
 
 def test_expiry_up_to_a_message_is_no_acknowledgement() -> None:
