@@ -108,3 +108,20 @@ def test_raw_dots_do_not_lead_anywhere() -> None:
         await writer.wait_closed()
 
     asyncio.run(World().within(story))
+
+
+def test_a_plus_is_a_space_as_java_and_go_write_it() -> None:
+    async def story(world: World) -> None:
+        at = "/admin/v2/persistent/public/default"
+        for path in ("a+b", "a%2Bb", "%C3%BC+c%25"):
+            await world.have(("PUT", f"{at}/{path}", None))
+        full = "persistent://public/default"
+        assert list(world.control.existing) == [f"{full}/a b", f"{full}/a+b", f"{full}/ü c%"]
+        await world.have(("PUT", f"{at}/a+b/subscription/one+%2B%20two%2F", None))
+        assert world.control.subscriptions(f"{full}/a b") == ["one + two/"]
+        assert world.control.subscriptions(f"{full}/a+b") == []
+        await world.have(("DELETE", f"{at}/a+b?force=true", None))
+        assert f"{full}/a+b" in world.control.existing, "the other topic stays"
+        assert f"{full}/a b" not in world.control.existing
+
+    asyncio.run(World().within(story))

@@ -1,8 +1,9 @@
 """One request: its names, numbers and body, checked; and how it waits for the broker."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
 
 import msgspec
 from aiohttp import web
@@ -30,6 +31,22 @@ BODY_S: Final = 30.0
 """How long the body of a request may take: the longest is a few megabytes, which the slowest line of an office has by then."""
 
 _T = TypeVar("_T")
+
+
+PLUS_IS_SPACE: Final = ("topic", "subscription")
+"""Names of Pulsar's paths in which `+` is a space and `%2B` is the plus: its Java and Go tools encode them as HTML forms do, and
+its brokers decode them so; behind `/permissions/` they do not."""
+
+
+def names_of(request: web.Request, route: "Route") -> Mapping[str, str]:
+    """The names in a request's path, decoded."""
+    names: Mapping[str, str] = request.match_info
+    path = request.rel_url.raw_path
+    if route.own or "+" not in path:
+        return names
+    encoded = dict(zip(route.path.partition("/permissions/")[0].split("/"), path.split("/"), strict=False))
+    meant = {key: unquote_plus(encoded[f"{{{key}}}"]) for key in PLUS_IS_SPACE if f"{{{key}}}" in encoded}
+    return {**names, **meant}
 
 
 class Services(NamedTuple):
@@ -70,12 +87,13 @@ class Call:
         self.control = services.control
         self.resources = services.resources
         self.info = services.info
+        self._names = names_of(request, route)
 
     # ----------------------------------------------------------------------------------------------- names and numbers
 
     def name(self, key: str) -> str:
         """A name of the path, decoded."""
-        return self.request.match_info[key]
+        return self._names[key]
 
     def namespace(self) -> NamespaceName:
         """`{tenant}/{namespace}` of the path.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from magnetar.admin.call import names_of
 from magnetar.admin.replies import refusal, status_of
 from magnetar.broker.access import Access
 from magnetar.broker.authorizing import Operation, Where
@@ -109,7 +110,7 @@ class Gate:
                 request[IDENTITY],
                 operation_of(route.method, route.path),
                 _where(request, route),
-                request.match_info.get("subscription", ""),
+                names_of(request, route).get("subscription", ""),
             )
 
     def superuser(self, request: web.Request) -> bool:
@@ -169,7 +170,7 @@ class Gate:
 
 def _where(request: web.Request, route: "Route") -> Where:
     """What a request is about, by the names in its path."""
-    names = request.match_info
+    names = names_of(request, route)
     if "tenant" not in names:
         return None
     if "namespace" not in names:

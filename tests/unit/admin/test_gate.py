@@ -1,12 +1,16 @@
 """What each route of REST needs: every route has a rule, and those that change things are nobody's by accident."""
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from yarl import URL
 
-from magnetar.admin.gate import RULES, operation_of
+from magnetar.admin.gate import IDENTITY, RULES, Gate, operation_of
 from magnetar.admin.server import ROUTES
 from magnetar.broker.authorizing import Operation
+from magnetar.core.names import TopicName
 
 P = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 N = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -90,3 +94,21 @@ def test_no_rule_is_dead() -> None:
                 break
     dead = [RULES[number] for number in range(len(RULES)) if number not in decided]
     assert dead == []
+
+
+def test_who_may_is_asked_about_the_names_that_are_meant() -> None:
+    """A plus in a path of Pulsar's is a space for the gate, as it is for what stands behind it."""
+    asked: list[Any] = []
+    access: Any = SimpleNamespace(
+        enabled=True, config=SimpleNamespace(methods=()), check=lambda *what: asked.append(what)
+    )
+    gate = Gate(access, lambda *_: None)
+    (route,) = (route for route in ROUTES if route.name == f"POST {P}/subscription/{{subscription}}/skip_all")
+    names = {"tenant": "t", "namespace": "n", "topic": "a+b+", "subscription": "s+1"}
+
+    class Request(dict[Any, Any]):
+        match_info = names
+        rel_url = URL("/admin/v2/persistent/t/n/a+b%2B/subscription/s+1/skip_all", encoded=True)
+
+    gate.check(Request({IDENTITY: "who"}), route)  # type: ignore[arg-type]
+    assert asked == [("who", Operation.CONSUME, TopicName("persistent", "t", "n", "a b+"), "s 1")]
