@@ -1,5 +1,6 @@
 """What the answers of partitions, permissions and peeking hold."""
 
+import base64
 import json
 import sys
 import zlib
@@ -114,6 +115,71 @@ def test_peek_decompresses_unless_encrypted(tell: Tell) -> None:
         assert (answer.status, answer.data) == (200, packed)
         assert answer.headers["X-Pulsar-Is-Encrypted"] == "true"
         assert "X-Magnetar-Still-Compressed" not in answer.headers
+
+    tell(story)
+
+
+def test_peek_tells_everything_that_a_message_says_of_itself(tell: Tell) -> None:
+    """Java's tools read times as texts, and fail altogether over a number."""
+
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.control.peeked = entry(
+            0,
+            b"x",
+            deliver_at_time=1_700_000_000_123,
+            ordering_key=b"\x00o",
+            highest_sequence_id=9,
+            null_value=True,
+            null_partition_key=True,
+            encryption_algo="RSA",
+            encryption_param=b"\x01p",
+            schema_version=b"\x00\x07",
+            uuid="p-0",
+            num_chunks_from_msg=3,
+            total_chunk_msg_size=15,
+            chunk_id=1,
+        )
+        metadata = parse_metadata(world.control.peeked.data)
+        metadata.replicate_to.extend(["us-east", "us-west"])
+        for key in ("one", "two"):
+            metadata.encryption_keys.add(key=key, value=b"secret")
+        world.control.peeked = world.control.peeked._replace(data=build(metadata, b"x"))
+        headers = (await world.ask("GET", PEEK)).headers
+        told = {
+            "deliver-at-time": "2023-11-14T22:13:20.123Z",
+            "Base64-ordering-key": "AG8=",
+            "highest-sequence-id": "9",
+            "null-value": "true",
+            "null-partition-key": "true",
+            "encryption-algo": "RSA",
+            "Base64-encryption-param": "AXA=",
+            "Base64-schema-version": "AAc=",
+            "Base64-schema-version-b64encoded": "AAc=",
+            "uuid": "p-0",
+            "num-chunks-from-msg": "3",
+            "total-chunk-msg-size": "15",
+            "chunk-id": "1",
+            "PROPERTY-TOTAL-CHUNKS": "3",
+            "PROPERTY-CHUNK-ID": "1",
+        }
+        assert {name: headers.get(f"X-Pulsar-{name}") for name in told} == told
+        assert headers.getall("X-Pulsar-replicated-to") == ["us-east", "us-west"]
+        keys = [base64.b64decode(key) for key in headers.getall("X-Pulsar-Base64-encryption-keys")]
+        assert keys == [key.SerializeToString() for key in metadata.encryption_keys]
+
+    tell(story)
+
+
+def test_peek_leaves_out_headers_that_are_too_many(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        metadata = parse_metadata(entry(0, b"x").data)
+        metadata.replicate_to.extend(f"cluster-{number}" for number in range(1000))
+        world.control.peeked = entry(0, b"x")._replace(data=build(metadata, b"x"))
+        answer = await world.ask("GET", PEEK)
+        assert (answer.status, answer.headers["X-Magnetar-Left-Out"]) == (200, "X-Pulsar-replicated-to")
+        assert "X-Pulsar-replicated-to" not in answer.headers
 
     tell(story)
 

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
-from typing import Final
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import quote
 
 from aiohttp import web
@@ -17,8 +19,8 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import parse_metadata, split
 
 HEADER_BYTES_MAX: Final = 4096
-"""A ceiling on one header: clients refuse answers whose headers together are over 8 to 64 KiB. Longer ones are left out
-and named in `X-Magnetar-Left-Out`."""
+"""A ceiling on one header, or on all of one name: clients refuse answers whose headers together are over 8 to 64 KiB. Longer ones
+are left out and named in `X-Magnetar-Left-Out`."""
 
 PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -44,52 +46,79 @@ async def peek_reply(entry: StoredEntry) -> web.Response:
             payload = await asyncio.to_thread(decompress, metadata.compression, metadata.uncompressed_size, payload)
         except Undecompressible as error:
             trouble = one_line(str(error))
-            described.pop("num-batch-message", None)
-    headers = {f"X-Pulsar-{name}": value for name, value in described.items()}
-    long = sorted(name for name, value in headers.items() if len(value) > HEADER_BYTES_MAX)
-    kept = {name: value for name, value in headers.items() if name not in long}
+            described = [(name, value) for name, value in described if name != "num-batch-message"]
+    sizes: Counter[str] = Counter()
+    for name, value in described:
+        sizes[name] += len(value)
+    long = sorted(f"X-Pulsar-{name}" for name, size in sizes.items() if size > HEADER_BYTES_MAX)
+    answer = web.Response(body=payload, content_type="application/octet-stream")
+    answer.headers.extend((f"X-Pulsar-{name}", value) for name, value in described if sizes[name] <= HEADER_BYTES_MAX)
     if long:
-        kept["X-Magnetar-Left-Out"] = ", ".join(long)
+        answer.headers["X-Magnetar-Left-Out"] = ", ".join(long)
     if trouble:
-        kept["X-Magnetar-Still-Compressed"] = _text(trouble)
-    return web.Response(body=payload, headers=kept, content_type="application/octet-stream")
+        answer.headers["X-Magnetar-Still-Compressed"] = _text(trouble)
+    return answer
 
 
-def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> dict[str, str]:
-    described = {
-        "Message-ID": f"{entry.ledger}:{entry.entry}",
-        "publish-time": iso_time(metadata.publish_time),
-        "producer-name": _text(metadata.producer_name),
-        "sequence-id": str(metadata.sequence_id),
-        "Is-Encrypted": str(bool(metadata.encryption_keys)).lower(),
-        "PROPERTY": json.dumps({pair.key: pair.value for pair in metadata.properties}),
-    }
+def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[str, str]]:
+    described = [
+        ("Message-ID", f"{entry.ledger}:{entry.entry}"),
+        ("publish-time", iso_time(metadata.publish_time)),
+        ("producer-name", _text(metadata.producer_name)),
+        ("sequence-id", str(metadata.sequence_id)),
+        ("Is-Encrypted", _flag(bool(metadata.encryption_keys))),
+        ("PROPERTY", json.dumps({pair.key: pair.value for pair in metadata.properties})),
+    ]
     if metadata.HasField("num_messages_in_batch"):
-        described["num-batch-message"] = str(metadata.num_messages_in_batch)
-        described["batch-size"] = str(len(entry.data) - split(entry.data))
+        described.append(("num-batch-message", str(metadata.num_messages_in_batch)))
+        described.append(("batch-size", str(len(entry.data) - split(entry.data))))
     if metadata.event_time:
-        described["event-time"] = iso_time(metadata.event_time)
-    if metadata.HasField("replicated_from"):
-        described["replicated-from"] = _text(metadata.replicated_from)
-    if metadata.replicate_to:
-        described["replicated-to"] = _text(",".join(metadata.replicate_to))
-    if metadata.HasField("partition_key"):
-        described["partition-key"] = _text(metadata.partition_key)
-        described["partition-key-b64-encoded"] = str(metadata.partition_key_b64_encoded).lower()
+        described.append(("event-time", iso_time(metadata.event_time)))
+    described += [("replicated-to", _text(cluster)) for cluster in metadata.replicate_to]
     if metadata.compression:
-        described["compression"] = NAMES.get(metadata.compression, str(metadata.compression))
-        described["uncompressed-size"] = str(metadata.uncompressed_size)
-    if metadata.HasField("marker_type"):
-        described["marker-type"] = str(metadata.marker_type)
-    if metadata.HasField("deliver_at_time"):
-        described["deliver-at-time"] = str(metadata.deliver_at_time)
+        described.append(("compression", NAMES.get(metadata.compression, str(metadata.compression))))
+        described.append(("uncompressed-size", str(metadata.uncompressed_size)))
+    if metadata.HasField("num_chunks_from_msg"):
+        # What Pulsar shows as properties of a chunk, beside the fields.
+        described.append(("PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)))
+        described.append(("PROPERTY-CHUNK-ID", str(metadata.chunk_id)))
     if metadata.schema_version:
-        described["Base64-schema-version"] = base64.b64encode(metadata.schema_version).decode()
-    if metadata.null_value:
-        described["null-value"] = "true"
-    return described
+        # The name that Pulsar's brokers give it, and the one that its Java client reads.
+        described += [(f"Base64-schema-version{end}", _base64(metadata.schema_version)) for end in ("", "-b64encoded")]
+    described += [("Base64-encryption-keys", _base64(key.SerializeToString())) for key in metadata.encryption_keys]
+    return described + [
+        (name, write(getattr(metadata, field))) for field, name, write in _FIELDS if metadata.HasField(field)
+    ]
 
 
 def _text(text: str) -> str:
     """A client's text as a header's value: all but printable ASCII is percent-encoded, so nothing can end the line."""
     return quote(text, safe=PRINTABLE, errors="replace")
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+_FIELDS: Final[tuple[tuple[Any, str, Callable[[Any], str]], ...]] = (
+    ("replicated_from", "replicated-from", _text),
+    ("partition_key", "partition-key", _text),
+    ("partition_key_b64_encoded", "partition-key-b64-encoded", _flag),
+    ("ordering_key", "Base64-ordering-key", _base64),
+    ("null_partition_key", "null-partition-key", _flag),
+    ("null_value", "null-value", _flag),
+    ("deliver_at_time", "deliver-at-time", iso_time),
+    ("marker_type", "marker-type", str),
+    ("highest_sequence_id", "highest-sequence-id", str),
+    ("encryption_algo", "encryption-algo", _text),
+    ("encryption_param", "Base64-encryption-param", _base64),
+    ("uuid", "uuid", _text),
+    ("num_chunks_from_msg", "num-chunks-from-msg", str),
+    ("total_chunk_msg_size", "total-chunk-msg-size", str),
+    ("chunk_id", "chunk-id", str),
+)
+"""Fields of the metadata that are told as they are, where a message has them: their header, and how it is written."""
