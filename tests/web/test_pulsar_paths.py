@@ -198,3 +198,34 @@ def test_what_is_not_built_says_why(tell: Tell, row: tuple[str, str]) -> None:
         assert why in reason, answer.reason
 
     tell(story)
+
+
+def test_a_slash_at_the_end_changes_nothing_and_head_is_get_without_a_body(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{A}/persistent/public/default/t", None))
+        for path in (
+            f"{A}/tenants",
+            f"{A}/clusters",
+            f"{A}/brokers",
+            f"{A}/brokers/health",
+            f"{A}/namespaces/public",
+            f"{A}/persistent/public/default",
+            f"{A}/persistent/public/default/t/stats",
+            "/lookup/v2/topic/persistent/public/default/t",
+        ):
+            answer, slashed = await world.ask("GET", path), await world.ask("GET", path + "/")
+            assert answer.status == 200
+            assert (slashed.status, slashed.data) == (200, answer.data), path
+            for same in (path, path + "/"):
+                head = await world.ask("HEAD", same)
+                assert (head.status, head.data) == (200, b""), same
+                assert head.headers["Content-Length"] == answer.headers["Content-Length"]
+                assert head.headers["Content-Type"] == answer.headers["Content-Type"]
+        await world.have(("PUT", f"{A}/persistent/public/default/u/", None))
+        assert "persistent://public/default/u" in world.control.existing
+        assert (await world.ask("HEAD", f"{A}/tenants/none")).status == 404
+        world.control.ready = False
+        assert (await world.ask("HEAD", f"{A}/brokers/health")).status == 503
+        assert (await world.ask("GET", f"{A}/tenants//")).status == 501
+
+    tell(story)

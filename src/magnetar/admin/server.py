@@ -139,6 +139,11 @@ def make_app(
     for route in ROUTES:
         # aiohttp's own pattern for a segment leaves out braces, which names may hold.
         pattern = re.sub(r"{(\w+)}", r"{\1:[^/]+}", route.path)
-        application.router.add_route(route.method, pattern, _handler(route, services, gate))
+        if not route.own:
+            pattern += "{slash:/?}"  # as Pulsar's brokers take it
+        handler = _handler(route, services, gate)
+        application.router.add_route(route.method, pattern, handler)
+        if route.method == "GET":
+            application.router.add_route("HEAD", pattern, handler)
     application.on_response_prepare.append(quiet_headers)
     return application
