@@ -39,8 +39,9 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total = _merge(list(parts))
     if OLDEST in total:  # a text that belongs to a number
         total[OLDEST] = max(parts, key=lambda part: part["oldestBacklogMessageAgeSeconds"])[OLDEST]
-    if total.get("msgInCounter"):
-        total["averageMsgSize"] = total.get("bytesInCounter", 0) / total["msgInCounter"]
+    if any("averageMsgSize" in part for part in parts):
+        messages = total["msgInCounter"]
+        total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
     return total
 
 

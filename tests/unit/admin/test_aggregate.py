@@ -45,3 +45,12 @@ def test_a_link_is_connected_when_all_its_partitions_are_and_as_late_as_the_last
 
 def test_counts_and_rates_are_summed_times_are_the_newest_and_a_duration_the_longest() -> None:
     assert sum_stats([part(3, 0.5, 900, 20, 0), part(4, 0.25, 700, 30, 5)]) == part(7, 0.75, 900, 30, 5)
+
+
+def test_the_average_size_is_that_of_all_messages_and_told_before_the_first_one() -> None:
+    parts = [
+        {"averageMsgSize": size / count if count else 0.0, "msgInCounter": count, "bytesInCounter": size}
+        for count, size in ((0, 0), (1, 100), (9, 0))
+    ]
+    assert sum_stats(parts)["averageMsgSize"] == 10.0
+    assert sum_stats(parts[:1])["averageMsgSize"] == 0.0
