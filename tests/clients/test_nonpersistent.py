@@ -9,6 +9,7 @@ import pytest
 from pulsar import schema
 
 from tests.support.brokers import BrokerProcess, eventually
+from tests.support.pulsarstats import PASSING_PARTITIONED, faults
 
 
 @pytest.fixture
@@ -151,6 +152,61 @@ def test_patterns_partitions_and_administration(broker: BrokerProcess, client: p
         consumer.receive(50)
     broker.rest("DELETE", f"{path}/partitions?force=true")
     assert not [name for name in broker.rest("GET", "/admin/v2/non-persistent/public/default") if passing in name]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("whole", [False, True], ids=["topic", "namespace"])
+def test_unloading_makes_clients_come_again(
+    broker: BrokerProcess, client: pulsar.Client, passing: str, partitions: int, whole: bool
+) -> None:
+    namespace = f"u-{uuid.uuid4().hex[:12]}"
+    broker.rest("PUT", f"/admin/v2/namespaces/public/{namespace}")
+    passing = passing.replace("/default/", f"/{namespace}/")
+    path = f"/admin/v2/{passing.replace('://', '/')}"
+    broker.rest("PUT", f"{path}/partitions" if partitions else path, partitions or None)
+    consumer = client.subscribe(passing, "s")
+    producer = client.create_producer(passing)
+    stats = f"{path}/partitioned-stats" if partitions else f"{path}/stats"
+
+    def since() -> list[str]:
+        told = broker.rest("GET", stats)
+        consumers = told["subscriptions"].get("s", {"consumers": []})["consumers"]
+        return [end["connectedSince"] for end in (*told["publishers"], *consumers)]
+
+    before = since()
+    assert len(before) == 2 * (partitions or 1)
+    broker.rest("PUT", f"/admin/v2/namespaces/public/{namespace}/unload" if whole else f"{path}/unload")
+
+    def back() -> bool:
+        now = since()
+        return len(now) == len(before) and not set(now) & set(before)
+
+    eventually(back)
+    producer.send(b"again")
+    assert consumer.receive(60_000).data() == b"again"
+    if partitions:
+        broker.rest("DELETE", f"{path}/partitions?force=true")
+
+
+def test_partitions_where_nobody_is_have_statistics(broker: BrokerProcess, passing: str) -> None:
+    path = f"/admin/v2/{passing.replace('://', '/')}"
+    broker.rest("PUT", f"{path}/partitions", 2)
+    stats = broker.rest("GET", f"{path}/partitioned-stats")
+    assert faults(stats, PASSING_PARTITIONED, "stats") == []
+    assert len(stats["partitions"]) == 2
+    assert (stats["msgInCounter"], stats["averageMsgSize"], stats["topicCreationTimeStamp"]) == (0, 0, 0)
+    assert broker.rest("GET", f"{path}-partition-1/stats")["publishers"] == []
+    for absent in (f"{path}-partition-2/stats", f"{path}-no-partition-0/stats"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            broker.rest("GET", absent)
+    broker.rest("PUT", f"{path}/unload")
+
+
+def test_nothing_is_stored_and_internal_statistics_say_so(broker: BrokerProcess, passing: str) -> None:
+    path = f"/admin/v2/{passing.replace('://', '/')}"
+    broker.rest("PUT", path)
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        broker.rest("GET", f"{path}/internalStats")
 
 
 def test_made_and_deleted_by_an_administrator(broker: BrokerProcess, client: pulsar.Client, passing: str) -> None:

@@ -68,5 +68,6 @@ async def unsubscribe(call: Call) -> None:
     query=AUTHORITATIVE,
 )
 async def unload(call: Call) -> None:
-    """One topic after the other would take longer than a client waits."""
-    await call.each(_topics(call), call.control.unload)
+    """Of both domains. One topic after the other would take longer than a client waits."""
+    names = call.control.topics(str(call.existing_namespace()))
+    await call.each([TopicName.parse(name) for name in names], call.control.unload)

@@ -309,7 +309,7 @@ async def get_partitioned_stats(call: Call) -> Any:
     each = {
         str(name): _trimmed(call, call.control.topic_stats(str(name)))
         for name in partitions_of(call, topic)
-        if call.control.partitions(str(name)) is not None
+        if not name.persistent or call.control.partitions(str(name)) is not None
     }
     total = sum_stats(list(each.values()))
     total["metadata"] = {"partitions": count, "deleted": False}
@@ -327,7 +327,7 @@ async def get_partitioned_stats(call: Call) -> Any:
 )
 async def get_internal_stats(call: Call) -> Any:
     """Links' cursors too."""
-    topic = one(call, call.topic(), "internalStats")
+    topic = one(call, stored(call.topic(), "internalStats"), "internalStats")
     return call.control.internal_stats(str(topic))
 
 
@@ -396,8 +396,9 @@ async def get_last_message_id(call: Call) -> Any:
     query={"authoritative": "accepted."},
 )
 async def unload(call: Call) -> None:
-    """All partitions."""
-    await call.each(partitions_of(call, call.topic()), call.control.unload)
+    """All partitions that are there: of those of a non-persistent topic only where somebody is."""
+    parts = [part for part in partitions_of(call, call.topic()) if call.control.partitions(str(part)) is not None]
+    await call.each(parts, call.control.unload)
 
 
 @topics.add(

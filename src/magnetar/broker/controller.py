@@ -19,7 +19,7 @@ from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.metriccontrol import MetricController
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
-from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats
+from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats, unopened_stats
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -102,6 +102,9 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         passing = self._broker.nonpersistent.topics.get(topic)
         if passing is not None:
             return passing_stats(self._broker, passing)
+        name = TopicName.parse(topic)
+        if not name.persistent and 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0):
+            return unopened_stats(self._broker, name)
         return topic_stats(self._broker, self._topic(topic))
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
@@ -311,6 +314,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
     def unload(self, topic: str, done: Done) -> None:
         """Close the clients of a topic; they come back and find it as it is stored."""
+        passing = self._broker.nonpersistent.topics.get(topic)
+        if passing is not None:
+            self._enter(lambda: self._broker.nonpersistent.close_clients(passing))
+            done(None)
+            return
         found = self._topic(topic)
 
         def close() -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker import statkeys
 from magnetar.broker.deduplicating import CURSOR_NAME, Status
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.producers import rates_in
 from magnetar.core.ids import NONE
 from magnetar.core.times import iso_time
@@ -11,10 +12,10 @@ from magnetar.metadata.policies import BacklogQuota
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
-    from magnetar.broker.nonpersistent.topic import NonPersistentTopic
     from magnetar.broker.session import Session
     from magnetar.broker.subscription import Subscription
     from magnetar.broker.topic import Topic
+    from magnetar.core.names import TopicName
 
 NO_QUOTA: Final = BacklogQuota()
 
@@ -110,6 +111,12 @@ def passing_stats(broker: "Broker", topic: "NonPersistentTopic") -> dict[str, An
     shown = topic.stats()
     _add_clients(broker, topic, shown["publishers"], shown["subscriptions"])
     return shown | {"ownerBroker": _owner(broker)} | _epoch(topic)
+
+
+def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
+    """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
+    nothing = NonPersistentTopic(name, broker.outbox, ledger=0, producers_max=0)
+    return passing_stats(broker, nothing) | {"topicCreationTimeStamp": 0}
 
 
 def _add_clients(

@@ -65,13 +65,17 @@ class NonPersistentTopics:
                 raise PreconditionFailed(f"topic {topic.text} has producers or consumers; close them or use force")
         for topic in found:
             topic.kept = False
-            for producer in topic.producers.everybody():
-                self._broker.close_producer(producer)
-            consumers = [one for subscription in topic.subscriptions.values() for one in subscription.consumers]
-            for consumer in consumers:
-                self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
-            self.left(topic)
+            self.close_clients(topic)
         return bool(found)
+
+    def close_clients(self, topic: NonPersistentTopic) -> None:
+        """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
+        for producer in topic.producers.everybody():
+            self._broker.close_producer(producer)
+        consumers = [one for subscription in topic.subscriptions.values() for one in subscription.consumers]
+        for consumer in consumers:
+            self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
+        self.left(topic)
 
     def left(self, topic: NonPersistentTopic) -> None:
         """Somebody left a topic: without anybody it ends."""
