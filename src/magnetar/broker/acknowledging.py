@@ -96,13 +96,13 @@ class AckedSubscription(ABC):
             ids = self._without_late(ids)
             if not ids:
                 return False
-        if cumulative:
-            consumer.cumulative = True
-            changed = self._ack_cumulative(ids)
-        elif self._dispatcher.sub_type in _SHARED_TYPES:
+        if not cumulative and self._dispatcher.sub_type in _SHARED_TYPES:
             changed = self._ack_shared(consumer, ids)
         else:
-            changed = self._ack_single(consumer, ids)
+            consumer.cumulative |= cumulative
+            tally = self.cursor.tally()
+            changed = self._ack_cumulative(ids) if cumulative else self._ack_single(ids)
+            consumer.messages_acked += self.cursor.acknowledged_since(tally)
         if changed:
             consumer.last_acked_ms = self.moments.acked_ms = self._outbox.now_ms
             self._changed(before)
@@ -182,7 +182,7 @@ class AckedSubscription(ABC):
                 partial[position] = partial.get(position, 0) | acked
         return Acked(NONE, NONE, [position for position in whole if position not in partial], partial)
 
-    def _ack_single(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+    def _ack_single(self, ids: Sequence[MessageIdData]) -> bool:
         whole: list[Position] = []
         parts: list[MessageIdData] = []
         changed = 0
@@ -196,7 +196,6 @@ class AckedSubscription(ABC):
         fresh = self.cursor.ack(whole)
         if self.on_acked is not None:
             self.on_acked(self.name, self._named(whole, parts))
-        consumer.messages_acked += fresh + changed
         return fresh + changed > 0
 
     def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:

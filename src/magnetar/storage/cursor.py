@@ -88,6 +88,13 @@ def words_of(bits: int) -> list[int]:
     return words
 
 
+class Tally(NamedTuple):
+    """How far a cursor is: `above` counts the messages behind `mark_delete` that are acknowledged."""
+
+    mark_delete: Position
+    above: int
+
+
 class Partial(NamedTuple):
     """A partly acknowledged batch: `bits` has a 1 for each of its `size` messages that is not acknowledged."""
 
@@ -161,6 +168,15 @@ class Cursor:
         if last <= self.mark_delete:
             return 0
         return self._log.messages_between(self.mark_delete, last) - self._acked_messages - self._partial_messages
+
+    def tally(self) -> Tally:
+        """What is acknowledged now, for `acknowledged_since`."""
+        return Tally(self.mark_delete, self._acked_messages + self._partial_messages)
+
+    def acknowledged_since(self, then: Tally) -> int:
+        """Messages that were acknowledged since a tally, if nothing was given back in between."""
+        mark_delete, above = self.tally()
+        return self._log.messages_between(then.mark_delete, mark_delete) + above - then.above
 
     def nth_open(self, number: int) -> tuple[Position, int]:
         """The `number`-th (from 1) entry that is not acknowledged and no marker, or the last one if there are fewer, and which

@@ -494,6 +494,41 @@ def test_rates_are_per_second_since_the_last_update() -> None:
     assert world.subscription.stats()["msgRateOut"] == 0.0
 
 
+@pytest.mark.parametrize("sub_type", ALL)
+def test_what_is_acknowledged_is_counted_in_messages(sub_type: SubType) -> None:
+    world = World()
+    consumer = world.consumer("a", sub_type, permits=1_000)
+    first, second, third, fourth = world.publish(entry(count=3), entry(count=4), entry(), entry(count=5))
+
+    def counted() -> int:
+        consumed: int = world.subscription.internal_stats()["messagesConsumedCounter"]
+        assert consumer.messages_acked == consumed
+        return consumed
+
+    world.ack(consumer, second)
+    assert counted() == 4
+    world.ack(consumer, first, ack_set=[0b110])
+    assert counted() == 5
+    world.ack(consumer, first, second)
+    assert counted() == 7, "what was acknowledged counts once"
+    world.ack(consumer, third, fourth)
+    assert counted() == 13
+
+
+@pytest.mark.parametrize("sub_type", NOT_SHARED)
+def test_what_is_acknowledged_cumulatively_is_counted_in_messages(sub_type: SubType) -> None:
+    world = World()
+    consumer = world.consumer("a", sub_type, permits=1_000)
+    _, second, third, fourth = world.publish(entry(count=3), entry(count=4), entry(marker=True), entry(count=5))
+    world.ack(consumer, second, cumulative=True, ack_set=[0b1100])
+    assert consumer.messages_acked == 5
+    world.ack(consumer, fourth)
+    assert consumer.messages_acked == 10
+    world.ack(consumer, third, cumulative=True)
+    world.ack(consumer, fourth, cumulative=True)
+    assert consumer.messages_acked == 12
+
+
 def test_consumer_stats_fit_the_command() -> None:
     from magnetar.wire import commands
 
