@@ -80,6 +80,25 @@ def test_a_subscription_begins_where_the_body_says(tell: Tell, body: str | None,
     tell(story)
 
 
+def test_a_subscription_brings_its_topic_where_clients_may(tell: Tell) -> None:
+    async def kind(world: World) -> None:
+        await world.have(("PUT", f"{P}/new/subscription/s", '{"ledgerId": -1, "entryId": -1}'))
+        assert list(world.control.existing) == [f"{FULL}/new"]
+        assert world.control.subscriptions(f"{FULL}/new") == ["s"]
+        for refused in (f"{P}/a-partition-0/subscription/s", f"{A}/persistent/public/none/new/subscription/s"):
+            assert (await world.ask("PUT", refused)).status == 404
+        wrong = json.dumps({"ledgerId": -1, "entryId": -1, "properties": {"k": "v" * 100_000}})
+        assert (await world.ask("PUT", f"{P}/other/subscription/s", wrong)).status == 400
+        assert list(world.control.existing) == [f"{FULL}/new"]
+
+    async def strict(world: World) -> None:
+        assert (await world.ask("PUT", f"{P}/new/subscription/s")).status == 404
+        assert world.control.existing == {}
+
+    tell(kind)
+    tell(strict, info=INFO._replace(topic_auto_creation=False))
+
+
 @pytest.mark.parametrize(
     ("more", "exclusive", "index"),
     [("", False, -1), (', "batchIndex": 2', False, 2), (', "batchIndex": null, "excluded": true', True, -1)],

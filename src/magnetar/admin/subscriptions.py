@@ -56,7 +56,7 @@ async def list_subscriptions(call: Call) -> Any:
 @subscriptions.add(
     "PUT",
     ONE,
-    "Create a durable subscription; without a body at the end.",
+    "Create a durable subscription; without a body at the end. The topic too, where clients may (`auto_create_topics`).",
     ok=204,
     errors=(404, 405, 409, 412),
     query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
@@ -72,11 +72,13 @@ async def create_subscription(call: Call) -> None:
     replicated = call.flag("replicated")
     if position not in {EARLIEST, LATEST}:
         one(call, topic, "a position")
+    properties = check_properties(body.properties or {}) if body else {}
+    if call.control.partitions(str(topic)) is None and call.info.topic_auto_creation and topic.partition < 0:
+        await call.done(lambda done: call.control.create_topic(str(topic), None, {}, done))
     parts = partitions_of(call, topic)
     missing = [part for part in parts if name not in call.control.subscriptions(str(part))]
     if not missing:
         raise Conflict(f"subscription {name} of {topic} exists already")
-    properties = check_properties(body.properties or {}) if body else {}
     await call.each(
         missing,
         lambda part, done: call.control.create_subscription(part, name, position, replicated, properties, done),
