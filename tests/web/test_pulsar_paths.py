@@ -119,6 +119,14 @@ GET {N}/bundles | bundles
 PUT {N}/0x00000000_0xffffffff/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles
 GET {N}/antiAffinity | bundles
+GET {A}/persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
+GET {A}/non-persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers | namespace
+GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/retention | namespace
+GET {P}/resourceGroup | one broker
+GET,PUT {N}/schemaAutoUpdateCompatibilityStrategy | schemaCompatibilityStrategy
+GET /admin/persistent/{{t}}/{{c}}/{{n}}/{{topic}}/stats | version 1
+GET /admin/namespaces/{{t}} | version 1
 GET {N}/destination/{{c}} | bundles
 GET,POST,DELETE {N}/replicatorDispatchRate | links throttle
 GET,POST,DELETE {P}/replicatorDispatchRate | links throttle
@@ -227,5 +235,17 @@ def test_a_slash_at_the_end_changes_nothing_and_head_is_get_without_a_body(tell:
         world.control.ready = False
         assert (await world.ask("HEAD", f"{A}/brokers/health")).status == 503
         assert (await world.ask("GET", f"{A}/tenants//")).status == 501
+
+    tell(story)
+
+
+def test_all_topics_are_those_of_the_whole_range(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{A}/persistent/public/default/t", None))
+        for whole in ("", "?bundle=", "?bundle=0x00000000_0xFFFFFFFF"):
+            answer = await world.ask("GET", f"{A}/persistent/public/default{whole}")
+            assert answer.json == ["persistent://public/default/t"]
+        part = await world.ask("GET", f"{A}/persistent/public/default?bundle=0x00000000_0x80000000")
+        assert part.status == 412 and "no bundles" in part.reason
 
     tell(story)

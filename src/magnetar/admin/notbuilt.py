@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+NO_BUNDLES: Final = "namespaces have no bundles: a cluster has one broker"
+
 _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v[23]/(functions|sources?|sinks?|packages|worker|worker-stats)(/|$)", "Pulsar Functions and IO are not built"),
     (r"/admin/v3/transactions(/|$)", "transactions are not built"),
@@ -18,7 +20,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v2/bookies(/|$)", "messages are in the broker's own log: there are no bookies"),
     (r"/admin/v2/proxy-stats(/|$)", "there is no proxy to ask"),
     (r"/(antiAffinity|bundles?|destination/[^/]+|[^/]+/split|0x[0-9a-f]+_0x[0-9a-f]+)(/|$)",
-     "namespaces have no bundles: a cluster has one broker"),
+     NO_BUNDLES),
     (r"/admin/v2/clusters/[^/]+/(namespaceIsolationPolicies|failureDomains)(/|$)",
      "a cluster has one broker: nothing to isolate"),
     (r"/(migrate|migration)$",
@@ -32,13 +34,19 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/subscriptionExpirationTime$",
      "subscriptions do not expire, their messages do (`ttl`); unused topics go by `inactive-topics`"),
     (r"/encryptionRequired$", "whether clients encrypt what they send is not checked"),
-    (r"/resourcegroup$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
+    (r"/resource[gG]roup$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
     (r"/persistent/[^/]+/[^/]+/[^/]+/(subscription/)?[^/]+/dispatchRate$",
      "one rate holds for each subscription of a topic: `subscription-dispatch-rate`"),
     (r"/persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
+    (r"/non-persistent/[^/]+/[^/]+/[^/]+/(retention|messageTTL|max\w+|\w+Rate|backlogQuota\w*|\w+Policies|policies|replication)$",
+     "a topic that stores nothing has the policies of its namespace"),
+    (r"/non-persistent/[^/]+/[^/]+/[^/]+/(compactionThreshold|delayedDelivery|deduplication\w+|schema\w+)$",
+     "a topic that stores nothing has the policies of its namespace"),
+    (r"/schemaAutoUpdateCompatibilityStrategy$", "`schemaCompatibilityStrategy` has taken its place"),
+    (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
     (r"/(properties|property/[^/]+)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
 
@@ -50,12 +58,18 @@ _METHODS: Final = {
 }
 """Operations on paths that have others here."""
 
+_BUNDLE: Final = re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/0x[0-9a-f]+_0x[0-9a-f]+/?")
+"""Topics of a bundle, which Pulsar lists where a topic of that name would be."""
+
+WHOLE_RANGE: Final = "0x00000000_0xffffffff"
+"""Of hashes: the one bundle that a namespace may be said to have."""
+
 _PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASONS]
 
 
 def has_others(method: str, path: str) -> bool:
     """Whether an operation is one of Pulsar's on a path where other operations are built."""
-    return (method, path) in _METHODS
+    return (method, path) in _METHODS or (method == "GET" and _BUNDLE.fullmatch(path) is not None)
 
 
 def reason(method: str, path: str) -> str:

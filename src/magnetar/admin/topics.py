@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from magnetar.admin.aggregate import sum_stats
 from magnetar.admin.call import Call
 from magnetar.admin.namespaces import visible
+from magnetar.admin.notbuilt import NO_BUNDLES, WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
@@ -29,6 +30,7 @@ class NewPartitions(Struct):
 
 
 SYSTEM_QUERY = {"includeSystemTopic": "true lists the broker's own, too."}
+BUNDLE_QUERY = {"bundle": f"{WHOLE_RANGE}, which is all; another one is refused: namespaces have no bundles."}
 STATS_QUERY = {
     "excludePublishers": "true leaves out `publishers`.",
     "excludeConsumers": "true leaves out `consumers` of each subscription.",
@@ -90,12 +92,14 @@ def _absent(call: Call, topic: TopicName) -> None:
     "/{tenant}/{namespace}",
     "Topics of a namespace, each partition by itself.",
     errors=(404, 412),
-    query=SYSTEM_QUERY,
+    query=SYSTEM_QUERY | BUNDLE_QUERY,
     reply='["persistent://...", ...]',
     returns=list[str],
 )
 async def list_topics(call: Call) -> Any:
     """Of the domain in the path."""
+    if (call.parameter("bundle") or WHOLE_RANGE).lower() != WHOLE_RANGE:
+        raise PreconditionFailed(f"bundle can be {WHOLE_RANGE} only: {NO_BUNDLES}")
     names = call.control.topics(str(call.existing_namespace()))
     return _of_domain(call, names)
 
