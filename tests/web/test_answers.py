@@ -112,6 +112,26 @@ def test_a_subscription_is_moved_into_a_batch(tell: Tell, more: str, exclusive: 
     tell(story)
 
 
+@pytest.mark.parametrize("at", [f"{A}/namespaces/public/default", f"{P}/t"], ids=["namespace", "topic"])
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        ('{"limit": 1048576, "policy": "producer_exception"}', 1 << 20),
+        ('{"limit": 1048576, "limitSize": 2097152}', 2 << 20),
+        ('{"limit": 1048576, "limitSize": null}', 1 << 20),
+        ('{"policy": "producer_exception"}', -1),
+    ],
+)
+def test_a_quota_may_be_written_as_older_tools_do(tell: Tell, at: str, body: str, size: int) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("POST", f"{at}/backlogQuota", body))
+        quota = (await world.ask("GET", f"{at}/backlogQuotaMap")).json["destination_storage"]
+        policy = json.loads(body).get("policy", "producer_request_hold")
+        assert quota == {"limitSize": size, "limitTime": -1, "policy": policy}
+
+    tell(story)
+
+
 def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))

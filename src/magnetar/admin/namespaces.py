@@ -8,7 +8,7 @@ from magnetar.admin.routing import Routes
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import NotAllowed
 from magnetar.metadata.permissions import Action, shown
-from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, Names, Policies
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Names, Policies
 
 SYSTEM_PREFIX = "__"
 """Local names of a broker's own topics begin so; lists leave them out unless asked."""
@@ -191,14 +191,14 @@ QUOTA_QUERY = {"backlogQuotaType": "destination_storage (default) or message_age
     ok=204,
     errors=(400, 404, 412),
     query=QUOTA_QUERY,
-    body=BacklogQuota,
+    body=BacklogQuotaBody,
 )
 async def set_quota(call: Call) -> None:
     """One kind at a time."""
     namespace = call.existing_namespace()
     kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
-    quota: BacklogQuota = await call.body()
-    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, quota))
+    body: BacklogQuotaBody = await call.body()
+    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, body.quota()))
 
 
 @namespaces.add(

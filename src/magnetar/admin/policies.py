@@ -12,7 +12,7 @@ from magnetar.admin.routing import Handler, Routes
 from magnetar.admin.topics import partitions_of
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import BadRequest
-from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType
+from magnetar.metadata.policies import BacklogQuota, BacklogQuotaBody, BacklogQuotaType
 from magnetar.metadata.policytable import TABLE, Policy
 
 policies = Routes("Policies of namespaces", "/admin/v2")
@@ -179,12 +179,12 @@ async def get_quotas(call: Call) -> Any:
     ok=204,
     errors=(400, 404, 412),
     query=QUOTA_QUERY | GLOBAL,
-    body=BacklogQuota,
+    body=BacklogQuotaBody,
 )
 async def set_quota(call: Call) -> None:
     """One kind at a time."""
-    quota: BacklogQuota = await call.body()
-    await _change_quota(call, quota)
+    body: BacklogQuotaBody = await call.body()
+    await _change_quota(call, body.quota())
 
 
 @topic_policies.add(

@@ -216,6 +216,25 @@ class PartitionedTopic(Struct, frozen=True, omit_defaults=True):
     properties: dict[str, str] = {}
 
 
+class BacklogQuotaBody(Struct, rename="camel"):
+    """A backlog quota in a request's body.
+
+    Attributes:
+        limit_size, limit_time, policy: as in `BacklogQuota`.
+        limit: the limit of size, as tools before Pulsar 2.9 write it; counts where there is no `limitSize`.
+    """
+
+    limit_size: Int64 | UnsetType = UNSET
+    limit_time: Int32 = -1
+    policy: BacklogQuotaPolicy = "producer_request_hold"
+    limit: Int64 = -1
+
+    def quota(self) -> BacklogQuota:
+        """What it says."""
+        size = self.limit_size if isinstance(self.limit_size, int) else self.limit
+        return BacklogQuota(size, self.limit_time, self.policy)
+
+
 class MessageIdBody(Struct, rename="camel"):
     """A message id in a request's body; both halves -1 is the earliest, both 2^63-1 the latest.
 
