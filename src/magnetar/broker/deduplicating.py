@@ -393,8 +393,9 @@ class TopicDeduplication:
         last = self._log.last
         behind = self._log.entries_between(self.durable_mark_delete, last) if last > self.durable_mark_delete else 0
         return statkeys.internal_cursor(
+            self._log,
             mark_delete=self.durable_mark_delete,
-            read=last,
+            taken=last,
             entries_behind=behind,
             consumed=max(0, self._taken - behind),
             state=self.status.value,

@@ -185,8 +185,9 @@ class LinkReports:
                 to_go = state.pending()[0]
                 active = bool(source.lease.holder)
                 found[link_cursor_name(target)] = statkeys.internal_cursor(
+                    topic.log,
                     mark_delete=state.cursor.c,
-                    read=state.cursor.c,
+                    taken=max(state.cursor.c, state.cursor.s),
                     entries_behind=to_go,
                     state="Open" if state.wanted else "Orphan",
                     active=active,

@@ -1,7 +1,7 @@
 """Keys of Pulsar's statistics whose value is always the same here, each with the reason: typed clients look for them."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.core.ids import Position
 from magnetar.core.times import iso_time
@@ -110,10 +110,24 @@ CURSOR: Final = {
 """Of CursorStats."""
 
 
+class Follows(Protocol):
+    """Part of a topic's log."""
+
+    def next_after(self, position: Position) -> Position | None:
+        """The first entry behind a position, or None."""
+        ...
+
+
+def read_position(log: Follows, taken: Position) -> str:
+    """Where somebody reads on who has taken everything up to a position: the next entry, or where that will be."""
+    return str(log.next_after(taken) or Position(taken.ledger, taken.entry + 1))
+
+
 def internal_cursor(
+    log: Follows,
     *,
     mark_delete: Position,
-    read: Position,
+    taken: Position,
     entries_behind: int,
     consumed: int,
     state: str,
@@ -125,7 +139,8 @@ def internal_cursor(
     """CursorStats of the broker's own cursors: they have no holes, and nobody reads by them through a dispatcher.
 
     Args:
-        mark_delete, read: up to where.
+        log: of the topic.
+        mark_delete, taken: up to where.
         entries_behind: that mark-delete has to pass yet.
         consumed: messages that it passed since the broker's start.
         state: a word.
@@ -136,7 +151,7 @@ def internal_cursor(
     """
     return CURSOR | {
         "markDeletePosition": str(mark_delete),
-        "readPosition": str(read),
+        "readPosition": read_position(log, taken),
         "individuallyDeletedMessages": "[]",
         "messagesConsumedCounter": consumed,
         "numberOfEntriesSinceFirstNotAckedMessage": entries_behind,

@@ -82,7 +82,9 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
     return statkeys.CURSOR | {
         "markDeletePosition": str(cursor.mark_delete),
         "durableMarkDeletePosition": str(subscription.durable_mark_delete),
-        "readPosition": str(dispatcher.reading.after),
+        "readPosition": statkeys.read_position(
+            dispatcher.around.log, max(cursor.mark_delete, dispatcher.reading.after)
+        ),
         "individuallyDeletedMessages": f"[{', '.join(runs)}]",
         "messagesConsumedCounter": subscription.counters().messages_acked,
         "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries() + len(cursor.acked),

@@ -77,6 +77,9 @@ def test_cursors_of_the_brokers_own_have_all_keys() -> None:
     internal = node.control.internal_stats(TOPIC)
     assert set(internal["cursors"]) == {"pulsar.repl.b", "pulsar.dedup"}
     assert faults(internal, INTERNAL, "internal") == []
+    last = node.topic.log.last
+    for cursor in internal["cursors"].values():
+        assert cursor["readPosition"] == f"{last.ledger}:{last.entry + 1}", "behind the last one"
 
 
 def test_entries_on_their_way_to_the_log_are_pending() -> None:

@@ -467,11 +467,29 @@ def test_stats_have_pulsars_keys() -> None:
     internal = world.subscription.internal_stats()
     assert internal["markDeletePosition"] == "-1:-1"
     assert internal["individuallyDeletedMessages"] == "[(100:1..100:2]]"
-    assert internal["readPosition"] == "100:3"
+    assert internal["readPosition"] == "100:4"
     world.leave(consumer)
     assert world.subscription.stats()["msgOutCounter"] == 5
     assert world.subscription.messages_out == 5
     assert world.subscription.bytes_out > 0
+
+
+def test_the_read_position_is_that_of_the_next_entry() -> None:
+    world = World()
+    told = lambda: world.subscription.internal_stats()["readPosition"]  # noqa: E731
+    assert told() == "-1:0"
+    first, second, _ = world.publish_many(3)
+    assert told() == str(first)
+    world.subscription.skip(1)
+    assert told() == str(second)
+    world.subscription.skip_all()
+    assert told() == "100:3", "where the next one will be"
+    world.log.roll(0)
+    (later,) = world.publish_many(1)
+    assert (later.ledger, told()) == (101, "101:0")
+    consumer = world.consumer("a", permits=10)
+    world.take(consumer)
+    assert told() == "101:1"
 
 
 def test_the_active_consumer_is_named() -> None:
