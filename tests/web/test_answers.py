@@ -188,6 +188,24 @@ def test_lookup_names_this_broker_and_may_refuse_unknown_topics(tell: Tell) -> N
     tell(strict, info=INFO._replace(topic_auto_creation=False))
 
 
+def test_a_listener_is_named_by_parameter_or_header(tell: Tell) -> None:
+    path = "/lookup/v2/topic/persistent/public/default/x"
+    urls = {"outside": ("pulsar://out:6650", ""), "other": ("pulsar://other:6650", "")}
+
+    async def story(world: World) -> None:
+        async def found(query: str, header: str) -> tuple[int, str | None]:
+            answer = await world.ask("GET", path + query, headers={"X-Pulsar-ListenerName": header} if header else None)
+            return answer.status, answer.json.get("brokerUrl")
+
+        assert await found("", "") == (200, INFO.service_url)
+        assert await found("?listenerName=outside", "") == (200, "pulsar://out:6650")
+        assert await found("", "outside") == (200, "pulsar://out:6650")
+        assert await found("?listenerName=other", "outside") == (200, "pulsar://other:6650")
+        assert await found("", "unknown") == (404, None)
+
+    tell(story, info=INFO._replace(listeners=urls))
+
+
 def test_skip_gives_up_exactly_what_its_answer_says(tell: Tell) -> None:
     async def story(world: World) -> None:
         preview = (await world.ask("POST", "/geo/v1/links/us-east/skip?preview=true")).json

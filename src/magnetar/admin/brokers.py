@@ -69,12 +69,16 @@ async def cluster_brokers(call: Call) -> Any:
     return _address(call)
 
 
+LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
+"""As in Pulsar, for proxies that cannot add a parameter."""
+
+
 def _answer(call: Call) -> dict[str, str | None]:
     topic = call.topic()
     if call.control.partitions(str(topic)) is None and not call.info.topic_auto_creation:
         raise NotFound(f"topic {topic} does not exist")
     url, url_tls = call.info.service_url, call.info.service_url_tls
-    listener = call.parameter("listenerName")
+    listener = call.parameter("listenerName") or call.request.headers.get(LISTENER_HEADER)
     if listener:
         if listener not in call.info.listeners:
             raise NotFound(f"listener {listener!r:.80} is not one of this cluster's")
@@ -97,7 +101,7 @@ for _domain in ("persistent", "non-persistent"):
         errors=(404, 412),
         query={
             "authoritative": "accepted.",
-            "listenerName": "as a client's `listener_name`: one of `advertised_listeners`.",
+            "listenerName": "as a client's `listener_name`: one of `advertised_listeners`; or header X-Pulsar-ListenerName.",
         },
         reply='{"brokerUrl": "pulsar://...", "brokerUrlTls": null, "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
     )
