@@ -260,6 +260,10 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
         self._soon(done, act)
 
+    def open_topic(self, topic: str, done: Done) -> None:
+        self.calls.append(("open_topic", topic))
+        self._soon(done, lambda: self.existing.setdefault(topic, FakeTopic()))
+
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
         name = TopicName.parse(topic)
         change = self.resources.update_partitioned(name, partitions)

@@ -85,6 +85,9 @@ def test_a_subscription_brings_its_topic_where_clients_may(tell: Tell) -> None:
         await world.have(("PUT", f"{P}/new/subscription/s", '{"ledgerId": -1, "entryId": -1}'))
         assert list(world.control.existing) == [f"{FULL}/new"]
         assert world.control.subscriptions(f"{FULL}/new") == ["s"]
+        await asyncio.gather(*(world.have(("PUT", f"{P}/both/subscription/{name}", None)) for name in "ab"))
+        assert world.control.subscriptions(f"{FULL}/both") == ["a", "b"]
+        del world.control.existing[f"{FULL}/both"]
         for refused in (f"{P}/a-partition-0/subscription/s", f"{A}/persistent/public/none/new/subscription/s"):
             assert (await world.ask("PUT", refused)).status == 404
         wrong = json.dumps({"ledgerId": -1, "entryId": -1, "properties": {"k": "v" * 100_000}})

@@ -245,6 +245,14 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """
         ...
 
+    def open_topic(self, topic: str, done: Done) -> None:
+        """Have a topic, made if it is not there, as a client's first use would; done when it is there, whoever made it.
+
+        Answers:
+            BrokerError: as clients are told.
+        """
+        ...
+
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
         """Grow a partitioned topic. `partitions` is more than it has (checked by admin and again here).
 

@@ -219,6 +219,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
         self._enter(create)
 
+    def open_topic(self, topic: str, done: Done) -> None:
+        """Have a topic, as a client's first use would."""
+        name = TopicName.parse(topic)
+        self._enter(lambda: self._broker.catalog.open(name, create=True, then=lambda _topic, error: done(error)))
+
     def _check_room(self, name: TopicName, topics: int) -> None:
         try:
             self._broker.catalog.check_room(name.namespace_name, topics)

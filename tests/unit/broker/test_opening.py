@@ -507,3 +507,20 @@ def test_a_producer_whose_initial_subscription_cannot_be_stored_is_refused(node:
     one.produce(2, producer_name="p", initial_subscription_name="s")
     node.world.work()
     assert (one.told(2), list(node.topic.subscriptions)) == ("p", ["s"])
+
+
+def test_a_topic_that_is_being_made_is_waited_for() -> None:
+    """Administrators that create subscriptions of a new topic at once."""
+    world = World("a")
+    node = world["a"]
+    told: list[object] = []
+    for _ in range(2):
+        node.control.open_topic(FRESH, told.append)
+    assert told == [], "not before it is stored"
+    world.settle()
+    assert told == [None, None]
+    assert node.control.partitions(FRESH) == 0
+    node.control.open_topic(FRESH, told.append)
+    assert told == [None] * 3
+    node.control.open_topic("persistent://public/none/t", told.append)
+    assert "none" in str(told[-1])
