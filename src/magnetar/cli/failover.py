@@ -6,9 +6,11 @@ Each step is a request that may be repeated, so the command may be killed anywhe
 is told to give up and A is put back; what is certain and what is not is said in one line.
 """
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -38,6 +40,10 @@ Run = list[Any]
 
 class Stuck(MagnetarError):
     """It cannot be finished; everything has to be put back."""
+
+
+class Refused(MagnetarError):
+    """The source does not take the last step for one topic or partition; the others are still to be told."""
 
 
 class Report(NamedTuple):
@@ -102,13 +108,36 @@ def failover(
         if as_json:
             print_json(plan)
         return
-    report = move.run(timeout, grace_ms)
+    with ended_by_signals():
+        report = move.run(timeout, grace_ms)
     if as_json:
         print_json(report._asdict())
 
 
 def _silent(_text: str) -> None:
     """JSON is all that is printed."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM, and SIGHUP when a terminal or a connection goes, are as Ctrl-C: nobody is left fenced by them. Those that follow
+    are ignored, as both the system and the shell may send one.
+    """
+
+    def end(*_: object) -> None:
+        for number in kept:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    kept = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
+        for number in kept:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 class Move:
@@ -139,6 +168,7 @@ class Move:
         self._force = False
         self._above = ""
         self._deadline = 0.0
+        self._fenced = False
         self._uncertain: set[str] = set()
 
     @property
@@ -298,6 +328,7 @@ class Move:
             self._rows = self._ask(
                 self._a, self.source, lambda: self._a.post(self._path(str(self.topic), "fence"), body)
             )
+            self._fenced = True
             self._say(f"fenced in {self.source}: nothing is dispatched there any more")
             self._await_final()
             # The first acknowledgement of a consumer that has just come may have been under way before.
@@ -309,9 +340,9 @@ class Move:
             for row in self._rows:
                 self._activate(row)
             pause_ms = round((time.monotonic() - started) * 1000)
-        except (MagnetarError, KeyboardInterrupt) as error:
-            raise MagnetarError(self._back(error)) from None
-        done = [self._complete(row) for row in self._rows]
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, nobody may be left unserved
+            raise MagnetarError(self._called_off(error)) from (None if isinstance(error, MagnetarError) else error)
+        done = self._complete_all()
         report = Report(
             str(self.topic),
             self.subscription,
@@ -368,8 +399,36 @@ class Move:
         self._uncertain.add(row["topic"])
         self._ask(self._b, self.target, lambda: self._b.post(self._path(row["topic"], "activate"), body))
 
+    def _complete_all(self) -> list[Row]:
+        """Tell the source of all partitions, also when it refuses one; not when it does not answer at all.
+
+        Raises:
+            MagnetarError: it could not be told of one; says in which state everything is.
+        """
+        done: list[Row] = []
+        refused: list[str] = []
+        try:
+            for row in self._rows:
+                try:
+                    done.append(self._complete(row))
+                except Refused as error:
+                    refused.append(str(error))
+        except KeyboardInterrupt:
+            raise MagnetarError(
+                f"interrupted: {self._what} is active in {self.target}, but {self.source} is not told everywhere to send its "
+                "consumers there; it stays fenced, run the same command again"
+            ) from None
+        if refused:
+            raise MagnetarError("; ".join(dict.fromkeys(refused)))
+        return done
+
     def _complete(self, row: Row) -> Row:
-        """The target is active; the source has to be told, however long that takes within the time."""
+        """The target is active; the source has to be told, however long that takes within the time.
+
+        Raises:
+            Refused: it will not have it.
+            MagnetarError: it does not answer, or cannot do it.
+        """
         body = {"tokens": {row["topic"]: row["token"]}}
         while True:
             try:
@@ -377,14 +436,17 @@ class Move:
                     self._a, self.source, lambda: self._a.post(self._path(row["topic"], "complete"), body)
                 )
                 return answer[0]
-            except AdminError as error:
-                if error.status != 409:
-                    raise
-                raise MagnetarError(
-                    f"{self._what} is active in {self.target}, and somebody else changed it in {self.source}: {error}; it "
-                    "may be active in both, messages may come twice"
-                ) from None
             except MagnetarError as error:
+                if isinstance(error, AdminError) and error.status == 409:
+                    raise Refused(
+                        f"{self._what} is active in {self.target}, and somebody else changed it in {self.source}: {error}; it "
+                        "may be active in both, messages may come twice"
+                    ) from None
+                if isinstance(error, AdminError) and error.status < 500:
+                    raise Refused(
+                        f"{self._what} is active in {self.target}, but {self.source} refuses to send its consumers there "
+                        f"({error}); if it is fenced there, run the same command again, or magnetar subscriptions unfence"
+                    ) from None
                 if time.monotonic() > self._deadline:
                     raise MagnetarError(
                         f"{self._what} is active in {self.target}, but {self.source} could not be told to send its consumers "
@@ -394,21 +456,45 @@ class Move:
 
     # -------------------------------------------------------------------------------------------------- calling it off
 
-    def _back(self, error: BaseException) -> str:
+    def _called_off(self, error: BaseException) -> str:
         """Put everything back; one line that says what is certain."""
-        why = str(error) or "interrupted"
-        if not any(row.get("token") and row["phase"] != "active" for row in self._rows):
+        if isinstance(error, KeyboardInterrupt):
+            why = "interrupted"
+        else:
+            why = str(error) if isinstance(error, MagnetarError) else f"unexpected {type(error).__name__}: {error}"
+        try:
+            return self._back(why, certain=isinstance(error, AdminError) and error.status < 500)
+        except KeyboardInterrupt:
+            return (
+                f"{why}; interrupted again before everything was put back: magnetar status says what is fenced; "
+                "run the same command again"
+            )
+
+    def _back(self, why: str, *, certain: bool) -> str:
+        """Put everything back.
+
+        Args:
+            why: it is called off.
+            certain: the source has answered, so that nothing of a request is still under way there.
+        """
+        if not self._fenced:
             try:
                 # The fence may have been taken although no answer came, or in some partitions only.
                 self._rows = self._a.get(self._path(str(self.topic)))
             except MagnetarError:
                 return f"{why}; whether {self.source} is fenced is not known: magnetar status says it when it is back"
-        outcomes = [self._put_back(row) for row in self._rows if row["phase"] in {"fencing", "fenced"}]
+        # Another failover may have come first, which this one must not end.
+        ours = [row for row in self._rows if row["target"] == self.target]
+        outcomes = [self._put_back(row) for row in ours if row["phase"] in {"fencing", "fenced"}]
         told = list(dict.fromkeys(outcome for outcome in outcomes if outcome))
+        if not outcomes and not self._fenced and not certain:
+            return f"{why}; {self.source} is not fenced so far, but may still be: magnetar status says it"
         if not outcomes:
             return f"{why}; nothing was changed"
         if not told:
             return f"{why}; put back: {self._what} is active in {self.source} as before"
+        if not all(outcomes):
+            told.append(f"what is left of it is put back: active in {self.source} as before")
         return "; ".join([why, *told])
 
     def _put_back(self, row: Row) -> str:
@@ -424,13 +510,10 @@ class Move:
                 except MagnetarError as unfinished:
                     return str(unfinished)
                 return f"{row['topic']} was activated in {self.target} all the same and is moved"
-            # 404: the subscription has not come there, so there is nothing to activate.
+            if refused.status != 404:  # 404: the subscription has not come there, so there is nothing to activate
+                both = self._both(row, f"refused to give up ({refused})")
         except MagnetarError:
-            if row["topic"] in self._uncertain:
-                both = (
-                    f"{self.target} may have become active before it fell silent: then it is active in both clusters and "
-                    "messages may come twice"
-                )
+            both = self._both(row, "fell silent")
         try:
             self._a.post(self._path(row["topic"], "put-back"), body)
         except MagnetarError as problem:
@@ -439,6 +522,15 @@ class Move:
                 f"magnetar subscriptions unfence {row['topic']} {self.subscription} --in {self.source}"
             )
         return f"put back: active in {self.source}; {both}" if both else ""
+
+    def _both(self, row: Row, what: str) -> str:
+        """What is not certain of a partition whose target did not give up; "" when it was not asked to activate it either."""
+        if row["topic"] not in self._uncertain:
+            return ""
+        return (
+            f"{self.target} may have become active before it {what}: then it is active in both clusters and "
+            "messages may come twice"
+        )
 
     # -------------------------------------------------------------------------------------------------------- asking
 

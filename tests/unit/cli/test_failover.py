@@ -1,6 +1,8 @@
 """`magnetar failover` against two pretended brokers with real fences: the way through, and every way in which it can break."""
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +28,7 @@ class FenceBroker:
     Attributes:
         fences: topic or partition -> state.
         lose: step -> "before" or "after": the connection breaks before or after the step took effect, once.
+        refuse: step -> a status that is answered without doing anything, once.
         dead: every connection breaks.
     """
 
@@ -49,6 +52,7 @@ class FenceBroker:
         self.runs = [[cluster, 5, 0, 8]]
         self.asked: list[Any] = []
         self.lose: dict[str, str] = {}
+        self.refuse: dict[str, int] = {}
         self.dead = False
         self.steps: list[str] = []
         self.before: Callable[[str], None] = lambda _step: None
@@ -129,7 +133,10 @@ class FenceBroker:
                 loss = broker.lose.pop(step, "")
                 if loss == "before":
                     return
-                status, value = broker.answer(topic, step, parse_qs(parts.query), json.loads(data) if data else {})
+                if refused := broker.refuse.pop(step, 0):
+                    status, value = refused, {"reason": "the metadata store refused: disk full"}
+                else:
+                    status, value = broker.answer(topic, step, parse_qs(parts.query), json.loads(data) if data else {})
                 if loss == "after":
                     return
                 text = json.dumps(value).encode()
@@ -464,6 +471,147 @@ def test_somebody_else_unfences_meanwhile(two: Two) -> None:
     two.a.before = meddle
     answer = two.move()
     assert answer.code == 1 and "may be active in both" in answer.err
+
+
+PARTS = [f"{TOPIC}-partition-{number}" for number in range(3)]
+
+
+def fenced(token: Token) -> Fence:
+    return Fence().fence(token, "b", NOW_MS).drained(token, 0, NOW_MS).written(token, Position(7, 3))
+
+
+def test_a_fence_whose_answer_is_lost_is_taken_back_in_all_partitions(make: Callable[..., Two]) -> None:
+    """Also when a command that was killed had fenced some of them before."""
+    two = make(PARTS)
+    two.a.fences[PARTS[0]] = fenced(Token(5, "a"))
+    two.a.lose = {"fence": "after"}
+    answer = two.move()
+    assert answer.code == 1 and "active in a as before" in answer.err
+    assert {fence.phase for fence in two.a.fences.values()} == {Phase.ACTIVE}
+
+
+def test_a_fence_whose_request_is_lost_may_still_come(two: Two) -> None:
+    two.a.lose = {"fence": "before"}
+    answer = two.move()
+    assert answer.code == 1 and "a is not fenced so far, but may still be" in answer.err
+    two.a.refuse = {"fence": 412}
+    answer = two.move()
+    assert answer.code == 1 and "disk full; nothing was changed" in answer.err
+
+
+def test_a_failover_elsewhere_that_came_first_is_left_alone(two: Two) -> None:
+    """It fenced the subscription between this one's look and its fence."""
+    token = Token(NOW_MS, "a")
+
+    def meddle(step: str) -> None:
+        if step == "fence":
+            two.a.fences[TOPIC] = Fence().fence(token, "c", NOW_MS)
+
+    two.a.before = meddle
+    answer = two.move()
+    assert answer.code == 1 and "is being moved to c" in answer.err and "nothing was changed" in answer.err
+    assert two.a.fences[TOPIC] == Fence().fence(token, "c", NOW_MS)
+
+
+def test_a_target_that_cannot_give_up_may_be_active(two: Two) -> None:
+    two.b.lose = {"activate": "after"}
+    two.b.refuse = {"give-up": 500}
+    answer = two.move()
+    assert answer.code == 1 and "may have become active before it refused to give up" in answer.err
+    assert "active in both clusters and messages may come twice" in answer.err and "as before" not in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_partitions_that_moved_and_those_that_did_not_are_both_told(make: Callable[..., Two]) -> None:
+    two = make(PARTS)
+    two.b.lose = {"activate": "after"}
+    answer = two.move()
+    assert answer.code == 1 and f"{PARTS[0]} was activated in b all the same and is moved" in answer.err
+    assert "what is left of it is put back: active in a as before" in answer.err
+    assert [str(two.a.fences[part].phase) for part in PARTS] == ["moved", "active", "active"]
+    assert two.move().code == 0
+    assert {fence.phase for fence in two.a.fences.values()} == {Phase.MOVED}
+
+
+def test_a_source_that_cannot_store_the_end_is_asked_again(two: Two) -> None:
+    two.a.refuse = {"complete": 500}
+    answer = two.move()
+    assert answer.code == 0, answer.err
+    assert two.phases() == ("moved", "active")
+
+
+def test_a_source_that_refuses_the_end_says_where_the_subscription_is(two: Two) -> None:
+    two.a.refuse = {"complete": 404}
+    answer = two.move()
+    assert answer.code == 1 and "is active in b, but a refuses to send its consumers there" in answer.err
+    assert two.phases() == ("fenced", "active")
+
+
+def test_the_other_partitions_are_finished_when_one_is_not(make: Callable[..., Two]) -> None:
+    two = make(PARTS)
+
+    def meddle(step: str) -> None:
+        if step == "complete":
+            fence = two.a.fences[PARTS[0]]
+            two.a.fences[PARTS[0]] = fence.unfence(fence.next_token("a", NOW_MS), NOW_MS)
+
+    two.a.before = meddle
+    answer = two.move()
+    assert answer.code == 1 and "may be active in both" in answer.err
+    assert [str(two.a.fences[part].phase) for part in PARTS] == ["active", "moved", "moved"]
+
+
+def interrupt(broker: FenceBroker, *steps: str, number: int = signal.SIGINT) -> None:
+    """Ctrl-C while some steps are asked for, which do not get there."""
+    broker.lose = dict.fromkeys(steps, "before")
+    broker.before = lambda step: os.kill(os.getpid(), number) if step in steps else None
+
+
+@pytest.mark.parametrize("step", ["merged", "activate"])
+def test_ctrl_c_puts_back(two: Two, step: str) -> None:
+    interrupt(two.b, step)
+    answer = two.move()
+    assert answer.code == 1 and "magnetar: interrupted; put back" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_that_goes_is_as_ctrl_c(two: Two, number: int) -> None:
+    """Told once by the system and once by the shell."""
+    before = signal.getsignal(number)
+    # What comes if nothing is done about it would end the tests.
+    signal.signal(number, lambda *_: None)
+    try:
+        interrupt(two.b, "merged", "give-up", number=number)
+        answer = two.move()
+    finally:
+        signal.signal(number, before)
+    assert answer.code == 1 and "magnetar: interrupted; put back" in answer.err
+    assert two.phases() == ("active", "active")
+
+
+def test_ctrl_c_at_the_end_says_where_the_subscription_is(two: Two) -> None:
+    interrupt(two.a, "complete")
+    answer = two.move()
+    assert answer.code == 1 and "interrupted: " in answer.err and "is active in b, but a is not told" in answer.err
+    assert two.phases() == ("fenced", "active")
+
+
+def test_ctrl_c_twice_says_that_it_is_not_put_back(two: Two) -> None:
+    interrupt(two.b, "merged", "give-up")
+    answer = two.move()
+    assert answer.code == 1 and "interrupted again before everything was put back" in answer.err
+    assert two.phases() == ("fenced", "active")
+
+
+def test_an_answer_that_makes_no_sense_does_not_leave_it_fenced(two: Two) -> None:
+    two.b.runs = None  # type: ignore[assignment]
+    answer = two.move("a", "b", "--json")
+    assert answer.code == 1 and "unexpected TypeError" in answer.err
+    two.b.runs, two.a.runs = [], None  # type: ignore[assignment]
+    answer = two.move("a", "b", "--json")
+    assert answer.code == 1 and "unexpected TypeError" in answer.err and "active in a as before" in answer.err
+    assert two.phases() == ("active", "active")
 
 
 # ------------------------------------------------------------------------------------------------------------- unfence
