@@ -1,6 +1,7 @@
 """The `magnetar` command: one module a noun; `main` turns every failure into one line and an exit code.
 
-Exit codes: 0 done, 1 a failure that is explained in one line on stderr, 2 wrong usage.
+Exit codes: 0 done, 1 a failure that is explained in one line on stderr, 2 wrong usage. They are the same when nobody reads the
+output (`| head`): see `cli.output`.
 """
 
 import os
@@ -15,7 +16,10 @@ DEBUG_VARIABLE: Final = "MAGNETAR_DEBUG"
 
 def main() -> None:
     """Run the command line; never returns."""
-    sys.exit(run(sys.argv[1:]))
+    from magnetar.cli.output import install
+
+    output = install()
+    sys.exit(output.end(run(sys.argv[1:])))
 
 
 def run(arguments: list[str]) -> int:
@@ -40,10 +44,6 @@ def run(arguments: list[str]) -> int:
         return _explain(str(error) or type(error).__name__, error)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has enough of it (`magnetar topics list | head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
         where = "" if os.environ.get(DEBUG_VARIABLE) == "1" else f"; details in {_keep(error)}"
         return _explain(f"unexpected {type(error).__name__}: {error}{where}", error)

@@ -11,6 +11,7 @@ from magnetar.cli.common import ConfigOption, JsonOption, cell, console, duratio
 from magnetar.cli.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.links import rows_of
 from magnetar.cli.metadata import compare, differing, remarks, unequal, word
+from magnetar.cli.output import unread
 from magnetar.cli.targets import Target, at_once, of_config
 from magnetar.core.errors import MagnetarError
 
@@ -69,7 +70,7 @@ def _watch(found: list[Target], urls: dict[str, str], every_s: float) -> None:
     kept = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         with Live(picture(look(found), urls), console=console(), auto_refresh=False, screen=False) as live:
-            while not stop.wait(every_s):
+            while not stop.wait(every_s) and not unread():
                 live.update(picture(look(found), urls), refresh=True)
     except KeyboardInterrupt:
         pass

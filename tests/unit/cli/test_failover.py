@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -602,6 +604,18 @@ def test_ctrl_c_twice_says_that_it_is_not_put_back(two: Two) -> None:
     answer = two.move()
     assert answer.code == 1 and "interrupted again before everything was put back" in answer.err
     assert two.phases() == ("fenced", "active")
+
+
+def test_it_is_finished_also_when_nobody_reads_what_it_says(two: Two, tmp_path: Path) -> None:
+    """As with `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["failover", TOPIC, "s", "--from", "a", "--to", "b", "-c", str(two.config)]
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar", *words], stdout=writing, cwd=tmp_path, check=False, timeout=60
+    )
+    os.close(writing)
+    assert (done.returncode, two.phases()) == (0, ("moved", "active"))
 
 
 def test_an_answer_that_makes_no_sense_does_not_leave_it_fenced(two: Two) -> None:
