@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, NameNotValid
 from magnetar.core.names import TopicName
 
 TIMEOUT_S: Final = 30.0
@@ -64,8 +64,15 @@ class AdminError(MagnetarError):
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path, percent-encoded completely."""
-    return quote(name, safe="")
+    """A name as one segment of a path, percent-encoded completely.
+
+    Raises:
+        NameNotValid: it holds bytes that are no text.
+    """
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise NameNotValid(f"name {name[:80]!a} is not valid: it is not UTF-8 text") from None
 
 
 def topic_path(topic: TopicName | str, *rest: str | int) -> str:
@@ -97,7 +104,9 @@ class AdminClient:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
+        # http.client would find fault with blanks in a host only when it is asked something.
+        fit = host and host.isprintable() and " " not in host
+        if not host or not fit or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
             raise MagnetarError(f"{base_url!r} is not a URL of an admin interface: write http://host:port")
         self.base_url = base_url.rstrip("/")
         self._secure = parts.scheme == "https"

@@ -78,7 +78,7 @@ def drain(
     try:
         while True:
             news.clear()
-            state = look(client, chosen, token)
+            state = look(client, chosen, token, cluster)
             show(state)
             left = None if until is None else until - time.monotonic()
             if state["safe"] or stopped.is_set() or (left is not None and left <= 0):
@@ -101,13 +101,15 @@ def drain(
 # --------------------------------------------------------------------------------------------------------------- looking
 
 
-def look(client: AdminClient, config: Config, token: str) -> dict[str, Any]:
+def look(client: AdminClient, config: Config, token: str, cluster: str) -> dict[str, Any]:
     """What keeps the cluster, with `unconfirmed`: what destinations do not have on disk although the link says so.
 
     Raises:
-        MagnetarError: the cluster itself does not answer.
+        MagnetarError: the cluster itself does not answer, or another one does.
     """
     state: dict[str, Any] = client.get("/geo/v1/drain")
+    if state["cluster"] != cluster:
+        raise MagnetarError(f"{client.base_url} is {state['cluster']}, not {cluster}: check the configuration")
     state["unconfirmed"] = []
     if state["safe"]:
         state["unconfirmed"] = unconfirmed(config, token, state["cluster"], [link["target"] for link in state["links"]])

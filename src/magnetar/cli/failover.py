@@ -99,6 +99,8 @@ def failover(
     """Move a subscription to another cluster without losing or repeating a message; its consumers follow."""
     chosen = read_config(config)
     name, sub = TopicName.parse(topic), check_subscription(subscription)
+    if not name.persistent:
+        raise MagnetarError(f"{name} is not persistent: it has no subscriptions that could be moved")
     if source == target:
         raise MagnetarError(f"--from and --to are both {source}: name two clusters")
     clients = [AdminClient(chosen.cluster(cluster).admin_url, timeout_s=REQUEST_S) for cluster in (source, target)]
@@ -198,6 +200,9 @@ class Move:
             if error.status != 404:
                 raise
             there = []  # made by the first update
+        for cluster, found in ((self.source, rows), (self.target, there)):
+            if found and (told := found[0].get("cluster", cluster)) != cluster:
+                raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
         self._rows, self._there, self._force = rows, there, force
         self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
         for row in rows:

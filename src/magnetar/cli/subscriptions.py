@@ -221,6 +221,8 @@ def unfence(
 ) -> None:
     """End what a failover left: serve consumers here again. If another cluster serves them too, messages come twice."""
     name, sub = TopicName.parse(topic), check_subscription(subscription)
+    if not name.persistent:
+        raise MagnetarError(f"{name} is not persistent: its subscriptions are never fenced")
     client = AdminClient(read_config(config).cluster(cluster).admin_url)
     parts = ["persistent", name.tenant, name.namespace, name.local, sub]
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)

@@ -51,8 +51,9 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
         if admin_url is not None:
             raise ConfigError("--everywhere speaks to all clusters of the configuration: leave --admin-url out")
         return of_config(read_config(config))
-    admin_url = admin_url or (None if config else os.environ.get(URL_VARIABLE))
-    if admin_url:
+    if admin_url is None and not config:
+        admin_url = os.environ.get(URL_VARIABLE) or None
+    if admin_url is not None:  # "" is no URL: a variable of the user's that is empty must not mean another broker
         present_as(read_config(config) if config or found_file() else None)
         return [Target("", AdminClient(admin_url))]
     chosen = read_config(config)

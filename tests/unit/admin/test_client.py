@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.client import AdminClient, AdminError, topic_path
+from magnetar.admin.client import AdminClient, AdminError, segment, topic_path
 from magnetar.core.errors import MagnetarError, NameNotValid
 from tests.web.conftest import World
 
@@ -57,7 +57,19 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:8080", "ftp://x", "http://", "http://h:port", "http://h:99999", "http://h?x", "http://[::1"]
+    "url",
+    [
+        "",
+        "127.0.0.1:8080",
+        "ftp://x",
+        "http://",
+        "http://h:port",
+        "http://h:99999",
+        "http://h?x",
+        "http://[::1",
+        "http://a b",
+        "http://a\x7fb",
+    ],
 )
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(MagnetarError, match="is not a URL of an admin interface"):
@@ -136,3 +148,9 @@ def test_the_package_costs_the_command_line_no_web_server() -> None:
 
     code = "import sys, magnetar.admin.client; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_names_are_text() -> None:
+    assert segment("a/ü%") == "a%2F%C3%BC%25"
+    with pytest.raises(NameNotValid, match="is not UTF-8 text"):
+        segment("\udcff")

@@ -218,3 +218,12 @@ def test_no_place(text: str) -> None:
 def test_no_count(run: Run, count: str) -> None:
     said = one_line(run("subscriptions", "skip", "t", "s", "--yes", "--admin-url", "http://127.0.0.1:1", "--", count))
     assert "is not a count" in said and len(said) < 200
+
+
+def test_an_empty_url_is_not_another_broker(run: Run, pair: tuple[Path, FakeBroker, FakeBroker]) -> None:
+    """A variable of the user's that is empty."""
+    path, a, b = pair
+    for words in ((), ("-c", path)):
+        answer = run("topics", "delete", "t", "--force", "--yes", "--admin-url", "", *words)
+        assert answer.code == 1 and "'' is not a URL of an admin interface" in answer.err
+    assert a.requests == b.requests == []

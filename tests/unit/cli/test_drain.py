@@ -117,6 +117,16 @@ def test_without_token_or_cluster_it_says_what_would_be_right(pair: Pair, run: R
 
 
 @pytest.mark.usefixtures("token")
+def test_another_cluster_at_the_address_says_nothing_of_this_one(
+    pair: Pair, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, a, _ = pair
+    monkeypatch.setattr(drain, "unconfirmed", lambda *_: [])
+    a.answer("GET /geo/v1/drain", state(cluster="b", safe=True))
+    assert one_line(run("drain", "a", "--timeout", "0", "-c", path)) == f"{a.url} is b, not a: check the configuration"
+
+
+@pytest.mark.usefixtures("token")
 def test_a_dead_cluster_is_no_drained_one(pair: Pair, run: Run) -> None:
     path, a, _ = pair
     a.answer("GET /geo/v1/drain", {"reason": "starting"}, 503)

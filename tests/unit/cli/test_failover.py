@@ -66,6 +66,7 @@ class FenceBroker:
         links = {self.other: self.link} if self.link is not None else {}
         row = {
             "topic": topic,
+            "cluster": self.cluster,
             "version": 1,
             "replicated": True,
             "refused": "",
@@ -305,6 +306,25 @@ def test_wrong_input_is_one_line(two: Two, run: Callable[..., Answer], words: tu
     answer = run(*words, "-c", two.config)
     assert answer.code == 1 and says in answer.err
     assert answer.err.count("\n") == 1 and answer.err.startswith("magnetar: ")
+    assert two.phases() == ("active", "active")
+
+
+def test_a_topic_that_is_not_persistent_is_not_taken_for_the_persistent_one(
+    two: Two, run: Callable[..., Answer]
+) -> None:
+    topic = TOPIC.replace("persistent", "non-persistent")
+    answer = run("failover", topic, "s", "--from", "a", "--to", "b", "-c", two.config)
+    assert answer.code == 1 and "is not persistent" in answer.err and two.phases() == ("active", "active")
+    assert two.move().code == 0
+    answer = run("subscriptions", "unfence", topic, "s", "--in", "a", "-c", two.config, "--yes")
+    assert answer.code == 1 and "is not persistent" in answer.err and two.phases() == ("moved", "active")
+
+
+@pytest.mark.parametrize("wrong", ["a", "b"])
+def test_another_cluster_at_the_address_is_not_touched(two: Two, wrong: str) -> None:
+    (two.a if wrong == "a" else two.b).extra = {"cluster": "c"}
+    answer = two.move()
+    assert answer.code == 1 and f"what should be {wrong} is c: check http of both" in answer.err
     assert two.phases() == ("active", "active")
 
 
