@@ -53,27 +53,37 @@ def read_link_token(path: Path) -> bytes:
         StorageError: the file can be read by others, is empty, or cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # Written aside and linked into place, so that two brokers that start at once agree and nobody reads half.
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32) + "\n")
-            try:
-                os.link(temporary, path)
-            finally:
-                temporary.unlink()
-        except FileExistsError:
-            pass
+        # One that is there may be where nobody may write (a secret that is mounted).
+        if not path.exists():
+            _make_link_token(path)
         if path.stat().st_mode & 0o077:
             raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
         token = path.read_text().strip().encode()
     except OSError as error:
         raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise StorageError(f"{path} is no text: it should hold the links' secret") from None
     if not token:
         raise StorageError(f"{path} is empty; delete it to have a new link token made")
     return token
+
+
+def _make_link_token(path: Path) -> None:
+    """Make the links' secret, unless somebody else does in this moment.
+
+    Written aside and linked into place, so that two brokers that start at once agree and nobody reads half.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In containers every life has the same process id: by that alone one that was killed here would be in the way for ever.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
 
 
 class BrokerApp:

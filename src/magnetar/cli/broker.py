@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from magnetar.cli.common import ConfigOption, found_file
+from magnetar.cli.common import ConfigOption, found_file, load
 from magnetar.core import config as configuration
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import ConfigError
@@ -55,7 +55,7 @@ def choose(
     if path is not None:
         if given:
             raise ConfigError(f"{given[0]} is for a broker without a file; {path} says it: leave the option or -c out")
-        config = configuration.load(path)
+        config = load(path)
         config.cluster(cluster)
         return config
     return _without_file(cluster, data_dir or Path("data"), pulsar_port, http_port)

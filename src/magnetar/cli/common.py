@@ -38,12 +38,22 @@ def read_config(path: Path | None) -> Config:
     Raises:
         ConfigError: the file is wrong.
     """
-    config = configuration.load(path or found_file())
+    config = load(path or found_file())
+    present_as(config)
+    return config
+
+
+def load(path: Path | None) -> Config:
+    """`core.config.load`, with `[policies]` checked.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    config = configuration.load(path)
     try:
         defaults_of(config.policies)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from None
-    present_as(config)
     return config
 
 

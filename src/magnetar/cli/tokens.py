@@ -21,6 +21,9 @@ app = Group("Tokens: keys, and the tokens that clients, links and commands prese
 SECRET_BYTES: Final = 64
 """Enough for HS512."""
 
+EXPIRY_S_MAX: Final = 1_000 * 365 * 86_400
+"""A ceiling far below what brokers take for no possible time."""
+
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 365 * 86_400}
 
 SecretKeyOption = Annotated[
@@ -58,12 +61,18 @@ def create_key_pair(
     from cryptography.hazmat.primitives import serialization
 
     key = _generate(algorithm)
+    if private.absolute() == public.absolute():
+        raise ConfigError(f"--private and --public are both {private}: name two files")
     for path in (private, public):
-        if path.exists():
+        if os.path.lexists(path):
             raise ConfigError(f"{path} exists already: a key is never written over")
     pem = serialization.Encoding.PEM
     _write(private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), 0o600)
-    _write(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644)
+    try:
+        _write(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644)
+    except ConfigError:
+        private.unlink()  # nobody has the other half
+        raise
     print_line(f"wrote {private} and {public}: brokers need the public one alone (public_key_files)")
 
 
@@ -182,6 +191,8 @@ def seconds_of(text: str) -> int:
     number, unit = whole_number(text[:-1]), text[-1:]
     if unit not in _UNITS or number is None or not 0 < number <= 1_000_000:
         raise ConfigError(f"--expiry {text[:20]!a} is no time: write 90s, 15m, 12h, 30d, 2w or 1y")
+    if number * _UNITS[unit] > EXPIRY_S_MAX:
+        raise ConfigError(f"--expiry {text[:20]!a} is longer than any token lasts: leave it out for one without an end")
     return number * _UNITS[unit]
 
 
@@ -211,7 +222,10 @@ def _token(path: str) -> str:
     from magnetar.runtime.secretfile import read_token
 
     if path == "-":
-        return sys.stdin.read(1 << 20).strip()
+        try:
+            return sys.stdin.read(1 << 20).encode("ascii").decode().strip()
+        except UnicodeError:
+            raise MagnetarError("that is not a token (JWT)") from None
     if path.startswith("eyJ") and path.count(".") == 2:
         raise ConfigError(
             "name a file that holds the token: an argument is seen by everybody on this machine; or - to read it"
@@ -228,7 +242,10 @@ def _claims(text: str) -> Any:
 def _shown_time(expires_s: int | None) -> str:
     if expires_s is None:
         return "valid for ever"
-    return f"valid until {datetime.fromtimestamp(expires_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    try:
+        return f"valid until {datetime.fromtimestamp(expires_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "valid until long after the year 9999"
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
@@ -239,9 +256,13 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
     except FileExistsError:
         raise ConfigError(f"{path} exists already: a key is never written over") from None
     except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        path.unlink()  # half a key is none, and would be in the way of a whole one
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

@@ -12,6 +12,7 @@ from magnetar.cli.common import (
     JsonOption,
     console,
     found_file,
+    load,
     print_json,
     print_line,
     table,
@@ -59,7 +60,7 @@ def up(
     if init:
         path = write_default(config or Path(configuration.FILE_NAME))
         print_line(f"wrote {path}")
-    chosen = configuration.load(path)
+    chosen = load(path)
     specs = specs_of(chosen, path)
     supervisor = Supervisor(
         specs,

@@ -221,7 +221,7 @@ def load(path: Path | None) -> Config:
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes: not a {FILE_NAME}")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8: a TOML file is UTF-8 text") from None
     return parse(text, path)
@@ -239,6 +239,8 @@ def parse(text: str, path: Path) -> Config:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML that can be read: nested too deeply") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not TOML that can be read: a number has thousands of digits") from None
     try:
         return _build(tables, path)
     except ConfigError as error:
@@ -310,7 +312,12 @@ def _security(file: _File, clusters: dict[str, ClusterConfig], here: Path) -> Se
 def _path(text: str, relative_to: Path) -> Path:
     if "\0" in text:
         raise ConfigError(f"path {text!a} holds a zero byte")
-    return relative_to / Path(text).expanduser()
+    try:
+        return relative_to / Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"path {text!a}: nobody here has that home directory: write ./{text} or a complete path"
+        ) from None
 
 
 def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:

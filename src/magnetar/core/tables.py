@@ -37,10 +37,18 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        shown = ascii(value)
+        shown = _shown(value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         wanted = f"expected one of {_choices(kind)}" if _choices(kind) else _in_toml_words(str(error))
         raise ConfigError(f"{where}: {wanted} (found {shown})") from None
+
+
+def _shown(value: Any) -> str:
+    """A value of the file, safe to print in one line."""
+    try:
+        return ascii(value)
+    except ValueError:
+        return "a number with thousands of digits"  # which Python reads in base 16 and does not write in base 10
 
 
 def _choices(kind: Any) -> str:
@@ -65,7 +73,7 @@ def read_table(cls: type[_S], value: Any, where: str) -> _S:
         ConfigError: no table, an unknown or a missing key, or as `convert`.
     """
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: must be a table of {', '.join(keys(cls))} (found {ascii(value)[:60]})")
+        raise ConfigError(f"{where}: must be a table of {', '.join(keys(cls))} (found {_shown(value)[:60]})")
     fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
     inside = f"{where}." if where else ""
     for key in value:

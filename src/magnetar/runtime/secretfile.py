@@ -66,7 +66,11 @@ def read_link_token(path: Path) -> str:
     Raises:
         ConfigError: the file is missing, unreadable, empty, or can be read by others.
     """
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError:
+        there = True  # as far as anybody may know: reading it says why not
+    if not there:
         raise ConfigError(
             f"link token {path} does not exist; a broker makes it at its first start: copy it from a machine that has it, "
             "or set token_file in [replication]"

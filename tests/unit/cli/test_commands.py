@@ -77,6 +77,15 @@ def test_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
         assert "brokr: unknown key: did you mean 'broker'?" in one_line(run(*words))
 
 
+def test_wrong_policies_name_the_file(run: Run, tmp_path: Path) -> None:
+    cluster = '[clusters.a]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\n'
+    (tmp_path / "clusters.toml").write_text(cluster + "[policies]\nx = 1")
+    for words in (["up"], ["broker", "a"], ["status"]):
+        assert one_line(run(*words)).startswith(
+            ("clusters.toml: policies.x: ", f"{tmp_path}/clusters.toml: policies.x: ")
+        )
+
+
 def test_an_unexpected_error_is_one_line_and_a_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "found_file", lambda: 1 / 0)
     line = one_line(run("up"))

@@ -1,17 +1,22 @@
 """`magnetar tokens` and how commands present themselves: files, modes, and each mistake in one line."""
 
+import io
 import json
+import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from magnetar.cli.credentials import Chosen, token_of
 from magnetar.cli.tokens import seconds_of
 from magnetar.core.config import parse
 from magnetar.core.errors import ConfigError
+from magnetar.runtime.secrets import parse_secret
 from tests.unit.cli.conftest import Answer
 
 
@@ -128,3 +133,47 @@ def test_where_a_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "option").chmod(0o640)
     with pytest.raises(ConfigError, match="can be read by others"):
         token_of(config)
+
+
+def test_a_token_may_outlast_the_calendar(run: Callable[..., Answer], tmp_path: Path) -> None:
+    """But not what brokers take for a possible time."""
+    key, token = tmp_path / "s.key", tmp_path / "t.jwt"
+    done(run, "create-secret-key", "--output", key)
+    words = ("create", "--secret-key", key, "--subject", "app", "--expiry")
+    assert "longer than any token lasts" in refused(run, *words, "1000000y", "--output", token) and not token.exists()
+    assert "valid until 3" in done(run, *words, "1000y", "--output", token)
+    token.write_text(jwt.encode({"sub": "app", "exp": 10**12}, parse_secret(key.read_bytes(), "key"), "HS512"))
+    assert "valid until long after the year 9999" in done(run, "validate", token, "--secret-key", key)
+
+
+def test_half_a_pair_of_keys_is_not_left_over(run: Callable[..., Answer], tmp_path: Path) -> None:
+    private = tmp_path / "private.pem"
+    assert "name two files" in refused(run, "create-key-pair", "--private", private, "--public", private)
+    for public in (tmp_path / "nowhere" / "public.pem", tmp_path / ("x" * 1000)):
+        assert "cannot be written" in refused(run, "create-key-pair", "--private", private, "--public", public)
+    assert "File name too long" in refused(run, "create-key-pair", "--private", "x" * 1000, "--public", private)
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_a_key_is_not_left_over(
+    run: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, mode: str) -> Any:
+        os.close(descriptor)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    line = refused(run, "create-secret-key", "--output", "k")
+    assert "k cannot be written: No space left on device" in line and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["show", "validate"])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_comes_in_may_be_anything(
+    run: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, errors: str
+) -> None:
+    key = tmp_path / "s.key"
+    done(run, "create-secret-key", "--output", key)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8", errors))
+    more = ("--secret-key", key) if command == "validate" else ()
+    assert refused(run, command, "-", *more) == "magnetar: that is not a token (JWT)\n"

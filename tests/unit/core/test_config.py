@@ -225,6 +225,26 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_text("a = " + "[" * 100_000)
     with pytest.raises(ConfigError, match="nested too deeply|not TOML"):
         config.load(path)
+    path.write_text(ONE + "[broker]\nsegment_bytes = " + "9" * 5000)
+    with pytest.raises(
+        ConfigError, match=r"clusters\.toml: not TOML that can be read: a number has thousands of digits"
+    ):
+        config.load(path)
+    for key in ("broker.segment_bytes", "replication.spark", "magnetar"):
+        path.write_text(f"{key} = 0x{'f' * 5000}\n" + ONE)
+        with pytest.raises(ConfigError, match=rf"clusters\.toml: {key}: .*found a number with thousands of digits"):
+            config.load(path)
+    path.write_text('magnetar.data_dir = "~nobody-of-this-name/x"\n' + ONE)
+    with pytest.raises(ConfigError, match=r"path '~nobody-of-this-name/x': nobody here has that home directory"):
+        config.load(path)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_files_of_other_editors(tmp_path: Path, mark: bytes, ends: str) -> None:
+    path = tmp_path / "clusters.toml"
+    path.write_bytes(mark + ONE.replace("\n", ends).encode())
+    assert config.load(path).clusters == config.parse(ONE, path).clusters
 
 
 def test_a_relative_path_is_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
