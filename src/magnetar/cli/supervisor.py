@@ -135,7 +135,7 @@ class Supervisor:
         self._signals = 0
 
     def run(self) -> int:
-        """Run until SIGINT or SIGTERM, or until no child is left.
+        """Run until SIGINT, SIGTERM or SIGHUP, or until no child is left.
 
         Returns:
             0 after a signal, 1 when every child has ended by itself.
@@ -318,7 +318,7 @@ class Supervisor:
 
     @contextmanager
     def _wake_on_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM are counted, and end any wait of the selector."""
+        """SIGINT, SIGTERM and SIGHUP (a terminal that goes) are counted, and end any wait of the selector."""
         reading, writing = os.pipe()
         for descriptor in (reading, writing):
             os.set_blocking(descriptor, False)
@@ -326,7 +326,10 @@ class Supervisor:
         def note(_number: int, _frame: object) -> None:
             self._signals += 1
 
-        kept = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # by nohup
+            numbers.append(signal.SIGHUP)
+        kept = {number: signal.signal(number, note) for number in numbers}
         kept_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self._selector.register(reading, selectors.EVENT_READ, None)
         try:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -57,18 +58,25 @@ def up(
 ) -> None:
     """Run every cluster of this machine and the pipeline between them, until Ctrl-C."""
     path = config or found_file()
+    say = _aside if as_json else print_line
     if init:
         path = write_default(config or Path(configuration.FILE_NAME))
-        print_line(f"wrote {path}")
+        say(f"wrote {path}")
     chosen = load(path)
-    specs = specs_of(chosen, path)
+    specs = specs_of(chosen, path, say)
     supervisor = Supervisor(
         specs,
-        print_line,
+        say,
         on_ready=lambda children: show(chosen, children, as_json),
         restart=not no_restart,
     )
     raise typer.Exit(supervisor.run())
+
+
+def _aside(line: str) -> None:
+    """A line that is no part of the JSON."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def write_default(path: Path) -> Path:
@@ -91,8 +99,13 @@ def write_default(path: Path) -> Path:
     return path
 
 
-def specs_of(config: Config, path: Path | None) -> list[Spec]:
+def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = print_line) -> list[Spec]:
     """The children: a broker for each cluster of this machine, and the pipeline where there is one to run.
+
+    Args:
+        config: which clusters there are.
+        path: its file, for the children.
+        say: is told why there is no pipeline.
 
     Raises:
         ConfigError: no cluster of the file is on this machine.
@@ -108,7 +121,7 @@ def specs_of(config: Config, path: Path | None) -> list[Spec]:
     if not config.links:
         return specs
     if importlib.util.find_spec("pyspark") is None:
-        print_line('no pipeline: PySpark is not installed; pip install "magnetar[spark]" brings it')
+        say('no pipeline: PySpark is not installed; pip install "magnetar[spark]" brings it')
         return specs
     replicate = [*program, "replicate", *file]
     # Not essential: brokers serve their clusters without it, and what keeps Spark from running may be mended meanwhile.

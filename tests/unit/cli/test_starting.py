@@ -1,5 +1,6 @@
 """`broker` and `up`: which configuration they choose and which children they start."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from magnetar.cli import broker as broker_module
 from magnetar.cli import up as up_module
 from magnetar.cli.broker import choose
+from magnetar.cli.supervisor import Spec
 from magnetar.cli.up import specs_of, write_default
 from magnetar.core import config
 from magnetar.core.config import Address, Config
@@ -113,9 +115,23 @@ def test_children_of_up(tmp_path: Path) -> None:
 def test_up_without_spark_still_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(up_module.importlib.util, "find_spec", lambda _name: None)
     said: list[str] = []
-    monkeypatch.setattr(up_module, "print_line", said.append)
-    assert len(specs_of(config.builtin(tmp_path), None)) == 3
+    assert len(specs_of(config.builtin(tmp_path), None, said.append)) == 3
     assert 'pip install "magnetar[spark]"' in said[0]
+
+
+def test_json_is_all_that_up_prints(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What children say, and what is said of them, goes elsewhere."""
+
+    def specs(_config: Config, _path: Path | None, say: Callable[[str], None]) -> list[Spec]:
+        say("no pipeline")
+        return [Spec("one", [sys.executable, "-c", "print('ready'); print('a line')"], "ready")]
+
+    monkeypatch.setattr(up_module, "specs_of", specs)
+    answer = run("up", "--json", "--init", "--no-restart")
+    assert [row["cluster"] for row in answer.json] == ["us-west", "us-east", "eu-central"]
+    assert answer.err.splitlines() == [
+        "wrote clusters.toml", "no pipeline", "a line", "one ended: exit code 0; not restarted (--no-restart)",
+    ]  # fmt: skip
 
 
 def test_the_ready_line_is_the_one_the_broker_prints() -> None:

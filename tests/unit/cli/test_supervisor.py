@@ -131,6 +131,42 @@ def test_groups_end_in_reverse_order(tmp_path: Path) -> None:
     assert log.read_text() == "pipeline broker "
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_goes_ends_them_unless_told_otherwise(ignored: bool) -> None:
+    """As Ctrl-C does; not under nohup."""
+    world = World()
+    talks = (
+        "import signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
+        "print('ready', flush=True)\n"
+        "signal.sigwait({signal.SIGUSR1})\n"
+        "print('still here', flush=True)\n"
+        "signal.pause()"
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else lambda *_: None)
+    sent: list[int] = []
+
+    def say(line: str) -> None:
+        world.lines.append(line)
+        sent.append(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def ready(children: list[Child]) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        if ignored:
+            assert children[0].process is not None
+            children[0].process.send_signal(signal.SIGUSR1)
+
+    try:
+        supervisor = Supervisor([spec("one", talks)], say, on_ready=ready)
+        assert supervisor.run() == 0
+    finally:
+        kept = signal.signal(signal.SIGHUP, before)
+    assert sent == ([signal.SIGINT] if ignored else [])
+    assert (kept is signal.SIG_IGN) == ignored
+    assert [child.state for child in supervisor.children] == ["ended"]
+
+
 def test_a_second_signal_kills() -> None:
     stubborn = (
         "import signal\n"
