@@ -169,5 +169,5 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise MagnetarError(f"{question} Say --yes to do it without being asked.")
-    if not typer.confirm(question):
+    if not typer.confirm(question, err=True):  # standard output may be a file, or JSON
         raise MagnetarError("nothing was changed")

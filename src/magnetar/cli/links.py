@@ -157,11 +157,16 @@ def skip(
         print_rows(found["topics"], ("topic", "through", "messages", "entries", "bytes"), as_json=False)
     confirm(f"Lose {found['messages']:,} messages on {link}? They stay in {link.partition(':')[0]}.", yes=yes)
     # Exactly what was shown, even if more has come meanwhile.
-    lost = [
-        part
-        for shown in found["topics"]
-        for part in client.post(f"{path}/skip", query={"topic": shown["topic"], "through": shown["through"]})["topics"]
-    ]
+    lost: list[dict[str, Any]] = []
+    for shown in found["topics"]:
+        try:
+            lost += client.post(f"{path}/skip", query={"topic": shown["topic"], "through": shown["through"]})["topics"]
+        except MagnetarError as error:
+            count = sum(part["messages"] for part in lost)
+            raise MagnetarError(
+                f"{shown['topic']}: {error}; {count:,} messages of {len(lost):,} other topics are skipped, "
+                f"{len(found['topics']) - len(lost):,} topics are not: run the command again"
+            ) from None
     if as_json:
         print_json({"messages": sum(part["messages"] for part in lost), "topics": lost})
     else:

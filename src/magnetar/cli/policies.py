@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 import typer
@@ -25,6 +25,9 @@ ValueArgument = Annotated[
         metavar="VALUE", help="A number, on, off, a word, names with commas, field=value,..., JSON; or default."
     ),
 ]
+
+SHOWN_MAX: Final = 200
+"""Characters of a wrong value that are shown."""
 
 WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
@@ -60,9 +63,7 @@ def read(policy: Policy, text: str) -> Any:
         value = msgspec.convert(_parsed(policy.kind, text), policy.kind)
         policy.check(value)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MagnetarError(
-            f"{policy.name}: {text[:80]!r} is no value of it ({error}); write {usage(policy)}"
-        ) from None
+        raise MagnetarError(f"{policy.name}: {_cut(text)} is no value of it ({error}); write {usage(policy)}") from None
     return msgspec.to_builtins(value)
 
 
@@ -89,6 +90,11 @@ def _whole(text: str) -> int | None:
     return -number if number is not None and text.startswith("-") else number
 
 
+def _cut(text: str) -> str:
+    """A value in quotes, as much of it as a line takes."""
+    return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "...")
+
+
 def _word(text: str) -> Any:
     return WORDS.get(text.lower(), text)
 
@@ -110,7 +116,7 @@ def _fields(kind: Any, text: str) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         field = known.get(name.strip()) or encoded.get(name.strip())
         if not equals or field is None:
-            raise ValueError(f"{part.strip()!r} is not one of {', '.join(f'{each}=' for each in known)}")
+            raise ValueError(f"{_cut(part.strip())} is not one of {', '.join(f'{each}=' for each in known)}")
         found[field.encode_name] = _scalar(field.type, value.strip())
     return found
 

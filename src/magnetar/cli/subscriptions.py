@@ -226,7 +226,10 @@ def unfence(
     client = AdminClient(read_config(config).cluster(cluster).admin_url)
     parts = ["persistent", name.tenant, name.namespace, name.local, sub]
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
-    before = [row for row in client.get(path) if row["phase"] != "active"]
+    rows = client.get(path)
+    if rows and (told := rows[0].get("cluster", cluster)) != cluster:
+        raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
+    before = [row for row in rows if row["phase"] != "active"]
     if not before:
         raise MagnetarError(f"subscription {sub} of {topic} is not fenced in {cluster}")
     targets_of = ", ".join(sorted({row["target"] for row in before}))
@@ -239,7 +242,10 @@ def _reason(kind: str, data: bytes, status: int) -> str:
     import json
 
     if kind.startswith("application/json"):
-        answer = json.loads(data)
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
         if isinstance(answer, dict) and isinstance(answer.get("reason"), str):
             return str(answer["reason"])
     return f"the broker answered {status}"

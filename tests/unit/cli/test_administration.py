@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.admin.client import AdminClient
 from magnetar.cli.subscriptions import EARLIEST, LATEST, place
 from magnetar.core.errors import MagnetarError
 from tests.unit.cli.conftest import Answer, FakeBroker
@@ -199,11 +200,14 @@ def test_set_clusters_tells_what_is_copied_and_asks(fake: FakeBroker, run: Run) 
     assert fake.changes == [("POST /admin/v2/namespaces/s/o/replication", ["a", "b"])]
 
 
-def test_peek(fake: FakeBroker, run: Run) -> None:
+def test_peek(fake: FakeBroker, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.answer(f"GET {AT}/subscription/s/position/2", b"hello\xff")
     assert run("subscriptions", "peek", "t", "s", "--number", "2", "--admin-url", fake.url).out == "hello\\xff\n"
     fake.answer(f"GET {AT}/subscription/s/position/1", {"reason": "fewer than 1"}, 404)
     assert one_line(run("subscriptions", "peek", "t", "s", "--admin-url", fake.url)) == "fewer than 1"
+    # A proxy in front of it.
+    monkeypatch.setattr(AdminClient, "raw", lambda *_: (502, "application/json", b"{"))
+    assert one_line(run("subscriptions", "peek", "t", "s", "--admin-url", fake.url)) == "the broker answered 502"
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,13 @@ def test_a_topic_that_is_not_persistent_is_not_taken_for_the_persistent_one(
     assert answer.code == 1 and "is not persistent" in answer.err and two.phases() == ("moved", "active")
 
 
+def test_a_fence_of_another_cluster_at_the_address_stays(two: Two, run: Callable[..., Answer]) -> None:
+    assert two.move().code == 0
+    two.a.extra = {"cluster": "c"}
+    answer = run("subscriptions", "unfence", TOPIC, "s", "--in", "a", "-c", two.config, "--yes")
+    assert answer.code == 1 and "what should be a is c" in answer.err and two.phases() == ("moved", "active")
+
+
 @pytest.mark.parametrize("wrong", ["a", "b"])
 def test_another_cluster_at_the_address_is_not_touched(two: Two, wrong: str) -> None:
     (two.a if wrong == "a" else two.b).extra = {"cluster": "c"}

@@ -1,5 +1,7 @@
 """`links` and `status`: what they ask, what they show, and that nothing is skipped unasked."""
 
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,34 @@ def test_skip_says_what_is_lost_and_asks(pair: Pair, run: Run) -> None:
     answer = run("links", "skip", "a:b", "-c", path, "--yes")
     assert "skipped 1,234 messages on a:b" in answer.out
     assert run("links", "skip", "a:b", "-c", path, "--yes", "--json").json["messages"] == 1234
+
+
+def test_the_question_is_no_part_of_the_json(pair: Pair, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    path, a, _ = pair
+    part = {"topic": TOPIC, "through": "7:9", "messages": 3, "entries": 3, "bytes": 9}
+    a.answer("POST /geo/v1/links/b/skip?through=blocked&preview=true", {"messages": 3, "topics": [part]})
+    a.answer(f"POST /geo/v1/links/b/skip?topic={QUOTED}&through=7%3A9", {"messages": 3, "topics": [part]})
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    answer = run("links", "skip", "a:b", "-c", path, "--json")
+    assert answer.code == 0 and answer.json["messages"] == 3
+    assert "Lose 3 messages on a:b?" in answer.err
+
+
+def test_a_skip_that_stops_half_way_says_what_is_lost(pair: Pair, run: Run) -> None:
+    path, a, _ = pair
+    parts = [{"topic": f"{TOPIC}{n}", "through": "7:9", "messages": 3, "entries": 3, "bytes": 9} for n in range(3)]
+    a.answer("POST /geo/v1/links/b/skip?through=blocked&preview=true", {"messages": 9, "topics": parts})
+    asked = [f"POST /geo/v1/links/b/skip?topic={QUOTED}{n}&through=7%3A9" for n in range(3)]
+    a.answer(asked[0], {"messages": 3, "topics": parts[:1]})
+    a.answer(asked[1], {"reason": "the disk is full"}, 503)
+    answer = run("links", "skip", "a:b", "-c", path, "--yes")
+    assert one_line(answer) == (
+        f"{TOPIC}1: the disk is full; 3 messages of 1 other topics are skipped, 2 topics are not: run the command again"
+    )
 
 
 def test_nothing_to_skip(pair: Pair, run: Run) -> None:

@@ -1,5 +1,6 @@
 """Values of policies on the command line; which requests they become."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from magnetar.cli import policies
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policytable import BY_NAME, TABLE
+from tests.unit.cli.conftest import Answer
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,10 @@ def test_the_reference_page_is_what_the_table_says() -> None:
         [sys.executable, str(root / "tools" / "generate_policies.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 20_000, "9" * 5_000, "messages=" + "9" * 5_000])
+def test_a_value_that_is_long_is_one_line_that_is_not(run: Callable[..., Answer], text: str) -> None:
+    answer = run("topics", "set", "t", "publish-rate", text)
+    assert answer.code == 1 and answer.err.startswith("magnetar: publish-rate: ") and answer.err.count("\n") == 1
+    assert "is no value of it" in answer.err and len(answer.err) < 800
