@@ -298,18 +298,19 @@ class Fences:
             self._change(
                 key,
                 lambda fence: fence.drained(token, left, self._outbox.now_ms),
-                lambda error: self._again(key, error),
+                lambda error: self._again(key, error, lambda: self._drained(key, token)),
             )
 
-    def _again(self, key: Key, error: MagnetarError | None) -> None:
+    def _again(self, key: Key, error: MagnetarError | None, step: Callable[[], None]) -> None:
+        """What could not be stored is tried again, whoever still has messages in hand."""
         if error is not None:
             self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
-            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._go_on(key))
+            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: step())
 
     def _write(self, key: Key, fence: Fence) -> None:
         def done(error: MagnetarError | None) -> None:
             self._writing.discard(key)
-            self._again(key, error)
+            self._again(key, error, lambda: self._go_on(key))
 
         if key not in self._writing:
             self._writing.add(key)
