@@ -51,11 +51,15 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
         if admin_url is not None:
             raise ConfigError("--everywhere speaks to all clusters of the configuration: leave --admin-url out")
         return of_config(read_config(config))
-    if admin_url is None and not config:
-        admin_url = os.environ.get(URL_VARIABLE) or None
+    where = ""
+    if admin_url is None and not config and (admin_url := os.environ.get(URL_VARIABLE) or None):
+        where = f"{URL_VARIABLE}: "
     if admin_url is not None:  # "" is no URL: a variable of the user's that is empty must not mean another broker
         present_as(read_config(config) if config or found_file() else None)
-        return [Target("", AdminClient(admin_url))]
+        try:
+            return [Target("", AdminClient(admin_url))]
+        except MagnetarError as error:
+            raise ConfigError(f"{where}{error}") from None
     chosen = read_config(config)
     first = (chosen.local_clusters() or list(chosen.clusters.values()))[0]
     return [Target(first.name, AdminClient(first.admin_url))]

@@ -275,7 +275,7 @@ def _folders(data_dir: Path) -> dict[str, Any]:
 def _build(tables: dict[str, Any], path: Path | None) -> Config:
     """The whole file; `path` None for what is built in."""
     file = read_table(_File, tables, "")
-    here = path.absolute().parent if path else Path.cwd()
+    here = path.absolute().parent if path else _working_folder()
     data_dir = _path(read_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
     clusters = _clusters(file.clusters)
     security = _security(file, clusters, here)
@@ -307,6 +307,13 @@ def _security(file: _File, clusters: dict[str, ClusterConfig], here: Path) -> Se
             if not cluster.service_url_tls:
                 raise ConfigError(f"replication.tls: cluster {cluster.name} has no pulsar_tls for links to connect to")
     return security
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(f"the working folder cannot be used ({error.strerror}): go to another one") from None
 
 
 def _path(text: str, relative_to: Path) -> Path:

@@ -224,6 +224,11 @@ def test_no_count(run: Run, count: str) -> None:
     assert "is not a count" in said and len(said) < 200
 
 
+def test_a_wrong_url_of_the_environment_names_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETAR_ADMIN_URL", "x")
+    assert one_line(run("topics", "list")).startswith("MAGNETAR_ADMIN_URL: 'x' is not a URL")
+
+
 def test_an_empty_url_is_not_another_broker(run: Run, pair: tuple[Path, FakeBroker, FakeBroker]) -> None:
     """A variable of the user's that is empty."""
     path, a, b = pair

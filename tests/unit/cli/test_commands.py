@@ -77,6 +77,14 @@ def test_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
         assert "brokr: unknown key: did you mean 'broker'?" in one_line(run(*words))
 
 
+def test_a_folder_that_is_gone_is_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for words in (["up"], ["broker", "a"], ["status"], ["topics", "list"]):
+        assert one_line(run(*words)).startswith("the working folder cannot be used (No such file or directory)")
+
+
 def test_wrong_policies_name_the_file(run: Run, tmp_path: Path) -> None:
     cluster = '[clusters.a]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\n'
     (tmp_path / "clusters.toml").write_text(cluster + "[policies]\nx = 1")
