@@ -286,7 +286,24 @@ def test_addresses(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", ":1", "h:", "h", "::1:80", "h:1x", "h:٣", "h h:1", "h/x:1", "h:-1", "[]:1", "a..b:1"]
+    "text",
+    [
+        "",
+        ":",
+        ":1",
+        "h:",
+        "h",
+        "::1:80",
+        "h:1x",
+        "h:٣",
+        "h h:1",
+        "h/x:1",
+        "h:-1",
+        "[]:1",
+        "a..b:1",
+        "x" * 64 + ":1",
+        "ü.\ud800:1",
+    ],
 )
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ConfigError):
