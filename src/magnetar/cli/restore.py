@@ -68,6 +68,8 @@ def restore(
     sides = Sides(chosen, cluster, peer, [str(TopicName.parse(one)) for one in topic or ()])
     before = sides.plan()
     say: Callable[[str], None] = (lambda _line: None) if as_json else print_line
+    for name in sides.unknown(before):
+        say(f"note: {peer} holds nothing of {name} from before {cluster} lost its disk")
     if dry_run:
         _show_plan(before, as_json)
         return
@@ -114,6 +116,12 @@ class Sides:
                 raise MagnetarError(f"{client.base_url} is {told}, not {name}: check the configuration")
         path = f"/geo/v1/held/{segment(self.cluster)}"
         return compare(self._there.get(path), self._here.get(path), chosen_by(self.topics))
+
+    def unknown(self, plan: "Sequence[PlannedTopic]") -> list[str]:
+        """Topics that were named and of which the peer holds nothing to give back: a name that is misspelt looks like that."""
+        from magnetar.spark.restoreplan import chosen_by
+
+        return [name for name in self.topics if not any(map(chosen_by([name]), (one.topic for one in plan)))]
 
     def wait_for_states(self, say: Callable[[str], None]) -> None:
         """Let the link from the peer bring what it has, at most for `STATES_S`.

@@ -66,6 +66,17 @@ def test_dry_run_changes_nothing(sides: Pair, run: Run) -> None:
     assert a.changes == b.changes == []
 
 
+def test_a_topic_that_the_peer_does_not_hold_is_named(sides: Pair, run: Run) -> None:
+    """It may be misspelt."""
+    path, _, b = sides
+    b.answer(HELD, [held(1, (3, [[0, 4]]), topic=f"{TOPIC}-partition-1")])
+    words = ("restore", "a", "--from", "b", "-c", path, "--dry-run", "--topic", TOPIC, "--topic", "misspelt")
+    answer = run(*words)
+    notes = [line for line in answer.out.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: b holds nothing of persistent://public/default/misspelt from before a lost its disk"]
+    assert len(run(*words, "--json").json) == 1
+
+
 def test_nothing_to_restore_needs_no_spark(sides: Pair, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     path, a, b = sides
     monkeypatch.setattr(restore, "_run", lambda *_: pytest.fail("Spark was started"))
