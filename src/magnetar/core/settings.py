@@ -333,7 +333,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     schema_versions_per_topic_max: Count = 10_000
     """A ceiling, deletions included: ten times what a topic is to be fast with; more is a producer that makes them up."""
     handles_per_connection_max: Count = 10_000
-    """A ceiling on producers and consumers of one connection."""
+    """A ceiling on producers, and one on consumers, of one connection; those that are being opened count."""
     unacked_messages_per_consumer_max: CountOrZero = 50_000
     """Back-pressure on Shared and Key_Shared consumers; 0 for none. Pulsar's default."""
     unacked_messages_per_subscription_max: CountOrZero = 200_000
