@@ -1,6 +1,7 @@
 """What all tests share: their order, how long they may take, and Hypothesis profiles."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ settings.register_profile(
     "soak", deadline=None, database=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts its background jobs so; tests of Ctrl-C are about everybody else.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent
 

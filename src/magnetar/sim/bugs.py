@@ -69,7 +69,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "epoch_no_incarnation": (0, 1, 2, 3), "stale_low": (40, 80, 353, 368),
     "seek_forgets_foreign": (8, 39, 62, 109), "seek_is_final": (1, 14, 28, 70), "base_no_floor": (14, 28, 74, 113),
     "epoch_counter": (12, 18, 28, 84), "delta_without_base": (185, 209), "floor_direct": (1, 2, 8, 37),
-    "drop_never": (2,), "local_floor": (8, 13, 18, 25),
+    "drop_never": (181, 202), "local_floor": (8, 13, 18, 25),
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143, 276), "seek_forgets_nothing": (95, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (75, 92, 128),
     "snapshot_must_come_first": (2, 18), "bases_apart": (627,), "leaving_forgets": (13,), "leaving_silences": (44, 54),

@@ -139,9 +139,13 @@ class Wide:
             return
         cluster = self.world.clusters[consumer.cluster]
         copy, topic = self.world.truth.copy(cluster, consumer.topic), self._loaded(cluster, consumer.topic)
-        # What is stored and not told to the broker yet is not there for anybody.
-        told = [one for one in copy.at if one <= topic.log.last] if copy is not None and topic is not None else []
-        if copy is None or not told:
+        machine = topic.subscriptions.get(consumer.subscription) if topic is not None else None
+        if copy is None or topic is None or machine is None:
+            return
+        # What is stored and not told to the broker yet is not there for anybody; and behind a seek an acknowledgement of what
+        # was there at that time and was not sent again is taken for one that comes late.
+        told = [one for one in copy.at if machine._late_up_to < one <= topic.log.last]
+        if not told:
             return
         position = self.rng.choice(told)
         self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {copy.at[position]}, unasked")
