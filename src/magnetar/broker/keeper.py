@@ -101,17 +101,19 @@ class CursorKeeper:
             self._outbox.put(Timer(self._outbox.now_ms + delay_ms, self._flush))
 
     def flush(self) -> None:
-        """Store what is dirty now, without waiting for the interval (shut-down)."""
-        self._store()
+        """Store what is dirty now, without waiting for the interval, or for a version that is on its way (shut-down): nobody
+        judges the outcome any more, and the store commits in order.
+        """
+        self._store(self._dirty)
 
     def _flush(self, now_ms: int) -> None:
         self._scheduled = False
-        self._store()
-
-    def _store(self) -> None:
         # A cursor whose previous version is still on its way waits: two commits of one key in flight could be
         # confirmed in one order and judged in another.
-        ready = {key: cursor for key, cursor in self._dirty.items() if key not in self._storing}
+        self._store({key: cursor for key, cursor in self._dirty.items() if key not in self._storing})
+
+    def _store(self, ready: Mapping[str, Durable]) -> None:
+        ready = dict(ready)
         if not ready:
             return
         for key in ready:

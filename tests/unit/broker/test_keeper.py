@@ -287,3 +287,20 @@ def test_a_topic_that_fits_is_stored_with_its_cover_at_once(monkeypatch: pytest.
     last = node.topic.log.last
     (store,) = _acknowledge(node, client, consumers, positions[0])
     assert decode_cover(store.puts[replicated_key(TOPIC)]) >= last
+
+
+def test_a_clean_stop_stores_what_changed_while_a_commit_was_under_way() -> None:
+    world = World("a")
+    node = world["a"]
+    client, number, commit = _acknowledging(world)
+    second = node.topic.log.last
+    client.ack(number, second)
+    world.advance(1_000)
+    key = cursor_key(TOPIC, "s")
+    assert not [store for store in node.stores if key in store.puts], (
+        "two commits of one key are not under way together"
+    )
+    node.run(node.broker.shut_down)
+    stored = [store.puts[key] for store in (commit, *node.stores) if key in store.puts]
+    assert stored[-1] == node.topic.subscriptions["s"].encode()
+    assert len(stored) == 2
