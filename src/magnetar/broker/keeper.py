@@ -104,7 +104,7 @@ class CursorKeeper:
         """Store what is dirty now, without waiting for the interval, or for a version that is on its way (shut-down): nobody
         judges the outcome any more, and the store commits in order.
         """
-        self._store(self._dirty)
+        self._store(dict(self._dirty))
 
     def _flush(self, now_ms: int) -> None:
         self._scheduled = False
@@ -113,7 +113,6 @@ class CursorKeeper:
         self._store({key: cursor for key, cursor in self._dirty.items() if key not in self._storing})
 
     def _store(self, ready: Mapping[str, Durable]) -> None:
-        ready = dict(ready)
         if not ready:
             return
         for key in ready:

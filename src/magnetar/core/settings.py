@@ -42,9 +42,10 @@ class Address(NamedTuple):
             separator = ""
         if not separator or not is_host(host):
             raise ConfigError(f'{text!r} is not an address: write "host:port", such as "127.0.0.1:6650"')
-        if not port_of(port):
+        number = port_of(port)
+        if not number:
             raise ConfigError(f"{text!r} has no valid port: a port is a number from 1 to 65535")
-        return cls(host, port_of(port))
+        return cls(host, number)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

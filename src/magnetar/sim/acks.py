@@ -584,10 +584,8 @@ class Acks:
 
     def settle(self) -> None:
         """Nobody dies any more: what brokers know, all must know."""
-        for (cluster, topic, subscription), truth in self.of.items():
-            for key, fresh in truth.unsafe:
-                self.owe(cluster, topic, subscription, key, fresh)
-            truth.unsafe.clear()
+        for name in self.world.names:
+            self.stopped(name)
 
     def copies(self, uids: Iterable[int]) -> list[int]:
         """For messages to people: the first few."""

@@ -36,6 +36,8 @@ from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 if TYPE_CHECKING:
+    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.topic import Topic
     from magnetar.sim.world import World
 
 _Fact = tuple[int, Callable[[Broker], None]]
@@ -159,26 +161,20 @@ class Cluster:
         """Power cut: what was not durable may be gone."""
         if self.broker is None:
             return
-        self.life += 1
         self.world.count("broker died")
         if not self.log.idle or not self.store.idle:
             self.world.count("broker died with something on its way to the disk")
-        self.log.over = True
-        self.store.power_cut()
-        self.broker = None
+        self._cut_off()
         self.files = self.files.crash()
-        self.world.net.died(self)
-        self.world.truth.died(self)
+        self._over()
         self.world.say(f"{self.name} dies")
 
     def kill(self) -> None:
         """The process is killed: lost is what was never written, and what was written is there, durable or not."""
         if self.broker is None:
             return
-        self.life += 1
         self.world.count("process killed")
-        self.log.over = True
-        self.store.power_cut()
+        self._cut_off()
         self._over()
         self.world.say(f"{self.name} is killed")
 
@@ -202,7 +198,14 @@ class Cluster:
         self._over()
         self.world.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
 
+    def _cut_off(self) -> None:
+        """Nothing more is done; of what was on its way to the store a part may have been committed."""
+        self.life += 1
+        self.log.over = True
+        self.store.power_cut()
+
     def _over(self) -> None:
+        """Everybody hears of it, in time."""
         self.broker = None
         self.world.net.died(self)
         self.world.truth.died(self)
@@ -346,6 +349,18 @@ class Cluster:
         self.world.clock.after(self.world.hop_ms(), answer)
 
     # ------------------------------------------------------------------------------------------------------- questions
+
+    def topic(self, text: str) -> "Topic | None":
+        """As the broker has it; None where it has none, or there is no broker."""
+        return self.broker.topics.get(text) if self.broker is not None else None
+
+    def when_ready(self, topic: str, machine: "Subscription", do: Callable[[], None]) -> None:
+        """During the replay after a start operators wait, and so does whoever looks at what they did."""
+        found = self.topic(topic)
+        if found is None or found.replicated is None or not machine.replicated:
+            do()
+        else:
+            found.replicated.when_ready(do)
 
     def entries(self, topic: str) -> list[StoredEntry]:
         """Everything readable of a topic, for the world's own eyes."""

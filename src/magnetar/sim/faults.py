@@ -51,20 +51,21 @@ class Faults:
             "mode": (0.5 if self.world.mode == "mixed" else 0, self.mode),
         }
 
-    def _living(self) -> "Cluster | None":
+    def somebody(self) -> "Cluster | None":
+        """A cluster whose broker runs, if there is one."""
         living = [one for one in self.world.clusters.values() if one.broker is not None]
         return self.rng.choice(living) if living else None
 
     def die(self) -> None:
         """A broker dies."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is not None:
             cluster.die()
             self.world.revive_later(cluster)
 
     def power_cut(self) -> None:
         """A broker dies in the middle of a disk operation to come."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is None:
             return
         kind = self.rng.choice(("write", "sync", "create", "unlink", "truncate"))
@@ -86,7 +87,7 @@ class Faults:
 
     def disk_fails(self) -> None:
         """One operation of a disk fails."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is not None:
             kind = self.rng.choice(("write", "sync", "sync"))
             self.world.say(f"{cluster.name}: the next {kind} fails")
@@ -94,13 +95,13 @@ class Faults:
 
     def store_fails(self) -> None:
         """One commit of a metadata store fails."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is not None:
             cluster.store.failing += 1
 
     def retention(self) -> None:
         """A broker looks for ledgers that nobody needs."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is not None:
             self.trim(cluster, everything=self.rng.random() < 0.7)
 
@@ -166,7 +167,7 @@ class Faults:
 
     def recreate(self) -> None:
         """A topic is deleted in one cluster; somebody makes it again, there or over a link."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is not None:
             self.delete(cluster, self.rng.choice(self.world.topics))
 
@@ -207,7 +208,7 @@ class Faults:
 
     def policy(self) -> None:
         """A cluster's policy of the namespace names other clusters than before."""
-        cluster = self._living()
+        cluster = self.somebody()
         if cluster is None or cluster.broker is None:
             return
         chosen = [name for name in self.world.names if name == cluster.name or self.rng.random() < 0.6]
@@ -216,7 +217,7 @@ class Faults:
     def mode(self) -> None:
         """The mode of the namespace changes, in one cluster or in all."""
         mode: SubscriptionMode = "exact" if self.rng.random() < 0.5 else "snapshot"
-        chosen = self._living() if self.rng.random() < 0.5 else None
+        chosen = self.somebody() if self.rng.random() < 0.5 else None
         for cluster, _ in self.world.living():
             if chosen is None or chosen is cluster:
                 self.set_mode(cluster, mode)

@@ -12,12 +12,12 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.sim.clients import EXCLUSIVE, FAILOVER, Consumer, Received
 from magnetar.sim.truth import PLAIN
+from magnetar.sim.workload import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar.broker.subscription import Subscription
-    from magnetar.broker.topic import Topic
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 
@@ -138,7 +138,7 @@ class Wide:
         if consumer is None:
             return
         cluster = self.world.clusters[consumer.cluster]
-        copy, topic = self.world.truth.copy(cluster, consumer.topic), self._loaded(cluster, consumer.topic)
+        copy, topic = self.world.truth.copy(cluster, consumer.topic), cluster.topic(consumer.topic)
         machine = topic.subscriptions.get(consumer.subscription) if topic is not None else None
         if copy is None or topic is None or machine is None:
             return
@@ -223,28 +223,16 @@ class Wide:
             if error is None and self._still(cluster, topic, machine):
                 acks.sought(who)
 
-        self._when_ready(cluster, topic, machine, look)
+        cluster.when_ready(topic, machine, look)
         try:
             cluster.control.reset_cursor(topic, machine.name, target, exclusive, done)
         except MagnetarError:
             return
-        self._when_ready(cluster, topic, machine, moved)
-
-    @staticmethod
-    def _loaded(cluster: "Cluster", topic: str) -> "Topic | None":
-        return cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        cluster.when_ready(topic, machine, moved)
 
     def _still(self, cluster: "Cluster", topic: str, machine: "Subscription") -> bool:
-        found = self._loaded(cluster, topic)
+        found = cluster.topic(topic)
         return found is not None and found.subscriptions.get(machine.name) is machine
-
-    def _when_ready(self, cluster: "Cluster", topic: str, machine: "Subscription", do: "Callable[[], None]") -> None:
-        """During the replay after a start operators wait, and so does whoever looks at what they did."""
-        found = self._loaded(cluster, topic)
-        if found is None or found.replicated is None or not machine.replicated:
-            do()
-        else:
-            found.replicated.when_ready(do)
 
     def delete(self) -> None:
         """An operator deletes a subscription, whoever uses it."""
@@ -254,7 +242,7 @@ class Wide:
         cluster, topic, machine = found
         self.world.say(f"{cluster.name}: an operator deletes {machine.name}")
         self.world.count("subscription deleted by an operator")
-        _try(lambda: cluster.control.delete_subscription(topic, machine.name, True, _ignore))
+        _try(lambda: cluster.control.delete_subscription(topic, machine.name, True, ignore))
 
     def make(self) -> None:
         """An operator makes a subscription."""
@@ -265,7 +253,7 @@ class Wide:
         name, world = self.rng.choice(self.world.workload.subscriptions), self.world
         position = self.rng.choice((None, EARLIEST))
         world.say(f"{cluster.name}: an operator makes {name}")
-        _try(lambda: cluster.control.create_subscription(topic, name, position, world.replicated, {}, _ignore))
+        _try(lambda: cluster.control.create_subscription(topic, name, position, world.replicated, {}, ignore))
 
     def properties(self) -> None:
         """An operator names a subscription's properties, or a topic's."""
@@ -276,9 +264,9 @@ class Wide:
         named = {"a": str(self.rng.randrange(3))}
         self.world.count("properties set")
         if self.rng.random() < 0.5:
-            _try(lambda: cluster.control.set_subscription_properties(topic, machine.name, named, _ignore))
+            _try(lambda: cluster.control.set_subscription_properties(topic, machine.name, named, ignore))
         else:
-            _try(lambda: cluster.control.change_topic_properties(topic, named, None, _ignore))
+            _try(lambda: cluster.control.change_topic_properties(topic, named, None, ignore))
 
     def unload(self) -> None:
         """An operator unloads a topic: its clients come back, or not."""
@@ -286,7 +274,7 @@ class Wide:
             cluster, topic = found
             self.world.say(f"{cluster.name}: {topic} is unloaded")
             self.world.count("topic unloaded")
-            _try(lambda: cluster.control.unload(topic, _ignore))
+            _try(lambda: cluster.control.unload(topic, ignore))
 
     def truncate(self) -> None:
         """An operator takes everything from a topic: all subscriptions skip it, and retention has it."""
@@ -294,7 +282,7 @@ class Wide:
         if found is None:
             return
         (cluster, text), acks = found, self.world.acks
-        topic = self._loaded(cluster, text)
+        topic = cluster.topic(text)
         machines = [one for one in topic.subscriptions.values() if one.durable] if topic is not None else []
         before: dict[str, set[int]] = {}
         self.world.say(f"{cluster.name}: {text} is truncated")
@@ -308,11 +296,11 @@ class Wide:
                 acks.add(cluster, text, machine, acks.now(cluster, text, machine.cursor) - before[machine.name])
 
         for one in machines:
-            self._when_ready(cluster, text, one, lambda one=one: look(one))  # type: ignore[misc]
-        if not _try(lambda: cluster.control.truncate(text, _ignore)):
+            cluster.when_ready(text, one, lambda one=one: look(one))  # type: ignore[misc]
+        if not _try(lambda: cluster.control.truncate(text, ignore)):
             return
         for one in machines:
-            self._when_ready(cluster, text, one, lambda one=one: skipped(one))  # type: ignore[misc]
+            cluster.when_ready(text, one, lambda one=one: skipped(one))  # type: ignore[misc]
 
     def compact(self) -> None:
         """An operator has a topic compacted."""
@@ -324,32 +312,24 @@ class Wide:
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
-    def _living(self) -> "Cluster | None":
-        living = [cluster for cluster, _ in self.world.living()]
-        return self.rng.choice(living) if living else None
-
     def stop(self) -> None:
         """A broker is told to end, and does."""
-        if (cluster := self._living()) is not None:
+        if (cluster := self.world.faults.somebody()) is not None:
             cluster.stop()
             self.world.revive_later(cluster)
 
     def kill(self) -> None:
         """A broker's process is killed; the machine goes on, and with it what was written and not synced."""
-        if (cluster := self._living()) is not None:
+        if (cluster := self.world.faults.somebody()) is not None:
             cluster.kill()
             self.world.revive_later(cluster)
 
     def read_fails(self) -> None:
         """The next read of a disk fails."""
-        if (cluster := self._living()) is not None:
+        if (cluster := self.world.faults.somebody()) is not None:
             self.world.say(f"{cluster.name}: the next read fails")
             self.world.count("read failed, or will")
             cluster.files.fail_next("read", OSError(errno.EIO, "Input/output error"))
-
-
-def _ignore(_error: MagnetarError | None) -> None:
-    """Operators look later."""
 
 
 def _try(act: "Callable[[], None]") -> bool:

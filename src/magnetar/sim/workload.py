@@ -203,10 +203,10 @@ class Workload:
         entries = self.rng.choice((1, 2, 5, 0))
         if entries:
             self._operate(
-                f"skips {entries}", lambda control, *what: control.skip(*what, entries, _ignore), self._skipped
+                f"skips {entries}", lambda control, *what: control.skip(*what, entries, ignore), self._skipped
             )
         else:
-            self._operate("skips all", lambda control, *what: control.skip_all(*what, _ignore), self._skipped)
+            self._operate("skips all", lambda control, *what: control.skip_all(*what, ignore), self._skipped)
 
     def _skipped(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
         if fresh:
@@ -218,7 +218,7 @@ class Workload:
         age_s = self.rng.choice((0, 1, 10))
         self._operate(
             f"expires what is older than {age_s} s",
-            lambda control, *what: control.expire(*what, age_s, _ignore),
+            lambda control, *what: control.expire(*what, age_s, ignore),
             self._expired,
         )
 
@@ -239,12 +239,12 @@ class Workload:
         if cluster.broker is None:
             return
         topic, name = rng.choice(world.topics), rng.choice(self.subscriptions)
-        found = cluster.broker.topics.get(topic)
+        found = cluster.topic(topic)
         machine = found.subscriptions.get(name) if found is not None else None
         if found is None or machine is None:
             return
         world.say(f"{cluster.name}: an operator of {name} {what}")
-        host, subscriptions, before = found.replicated, found.subscriptions, set[int]()
+        subscriptions, before = found.subscriptions, set[int]()
 
         def look() -> None:
             before.update(world.acks.now(cluster, topic, machine.cursor))
@@ -253,24 +253,17 @@ class Workload:
             if cluster.broker is not None and subscriptions.get(name) is machine:
                 then(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
 
-        def when_ready(do: "Callable[[], None]") -> None:
-            # During the replay after a start the operator waits, and so does whoever counts what was covered.
-            if host is None or not machine.replicated:
-                do()
-            else:
-                host.when_ready(do)
-
-        when_ready(look)
+        cluster.when_ready(topic, machine, look)
         try:
             act(cluster.control, topic, name)
         except MagnetarError:
             return
-        when_ready(count)
+        cluster.when_ready(topic, machine, count)
 
     def kinds_of_entries(self) -> tuple[int, ...]:
         """What this world publishes."""
         return self.rng.choice(((PLAIN,), (PLAIN, FILTERED_1, FILTERED_2), (PLAIN, PLAIN, RESTRICTED, FILTERED_1)))
 
 
-def _ignore(_error: MagnetarError | None) -> None:
+def ignore(_error: MagnetarError | None) -> None:
     """Operators look later."""
