@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from magnetar.admin.replies import one_line, refusal
-from magnetar.runtime.listener import shown
+from magnetar.runtime.listener import Places, shown
 from magnetar.runtime.strangers import HEAD_BYTES
 
 Malformed = Callable[[str, bytes, str], None]
@@ -28,8 +28,8 @@ _REASON_CHARACTERS: Final = 120
 """Of what the parser says: the rest is the bytes that it met."""
 
 
-class Room:
-    """Counts the connections of all HTTP ports, and those to be that are in a handshake of TLS (`listener.Handshakes`).
+class Room(Places):
+    """Counts the connections of all HTTP ports, and those to be that are in a handshake of TLS.
 
     Args:
         most: so many may be open at once.
@@ -37,29 +37,12 @@ class Room:
     """
 
     def __init__(self, most: int, full: Callable[[str], None]) -> None:
-        self.most = most
+        super().__init__(most, lambda: self.open, full)
         self.open = 0
-        self._full = full
-        self._shaking: set[asyncio.BaseProtocol] = set()
-
-    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """A handshake of TLS begins, if there is room for its connection."""
-        if self.open + len(self._shaking) >= self.most:
-            self._full(peer)
-            return False
-        self._shaking.add(connection)
-        return True
-
-    def end(self, connection: asyncio.BaseProtocol) -> None:
-        """A handshake of TLS is over."""
-        self._shaking.discard(connection)
 
     def enter(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """Count one in, unless there are too many. After a handshake of TLS it has its place already."""
-        if connection in self._shaking:
-            self._shaking.remove(connection)
-        elif self.open + len(self._shaking) >= self.most:
-            self._full(peer)
+        """Count one in, unless there are too many."""
+        if not self.take(connection, peer):
             return False
         self.open += 1
         return True

@@ -42,6 +42,50 @@ class Handshakes(Protocol):
         """Count one out, however it ended. A connection that was made counts for itself, in the place of its handshake."""
 
 
+class Places:
+    """Limits connections, of one listener or of several: those that are open, and those to be that are in a handshake of TLS.
+
+    Args:
+        most: so many may there be at once.
+        present: how many are open.
+        full: told who was refused.
+    """
+
+    def __init__(self, most: int, present: Callable[[], int], full: Callable[[str], None]) -> None:
+        self.most = most
+        self._present, self._full = present, full
+        self._shaking: set[asyncio.BaseProtocol] = set()
+
+    @property
+    def shaking(self) -> int:
+        """Handshakes of TLS that are under way."""
+        return len(self._shaking)
+
+    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """A handshake of TLS begins, if there is room for its connection."""
+        if not self._has_room(peer):
+            return False
+        self._shaking.add(connection)
+        return True
+
+    def end(self, connection: asyncio.BaseProtocol) -> None:
+        """A handshake of TLS is over."""
+        self._shaking.discard(connection)
+
+    def take(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+        """Whether a connection may be opened. After a handshake of TLS it has its place already, and gives it up by this."""
+        if connection in self._shaking:
+            self._shaking.remove(connection)
+            return True
+        return self._has_room(peer)
+
+    def _has_room(self, peer: str) -> bool:
+        if self._present() + len(self._shaking) < self.most:
+            return True
+        self._full(peer)
+        return False
+
+
 class _Unlimited:
     """All may begin."""
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.listener import Listener, shown
+from magnetar.runtime.listener import Listener, Places, shown
 from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.tls import common_name
 from magnetar.wire import commands
@@ -84,8 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         """Accept, or refuse when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._peer = shown(transport.get_extra_info("peername"))
-        if not self._server.admit(self._number, self):
-            self._server.refused(self._peer)
+        if not self._server.admit(self._number, self, self._peer):
             self._transport.abort()
             self._transport = None
             return
@@ -267,9 +266,8 @@ class PulsarServer:
         self.broker = broker
         self.frame_bytes_max = frame_bytes_max
         self.keep_alive_s = keep_alive_ms / 1000
-        self._connections_max = connections_max
         self._connections: dict[int, Connection] = {}
-        self._shaking: set[asyncio.BaseProtocol] = set()
+        self._places = Places(connections_max, lambda: self.open, self._refused)
         self._next = 0
         self.received = 0
         self.urls = urls
@@ -280,42 +278,24 @@ class PulsarServer:
         """Connections now."""
         return len(self._connections)
 
-    def admit(self, number: int, connection: Connection) -> bool:
-        """Count a connection in, unless there are too many. After a handshake of TLS it has its place already."""
-        if connection in self._shaking:
-            self._shaking.remove(connection)
-        elif self._full:
+    @property
+    def shaking(self) -> int:
+        """Handshakes of TLS that are under way."""
+        return self._places.shaking
+
+    def admit(self, number: int, connection: Connection, peer: str) -> bool:
+        """Count a connection in, unless there are too many."""
+        if not self._places.take(connection, peer):
             return False
         self._connections[number] = connection
         return True
 
-    @property
-    def _full(self) -> bool:
-        return len(self._connections) + len(self._shaking) >= self._connections_max
-
-    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """A handshake of TLS begins, if there is room for its connection (`listener.Handshakes`)."""
-        if self._full:
-            self.refused(peer)
-            return False
-        self._shaking.add(connection)
-        return True
-
-    def end(self, connection: asyncio.BaseProtocol) -> None:
-        """A handshake of TLS is over."""
-        self._shaking.discard(connection)
-
-    def refused(self, peer: str) -> None:
+    def _refused(self, peer: str) -> None:
         """Say that somebody was one too many."""
         shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
         line = f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)"
         if self.driver.quiet.allows(line):
             logger.warning("%s", line)
-
-    @property
-    def shaking(self) -> int:
-        """Handshakes of TLS that are under way."""
-        return len(self._shaking)
 
     def forget(self, number: int) -> None:
         """Count a connection out."""
@@ -345,7 +325,7 @@ class PulsarServer:
                 key="pulsar_tls",
                 tls=tls,
                 failed=self._handshake_failed,
-                handshakes=self,
+                handshakes=self._places,
             )
         self._listeners.append(listener)
         return listener.port
