@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, quote_from_bytes
 
 from aiohttp import web
 
@@ -16,7 +16,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.times import iso_time
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.metadata import parse_metadata, split
+from magnetar.wire.metadata import parse_metadata, readable, split
 
 HEADER_BYTES_MAX: Final = 4096
 """A ceiling on one header, or on all of one name: clients refuse answers whose headers together are over 8 to 64 KiB. Longer ones
@@ -67,7 +67,7 @@ def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[s
         ("producer-name", _text(metadata.producer_name)),
         ("sequence-id", str(metadata.sequence_id)),
         ("Is-Encrypted", _flag(bool(metadata.encryption_keys))),
-        ("PROPERTY", json.dumps({pair.key: pair.value for pair in metadata.properties})),
+        ("PROPERTY", json.dumps({readable(pair.key): readable(pair.value) for pair in metadata.properties})),
     ]
     if metadata.HasField("num_messages_in_batch"):
         described.append(("num-batch-message", str(metadata.num_messages_in_batch)))
@@ -91,8 +91,10 @@ def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[s
     ]
 
 
-def _text(text: str) -> str:
+def _text(text: str | bytes) -> str:
     """A client's text as a header's value: all but printable ASCII is percent-encoded, so nothing can end the line."""
+    if isinstance(text, bytes):
+        return quote_from_bytes(text, safe=PRINTABLE)
     return quote(text, safe=PRINTABLE, errors="replace")
 
 

@@ -18,8 +18,9 @@ from magnetar.broker.deduplication import NOTHING, SEQUENCE_MAX, Deduplication, 
 from magnetar.broker.effects import Note, Outbox, Read
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key
-from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
+from magnetar.core.names import check_producer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
@@ -94,6 +95,19 @@ class Counters:
             self.evicted_limit += count
         else:
             self.evicted_inactive += count
+
+
+def _counted(name: str | bytes) -> str:
+    """A name as a message carries it; "": none that a producer can have, so that nobody is ever judged by it.
+
+    Messages that were published without deduplication, or in another cluster, carry what their client wrote.
+    """
+    try:
+        text = name if isinstance(name, str) else name.decode()
+        check_producer(text)
+    except (UnicodeDecodeError, NameNotValid):
+        return ""
+    return text
 
 
 class TopicDeduplication:
@@ -319,9 +333,10 @@ class TopicDeduplication:
 
     def _observe_highest(self, highest: dict[bytes, int]) -> None:
         now_ms = self._outbox.now_ms
-        for name, high in highest.items():
-            if high <= SEQUENCE_MAX:
-                self.numbers.observe(name.decode(), high, high, None, now_ms)
+        for found, high in highest.items():
+            name = _counted(found)
+            if name and high <= SEQUENCE_MAX:
+                self.numbers.observe(name, high, high, None, now_ms)
         highest.clear()
 
     def _observe(self, entry: StoredEntry) -> None:
@@ -333,9 +348,9 @@ class TopicDeduplication:
             self._outbox.put(Note("warning", f"deduplication of {self.topic}: entry {entry.position}: {error}"))
             return
         low, high = span(metadata)
-        if high > SEQUENCE_MAX:
+        name = _counted(metadata.producer_name)
+        if not name or high > SEQUENCE_MAX:
             return
-        name = metadata.producer_name
         known = self.numbers.get(name)
         if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
             # Restored: of an earlier life of this cluster (`geo.restoring`). Who publishes in this life may have begun anew,

@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from magnetar.storage.entries import EntryFlags
+from magnetar.wire.metadata import readable
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 
 NOTHING: Final = -1
@@ -54,7 +55,7 @@ def chunk_of(flags: int, metadata: MessageMetadata) -> Chunk | None:
     if not flags & _CHUNK or metadata.num_chunks_from_msg <= 1:
         return None
     number = metadata.chunk_id
-    return Chunk(metadata.uuid[:UUID_CHARACTERS_MAX], number, number >= metadata.num_chunks_from_msg - 1)
+    return Chunk(readable(metadata.uuid)[:UUID_CHARACTERS_MAX], number, number >= metadata.num_chunks_from_msg - 1)
 
 
 def span(metadata: MessageMetadata) -> tuple[int, int]:

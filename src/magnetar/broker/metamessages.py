@@ -8,7 +8,7 @@ from magnetar.metadata.sync.records import Malformed
 from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import decode_batch
-from magnetar.wire.metadata import build, parse_metadata
+from magnetar.wire.metadata import build, parse_metadata, readable
 from magnetar.wire.metadata import split as metadata_end
 
 PRODUCER_PREFIX: Final = "magnetar.metadata-sync."
@@ -55,7 +55,7 @@ def decode_entry(entry: StoredEntry) -> Iterator[tuple[bytes, bool]]:
         payload = _unpacked(payload)
     elif metadata.compression:
         raise Malformed("compressed in another way than ZLIB")
-    own = metadata.producer_name.startswith(PRODUCER_PREFIX)
+    own = readable(metadata.producer_name).startswith(PRODUCER_PREFIX)
     if metadata.HasField("num_messages_in_batch"):
         for _single, message in decode_batch(payload, metadata.num_messages_in_batch):
             yield bytes(message), own

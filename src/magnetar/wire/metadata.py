@@ -283,6 +283,11 @@ def without_replication(payload: bytes) -> bytes:
     return seen.SerializeToString(deterministic=True) + payload[split(payload) :]
 
 
+def readable(text: str | bytes) -> str:
+    """A text field that a client filled, to be shown: what is not UTF-8 in it is shown as such (U+FFFD)."""
+    return text if isinstance(text, str) else text.decode(errors="replace")
+
+
 def text_bytes(text: str | bytes) -> bytes:
     """The bytes of a text field that a client filled: protobuf hands over bytes where they are not UTF-8."""
     return text if isinstance(text, bytes) else text.encode()

@@ -9,6 +9,9 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.policies import Policies, RetentionPolicies, TenantInfo
 from magnetar.metadata.sync.updates import RECORD_PREFIX
+from magnetar.storage.entries import NewEntry
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
 from tests.support.geoworld import Node, World
 
 ON = '[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n'
@@ -391,6 +394,20 @@ def test_a_client_cannot_take_the_cursor_of_the_broker() -> None:
     client = world["a"].client()
     client.subscribe("pulsar.metadata-sync", topic=SYNC, replicated=False)
     assert [answer.error.message for answer in client.answers if answer.HasField("error")]
+
+
+def test_a_message_whose_producer_has_no_name_in_letters_is_refused_as_any_other() -> None:
+    """Whoever may publish to the topic may write anything there: it stops nobody's synchronisation, and no broker."""
+    world = worlds("ab")
+    b = world["b"]
+    seen = pb.MessageMetadata(producer_name="@@", sequence_id=0, publish_time=1).SerializeToString()
+    entry = NewEntry(build(pb.MessageMetadata.FromString(seen.replace(b"@@", b"\xff\xfe")), b"x"), 0, 1, 1)
+    b.run(lambda: b.broker.topics[SYNC].append([entry], lambda append, error: None))
+    world.advance(1_000)
+    assert told(b)["counters"]["refused"] == 1
+    make(world["a"])
+    world.advance(3_000)
+    assert policies(b) is not None
 
 
 def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:

@@ -164,3 +164,30 @@ def test_keys() -> None:
     assert key_text(b"k\xc3\xa9") == ("ké", False)
     assert key_text(b"\xff\x00") == ("/wA=", True)
     assert pa.array([None], TYPES["value"]).null_count == 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_properties_that_are_no_text_are_shown_as_such(batch: bool) -> None:
+    seen, one = metadata(), pb.SingleMessageMetadata(payload_size=1)
+    for properties in (seen.properties, one.properties):
+        properties.add(key="k", value="v")
+    seen = pb.MessageMetadata.FromString(seen.SerializeToString().replace(b"\x01k", b"\x01\xff"))
+    rows = Rows(T, -1, list(TYPES))
+    if batch:
+        body = len(one.SerializeToString()).to_bytes(4, "big") + one.SerializeToString().replace(b"\x01k", b"\x01\xff")
+        rows.add_batch(1, 0, metadata(num_messages_in_batch=1), memoryview(body + b"x"), 0, 1, ())
+    else:
+        rows.add(1, 0, seen, memoryview(b"x"))
+    assert rows.take().column("__messageProperties").to_pylist() == [[("\ufffd", "v")]]
+
+
+@pytest.mark.parametrize("time", [2**64 - 1, 2**63, 1_700_000_000_000_000_000])
+def test_times_that_no_timestamp_can_be_are_null(time: int) -> None:
+    """Nanoseconds, and minus one."""
+    rows = Rows(T, -1, ["__publishTime", "__eventTime"])
+    rows.add(1, 0, pb.MessageMetadata(producer_name="p", publish_time=time, event_time=time), memoryview(b""))
+    rows.add(1, 1, pb.MessageMetadata(producer_name="p", publish_time=7, event_time=8), memoryview(b""))
+    rows.add(1, 2, pb.MessageMetadata(producer_name="p", publish_time=9), memoryview(b""))
+    taken = rows.take()
+    assert taken.column("__publishTime").cast(pa.int64()).to_pylist() == [None, 7000, 9000]
+    assert taken.column("__eventTime").cast(pa.int64()).to_pylist() == [None, 8000, None]

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.spark.pulsar.compressing import Undecodable
 from magnetar.spark.pulsar.typed import Misfit, Run, Typed
+from magnetar.wire.metadata import readable
 from magnetar.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
 
@@ -38,6 +39,9 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "__eventTime": _TIME,
     "__messageProperties": _PROPERTIES,
 }
+
+TIME_MS_MAX: Final = (2**63 - 1) // 1000
+"""The last time that Spark's timestamps have, in milliseconds."""
 
 ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
@@ -173,7 +177,7 @@ class Rows:
     def _set_properties(self, properties: Any) -> None:
         if properties:
             self._any_properties = True
-            self._properties.append([(item.key, item.value) for item in properties])
+            self._properties.append([(readable(item.key), readable(item.value)) for item in properties])
         else:
             self._properties.append(None)
 
@@ -226,18 +230,25 @@ class Rows:
             raise
 
     def _publish_times(self) -> pa.Array:
-        times = np.array(self._times, np.int64).reshape(-1, 2)
-        return pa.array(np.repeat(times[:, 0] * 1000, times[:, 1])).view(_TIME)
+        times = np.array(self._times, np.uint64).reshape(-1, 2)
+        return _instants(np.repeat(times[:, 0], times[:, 1].astype(np.int64)))
 
     def _event_times(self) -> pa.Array:
-        times = np.array(self._events, np.int64) * 1000
-        return pa.array(times, mask=times == 0).cast(_TIME)
+        times = np.array(self._events, np.uint64)
+        return _instants(times, times == 0)
 
     def _maps(self) -> pa.Array:
         if self._any_properties:
             return pa.array([properties or [] for properties in self._properties], _PROPERTIES)
         offsets = pa.array(np.zeros(self.rows + 1, np.int32))
         return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.string()))
+
+
+def _instants(times_ms: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | bool = False) -> pa.Array:
+    """Timestamps; null where there is none, or none that a timestamp can be (clients write nanoseconds there, and anything)."""
+    missing = missing | (times_ms > TIME_MS_MAX)
+    times: np.ndarray[Any, Any] = np.where(missing, 0, times_ms).astype(np.int64) * 1000
+    return pa.array(times, mask=missing).view(_TIME)
 
 
 def _binary(values: list[memoryview | None]) -> pa.Array:
