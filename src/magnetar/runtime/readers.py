@@ -144,10 +144,39 @@ class SegmentReaders:
             segment: that is about to be deleted.
             places: new location by old offset.
         """
-        offsets = sorted(places)
-        new = [places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in offsets]
-        self._targets[segment] = {location.segment for location in places.values()}
-        self._moved[segment] = array("Q", offsets), array("Q", new)
+        new = {offset: places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in sorted(places)}
+        self._lead(segment, new)  # all of it, for those who have looked where it was copied to before
+        copies: set[int] = set()
+        for old in [old for old, targets in self._targets.items() if segment in targets and old != segment]:
+            copies |= self._follow(old, segment, new)
+        if copies:
+            self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
+
+    def _follow(self, old: int, segment: int, new: Mapping[int, int]) -> set[int]:
+        """Lead from where records first lay to where they are now, in one step; where copies of them lay in `segment`.
+
+        One way for each record that lives, however often it is copied: what lives long is copied for as long as the broker runs.
+        """
+        copies: set[int] = set()
+        ways: dict[int, int] = {}
+        for offset, place in zip(*self._moved[old], strict=True):
+            if place >> SEGMENT_SHIFT != segment:
+                ways[offset] = place
+                continue
+            copies.add(place & OFFSET_MASK)
+            if place & OFFSET_MASK in new:  # else nobody needs it any more
+                ways[offset] = new[place & OFFSET_MASK]
+        self._lead(old, ways)
+        return copies
+
+    def _lead(self, segment: int, ways: Mapping[int, int]) -> None:
+        """From records of a segment, by offset ascending, to where they are now."""
+        if ways:
+            self._targets[segment] = {place >> SEGMENT_SHIFT for place in ways.values()}
+            self._moved[segment] = array("Q", ways.keys()), array("Q", ways.values())
+        else:
+            self._targets.pop(segment, None)
+            self._moved.pop(segment, None)
 
     def forget(self, segment: int) -> None:
         """A segment is deleted, and with it the way to it, unless its records moved on."""

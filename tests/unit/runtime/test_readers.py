@@ -1,0 +1,105 @@
+"""Where records are read that were copied, again and again."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import NONE
+from magnetar.runtime.readers import SegmentReaders
+from magnetar.storage.entries import Location, StoredEntry
+from magnetar.storage.records import pack_entry_head
+from magnetar.storage.recovery import segment_name
+from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.topiclog import Span
+
+FOLDER = Path("/log")
+
+
+class Still:
+    """A log thread that never waits."""
+
+    busy = False
+    steps = 0
+
+
+class Segments:
+    """Segments that are rewritten by hand; every one has a record that lives, and one that does not, of its own."""
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles(random.Random(1))
+        self.files.make_folder(FOLDER)
+        self.readers = SegmentReaders(self.files, FOLDER, Still())
+        self.number = 0
+        self.spans: list[Span] = []
+        self.living: dict[int, bytes] = {}
+
+    def rewrite(self, gone: int = -1) -> None:
+        """Begin a segment with copies of all that lives in the last one (`gone` does no more), and two more records."""
+        old, copied = (
+            self.living,
+            [(at, record) for number, (at, record) in enumerate(self.living.items()) if number != gone],
+        )
+        self.number += 1
+        file = self.files.create(FOLDER / segment_name(self.number))
+        records = [record for _, record in copied] + [self._record(number) for number in (0, 1)]
+        file.writev(records)
+        offsets = [sum(map(len, records[:number])) for number in range(len(records))]
+        self.living = dict(zip(offsets[:-1], records, strict=False))
+        self.spans.append(Span(self.number, offsets[-2], len(records[-2]), self.number, 0))
+        if old:
+            places = {at: Location(self.number, offset) for (at, _), offset in zip(copied, offsets, strict=False)}
+            self.readers.moved(self.number - 1, places)
+            self.readers.forget(self.number - 1)
+            self.files.unlink(FOLDER / segment_name(self.number - 1))
+
+    def _record(self, entry: int) -> bytes:
+        data = b"%04d" % self.number
+        return pack_entry_head(StoredEntry(self.number, entry, 0, 1, 1, 1, "", 0, 0, NONE, data)) + data
+
+    def read(self) -> list[bytes]:
+        return [entry.data for span in self.spans for entry in self.readers.read([span])]
+
+    @property
+    def ways(self) -> int:
+        """Records that somebody is led to."""
+        return sum(len(offsets) for offsets, _ in self.readers._moved.values())
+
+
+def test_one_way_for_each_record_however_often_it_is_copied() -> None:
+    """A message that nobody acknowledges is copied for as long as others come and go around it."""
+    segments = Segments()
+    for _ in range(40):
+        segments.rewrite()
+    assert segments.read() == [b"%04d" % number for number in range(1, 41)]
+    assert segments.ways == 39
+
+
+def test_no_way_to_what_nobody_needs() -> None:
+    segments = Segments()
+    for number in range(10):
+        segments.rewrite(gone=-1 if number < 5 else 0)
+    assert segments.ways == 4
+    with pytest.raises(StorageError, match="were deleted"):
+        segments.readers.read(segments.spans[:1])
+    assert [entry.ledger for span in segments.spans[5:] for entry in segments.readers.read([span])] == [6, 7, 8, 9, 10]
+
+
+def test_who_has_looked_before_the_next_copy_finds_it() -> None:
+    """A reader on its way: it has the place of the first copy, and looks on when that is gone."""
+    segments = Segments()
+    segments.rewrite()
+    segments.rewrite()
+    place, looked = segments.readers._place, []
+
+    def slow(span: Span) -> Span:
+        found = place(span)
+        if not looked:
+            looked.append(found)
+            segments.rewrite()
+        return found
+
+    segments.readers._place = slow  # type: ignore[method-assign]
+    assert [entry.data for entry in segments.readers.read(segments.spans[:1])] == [b"0001"]
+    assert looked[0].segment == 2
