@@ -29,6 +29,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         restored: (incarnation, first, end) of messages of an earlier life of this cluster that came back from a peer and
             whose ledgers were deleted since: they must not come back once more.
         topic_epoch: the last one that a producer with exclusive access was given.
+        end: (ledger, entry) of the newest entry, when all ledgers were deleted at last.
     """
 
     incarnation: int
@@ -40,6 +41,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     terminated: bool = False
     restored: list[tuple[int, int, int]] = []
     topic_epoch: int = 0
+    end: tuple[int, int] = (-1, -1)
 
     def encode(self) -> bytes:
         """As stored."""
@@ -60,6 +62,10 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     def watermark_positions(self) -> dict[str, Position]:
         """The saved watermarks as positions."""
         return {source: Position(*pair) for source, pair in self.watermarks.items()}
+
+    def end_position(self) -> Position:
+        """The saved end as a position."""
+        return Position(*self.end)
 
 
 class DeletedMark(msgspec.Struct):

@@ -292,7 +292,8 @@ class Upkeep:
             return
         broker = self._broker
         retention = Retention(0, 0) if everything else self._retention(topic)
-        trim = topic.log.trim(self.keep_from(topic), broker.outbox.now_ms, retention)
+        # While nothing can be stored, all room that is given back counts: no new entry will close a topic's last ledger.
+        trim = topic.log.trim(self.keep_from(topic), broker.outbox.now_ms, retention, whole=not broker.healthy)
         if trim is None:
             then("")
             return
@@ -302,6 +303,8 @@ class Upkeep:
         record.next_index = max(record.next_index, trim.next_index)
         for source, position in trim.watermarks.items():
             record.watermarks[source] = (position.ledger, position.entry)
+        if trim.end != NONE:
+            record.end = (trim.end.ledger, trim.end.entry)
         broker.links.restores.trimming(topic, trim)
 
         def store(answer: Callable[[str], None]) -> None:

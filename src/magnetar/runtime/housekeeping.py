@@ -76,7 +76,7 @@ class Housekeeping:
             self.look_for_rewrites()
             fitting = [number for number in self._candidates if self._fits(number)]
             if not fitting:
-                return False
+                return self._leave_failed()
             self._candidates.remove(fitting[0])
             self._log.begin_for_copies()
             self._begin_rewrite(fitting[0])
@@ -86,6 +86,14 @@ class Housekeeping:
         else:
             self._copy()
         return self._rewrite is not None
+
+    def _leave_failed(self) -> bool:
+        """Turn to a new segment if what the log failed in has nothing, or little, that anybody needs."""
+        if not self._log.spent(LIVE_FRACTION_MAX, REWRITE_BYTES_MIN):
+            return False
+        self._log.begin_for_copies()
+        self.release(())
+        return True
 
     # ---------------------------------------------------------------------------------------------------------- sidecars
 

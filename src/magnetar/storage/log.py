@@ -329,6 +329,13 @@ class SegmentLog:
                 empty.append(number)
         return empty
 
+    def spent(self, live_fraction_max: float, bytes_min: int) -> bool:
+        """Whether the segment that failed would be given back, or rewritten, if a new one held its seal."""
+        if self._file is not None:
+            return False
+        live, size = sum(self.live_in(self.segment).values()), self.sizes.get(self.segment, 0)
+        return not live or (size >= bytes_min and live < live_fraction_max * size)
+
     def removable(self, number: int) -> bool:
         """Whether a segment may go as far as seals and the open segment are concerned."""
         held_back = self._pinned | self._keepers | self._seals.keys()

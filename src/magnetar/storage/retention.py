@@ -1,14 +1,15 @@
 """Which ledgers of a topic may be deleted. Pulsar's rule, as a pure function.
 
 A ledger may go when everything in it is behind the slowest *durable* cursor (FINDINGS A7), and then when it is older than
-the retention time or the topic is larger than the retention size. Ledgers go from the oldest on; the last one stays, so
+the retention time or the topic is larger than the retention size. Ledgers go from the oldest on; the last one stays, but
+where nothing can be stored: a full disk may be full of last ledgers. Then the end of the topic is stored in its place, so
 that a topic never forgets where it ends.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.storage.ledger import Ledger
 
 
@@ -20,12 +21,13 @@ class Retention(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Ledgers that may go, and what must be durable elsewhere before they do."""
+    """Ledgers that may go, and what must be durable elsewhere before they do; `end` is NONE while one stays."""
 
     ledgers: list[int]
     first_ledger: int
     next_index: int
     watermarks: dict[str, Position]
+    end: Position = NONE
 
 
 def deletable(
@@ -34,7 +36,7 @@ def deletable(
     """Ids of the ledgers that may go.
 
     Args:
-        closed: all ledgers but the last, ascending.
+        closed: all ledgers to which nothing is added any more, ascending.
         size_bytes: of the whole topic.
         keep_after: somebody needs everything behind this durable position; None: nobody needs anything.
         now_ms: the clock.

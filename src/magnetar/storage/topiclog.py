@@ -59,6 +59,9 @@ class SavedTopic(Protocol):
     def watermark_positions(self) -> dict[str, Position]:
         """Per source cluster."""
 
+    def end_position(self) -> Position:
+        """Of the newest entry when all were deleted at last, NONE if they never were."""
+
 
 class Span(NamedTuple):
     """Where one record lies, and which entry it has to be."""
@@ -111,7 +114,7 @@ class TopicLog(Ledgers):
         self._watermarks: dict[str, Position] = {}
         self._load(recovered, saved)
         self.bytes_retained = sum(ledger.bytes for ledger in self._ledgers.values())
-        self.last = self._find_last()
+        self.last = max(self._find_last(), saved.end_position() if saved is not None else NONE)
         self.unsynced = False
         """What is confirmed may not be on the disk although it has to be by now: links wait until it is."""
         # What is staged and not confirmed. A topic that never had a ledger takes its incarnation as the first.
@@ -145,6 +148,7 @@ class TopicLog(Ledgers):
             self.next_index = max(self.next_index, saved.next_index)
             for source, position in saved.watermark_positions().items():
                 self._watermarks[source] = max(position, self._watermarks.get(source, NONE))
+            self._ledger_ids.raise_to(saved.end_position().ledger)
         self._ledger_ids.raise_to(self.incarnation)
 
     # ------------------------------------------------------------------------------------------------------- writing
@@ -421,23 +425,30 @@ class TopicLog(Ledgers):
 
     # -------------------------------------------------------------------------------------------------------- retention
 
-    def trim(self, keep_after: Position | None, now_ms: int, retention: Retention) -> Trim | None:
+    def trim(
+        self, keep_after: Position | None, now_ms: int, retention: Retention, *, whole: bool = False
+    ) -> Trim | None:
         """Which ledgers may go.
 
         Args:
             keep_after: somebody needs everything behind this *durable* position (A7); None: nobody needs anything.
             now_ms: the clock.
             retention: how long what nobody needs stays all the same.
+            whole: the last ledger may go too, if nothing is on its way to it: it is closed then.
 
         Returns:
-            None when nothing may go. The open ledger and the topic's last one stay.
+            None when nothing may go.
         """
-        closed = [self._ledgers[ledger_id] for ledger_id in self._ids[:-1]]
+        whole = whole and not self._in_flight
+        closed = [self._ledgers[ledger_id] for ledger_id in (self._ids if whole else self._ids[:-1])]
         going = deletable(closed, self.bytes_retained, keep_after, now_ms, retention)
         if not going:
             return None
         at = find_after(self._ids, going[-1])
-        return Trim(going, self._ids[at], self.next_index, dict(self._watermarks))
+        if at < len(self._ids):
+            return Trim(going, self._ids[at], self.next_index, dict(self._watermarks))
+        self.roll(now_ms)
+        return Trim(going, going[-1] + 1, self.next_index, dict(self._watermarks), self.last)
 
     def forget(self, trim: Trim) -> None:
         """What `trim` named is durable elsewhere: its ledgers are gone."""

@@ -1,5 +1,11 @@
 """What retention has to leave."""
 
+import msgspec
+
+from magnetar.core.ids import EARLIEST
+from magnetar.storage.entries import NewEntry
+from magnetar.wire.metadata import build
+from magnetar.wire.pulsar_pb2 import MessageMetadata
 from tests.support.geoworld import TOPIC, Client, Node, World
 
 
@@ -83,3 +89,75 @@ def test_a_reader_that_does_not_come_back_leaves_nothing() -> None:
     back.flow(again)
     world.settle()
     assert [message.data for message in back.take(again)] == [b"1", b"2"]
+
+
+def filled(acknowledged: int) -> tuple[World, Node, Client, int]:
+    """A topic of three messages in one ledger, some of them acknowledged, of a broker that cannot store any more."""
+    world, node, client, number = subscribed()
+    stored = node.publish(b"0", b"1", b"2")
+    world.advance(500)
+    client.ack(number, *stored[:acknowledged])
+    world.advance(500)
+    node.run(node.broker.append_failed, [], "no space left on the device")
+    return world, node, client, number
+
+
+def test_the_last_ledger_goes_where_nothing_can_be_stored() -> None:
+    """A disk may be full of last ledgers: no new entry closes them, as long as they are there."""
+    world, node, client, _number = filled(3)
+    log, last = node.topic.log, node.topic.log.last
+    node.run(lambda: node.broker.upkeep.trim(node.topic))
+    world.advance(1_000)
+    assert (log.ledger_ids(), log.last, log.bytes_retained) == ([], last, 0)
+    node.restart()
+    log = node.topic.log
+    assert (log.ledger_ids(), log.last, log.next_index) == ([], last, 3)
+    assert node.topic.subscriptions["s"].mark_delete == last
+    assert node.topic.subscriptions["s"].backlog_entries() == 0
+    after = node.publish(b"3")[0]
+    assert after > last
+    assert log.origin_index_of(after) == 3
+    client = node.client()
+    client.flow(client.subscribe("s", 1, replicated=False))
+    world.advance(100)
+    assert [each.data for messages in client.received.values() for each in messages] == [b"3"]
+    node.restart()
+    assert node.topic.log.last == after
+
+
+def test_the_last_ledger_stays_while_somebody_needs_it_or_something_is_on_its_way_to_it() -> None:
+    world, node, client, number = filled(2)
+    node.run(lambda: node.broker.upkeep.trim(node.topic))
+    world.advance(1_000)
+    assert len(node.topic.log.ledger_ids()) == 1
+    client.ack(number, node.topic.log.last)
+    world.advance(1_000)
+    node.hold_log = True
+    entry = NewEntry(build(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"x"), 0, 1, 1)
+    node.run(lambda: node.topic.append([entry], lambda append, error: None))
+    node.run(lambda: node.broker.upkeep.trim(node.topic))
+    world.advance(1_000)
+    assert len(node.topic.log.ledger_ids()) == 1
+    node.hold_log = False
+    world.advance(1_000)
+    assert node.topic.log.last.entry == 3
+
+
+def test_links_go_on_behind_a_last_ledger_that_went() -> None:
+    world = World("ab")
+    a, b = world["a"], world["b"]
+    a.create()
+    a.publish(b"0", b"1")
+    world.advance(2_000)
+    assert b.topic.log.next_after(EARLIEST) is not None
+    a.broker.config = msgspec.structs.replace(a.broker.config, retention_unsubscribed_ms=0)
+    a.run(a.broker.append_failed, [], "no space left on the device")
+    a.run(lambda: a.broker.upkeep.trim(a.topic))
+    world.advance(2_000)
+    assert not a.topic.log.ledger_ids()
+    a.restart()
+    world.advance(2_000)
+    a.publish(b"2")
+    world.advance(2_000)
+    assert b.topic.log.messages_between(EARLIEST, b.topic.log.last) == 3
+    assert a.broker.links.sources["b"].topics[TOPIC].gap == 0

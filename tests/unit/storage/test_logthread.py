@@ -419,6 +419,37 @@ def test_a_full_disk_heals_when_every_segment_is_mostly_dead() -> None:
     log.stop()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_full_disk_heals_when_all_that_is_dead_lies_in_the_segment_that_failed(kept: bool) -> None:
+    """It stays as long as nothing holds its seal; a new segment does, in the room that is kept free."""
+    log = Log(MemoryFiles(random.Random(1), capacity=4 << 20), segment_bytes=64 << 20, disk_free_bytes_min=512 << 10)
+    small = log.topic("persistent://public/default/small", 2000)
+    large = log.topic("persistent://public/default/large", 3000)
+    if kept:
+        log.append(small, "kept")
+    failed = False
+    while not failed:
+        append = large.stage([entry(bytes(100_000))], 1)
+        log.thread.submit(append)
+        log.wait(lambda reports: bool(reports) and reports[-1][0] in {"appended", "failed"})
+        failed = log.kinds()[-1] == "failed"
+        if not failed:
+            log.settle([append])
+    large.fail()
+    assert len(segments(log.files)) == 1
+    log.thread.drop(large.ledger_ids())
+    log.wait_for("healed")
+    log.reports.clear()
+    log.append(small, "room again")
+    assert [each.data for each in log.read(small)] == ([b"kept"] if kept else []) + [b"room again"]
+    again = Log(log.files.crash(), segment_bytes=64 << 20)
+    assert not again.recovered.problems
+    found = again.read(again.topic("persistent://public/default/small", 2000))
+    assert [each.data for each in found] == ([b"kept"] if kept else []) + [b"room again"]
+    again.stop()
+    log.stop()
+
+
 @pytest.mark.parametrize(("operation", "nth"), [("write", 1), ("write", 2), ("sync", 1), ("sync", 2), ("create", 1)])
 def test_a_full_disk_heals_when_the_rewrite_fails_too(operation: str, nth: int) -> None:
     log, small, large = full_log()
