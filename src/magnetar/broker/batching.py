@@ -13,6 +13,13 @@ STORE_BYTES_MAX: Final = 300_000
 STORE_KEYS_MAX: Final = 500
 """Of one transaction: some milliseconds of the store's time, which others wait for."""
 
+WHOLE_BYTES_MAX: Final = 800_000
+"""Of what ought to be one transaction although it is large: what ZooKeeper takes, less a little."""
+
+CURSOR_BYTES_MAX: Final = 600_000
+"""Of the acknowledgements out of order in a cursor in ZooKeeper, so that its transaction has room for what is stored with it. One
+that is refused whole would be refused at every repetition, and no acknowledgement would be durable any more."""
+
 _KEY_BYTES: Final = 60
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from magnetar.broker.access import NO_SECURITY, Access
+from magnetar.broker.batching import CURSOR_BYTES_MAX
 from magnetar.broker.catalog import Catalog
 from magnetar.broker.changes import create_partitions
 from magnetar.broker.compactions import Compactions
@@ -45,10 +46,11 @@ from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
+from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
-from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
 from magnetar.wire.frames import FRAME_PADDING_BYTES, Frame
@@ -129,6 +131,7 @@ class Broker:
         self.cluster = cluster
         self.uuid = uuid
         self.boot = boot
+        self._cursor_bytes_max = BYTES_STORED_MAX if metadata.store == SQLITE else CURSOR_BYTES_MAX
         self.service_url = service_url
         self.service_url_tls = service_url_tls
         self._listeners = listeners or {}
@@ -314,6 +317,7 @@ class Broker:
             on_detached=self._consumer_detached,
         )
         made.on_left_out = self._ranges_left_out
+        made.bytes_max = self._cursor_bytes_max
         made.withdrawals = topic.withdrawals
         made.ended = topic.ended
         topic.withdrawals.cover(cursor)

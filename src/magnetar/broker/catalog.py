@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut, merged
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
@@ -229,6 +230,9 @@ class Catalog:
     def create_many(self, base: TopicName, partitions: int, puts: dict[str, bytes], done: Done) -> None:
         """Create the missing partitions of a topic and store `puts` (its metadata), all or nothing.
 
+        What is more than ZooKeeper takes at once is several transactions, the metadata in the last. A crash in between leaves
+        partitions that are topics of their own, until the same is asked for again.
+
         Raises:
             Conflict: a topic of that name, not partitioned, exists or is just being created.
         """
@@ -249,13 +253,24 @@ class Catalog:
             )
             return
         records = {}
-        puts = dict(puts)
+        pieces: list[Piece] = []
         for name in missing:
             more, records[name] = self.creation(name)
-            puts |= more
+            pieces.append(Piece((str(name),), more, (DELETED_PREFIX + str(name),)))
             self._creating[str(name)] = []
+        last = Piece((), puts)
+        whole = merged([last, *pieces])
+        batches = [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(pieces), last]
+        at = 0
 
         def stored(error: str) -> None:
+            if not error and at + 1 < len(batches):
+                store(at + 1)
+                return
+            if error and at:
+                gone = [key for batch in batches[:at] for key in batch.puts if key != LAST_LEDGER_KEY]
+                for part in cut(Piece((), {}, (key,)) for key in gone):
+                    self._outbox.put(Store({}, part.deletes, None))
             self._partitioning.discard(text)
             for name, record in records.items():
                 topic = None if error else self._broker.add_topic(name, record)
@@ -263,8 +278,12 @@ class Catalog:
                     waiting(topic, _problem(error))
             done(_problem(error))
 
-        deletes = tuple(DELETED_PREFIX + str(name) for name in missing)
-        self._outbox.put(Store(puts, deletes, stored))
+        def store(number: int) -> None:
+            nonlocal at
+            at = number
+            self._outbox.put(Store(dict(batches[at].puts), batches[at].deletes, stored))
+
+        store(0)
 
     def store_epoch(self, topic: Topic, done: Done) -> None:
         """Make the epoch of a topic's exclusive producers durable, as it is now."""

@@ -27,7 +27,7 @@ from magnetar.broker.meter import Meter
 from magnetar.broker.rates import Rate, rate_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
-from magnetar.storage.cursor import Cursor, bits_of
+from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor, bits_of
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta
 from magnetar.wire.versions import may_push
@@ -90,6 +90,7 @@ class Subscription(AckedSubscription):
         left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
         ended: the topic is terminated.
+        bytes_max: of what the stored cursor says beside its place, as far as the store takes it.
         on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
         expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
             quota on bytes took is not among them, as in Pulsar.
@@ -123,6 +124,7 @@ class Subscription(AckedSubscription):
         self._on_dirty = on_dirty
         self._on_detached = on_detached
         self._ranges_max = config.cursor_ranges_max
+        self.bytes_max = BYTES_STORED_MAX
         self._left_out = 0
         self.on_left_out: Callable[[int], None] | None = None
         self.meter = Meter(len(Counters._fields), outbox.now_ms)
@@ -429,14 +431,17 @@ class Subscription(AckedSubscription):
 
     def encode(self) -> bytes:
         """The cursor as stored. Says so when it has more holes than are stored."""
-        data = self.cursor.encode(self._ranges_max)
+        data = self.cursor.encode(self._ranges_max, bytes_max=self.bytes_max)
         left_out = self.cursor.runs_left_out + self.cursor.partials_left_out
         if left_out and not self._left_out:
+            limit = f"cursor_ranges_max = {self._ranges_max}"
+            if self.bytes_max < BYTES_STORED_MAX:
+                limit += f", and {self.bytes_max} bytes of a cursor in ZooKeeper"
             self._outbox.put(
                 Note(
                     "warning",
                     f"{self._around} has more acknowledgements out of order than are stored: {left_out} ranges or batches "
-                    f"are kept in memory only and come again after a restart (cursor_ranges_max = {self._ranges_max})",
+                    f"are kept in memory only and come again after a restart ({limit})",
                 )
             )
         if left_out > self._left_out and self.on_left_out is not None:

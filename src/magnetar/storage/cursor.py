@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import LATEST, NONE, Position
 from magnetar.storage.entries import EntryFlags
-from magnetar.storage.positions import ENTRY_MAX, PositionSet
+from magnetar.storage.positions import ENTRY_MAX, PositionSet, count_runs
 
 RUNS_STORED_MAX: Final = 200_000
 """Ceiling on the stored runs of individually acknowledged entries, as Pulsar's managedLedgerMaxUnackedRangesToPersist.
@@ -32,7 +32,12 @@ More than that is a consumer that lost something long ago; what is beyond stays 
 PARTIALS_STORED_MAX: Final = 200_000
 """The same for partly acknowledged batches (Pulsar's managedLedgerMaxBatchDeletedIndexToPersist)."""
 
+BYTES_STORED_MAX: Final = 1 << 40
+"""Of runs and batches together: as many as there are, where the store does not say otherwise."""
+
 VERSION: Final = 1
+_RUNS_HEAD: Final = struct.Struct("<qI")
+_PARTIAL_HEAD: Final = struct.Struct("<qqII")
 _MARKER: Final = int(EntryFlags.MARKER)
 _WORD: Final = (1 << 64) - 1
 
@@ -354,8 +359,13 @@ class Cursor:
 
     # ------------------------------------------------------------------------------------------------------- storing
 
-    def encode(self, runs_max: int = RUNS_STORED_MAX, partials_max: int = PARTIALS_STORED_MAX) -> bytes:
-        """The cursor as bytes, and no longer dirty. Of too many runs or batches the lowest are kept.
+    def encode(
+        self,
+        runs_max: int = RUNS_STORED_MAX,
+        partials_max: int = PARTIALS_STORED_MAX,
+        bytes_max: int = BYTES_STORED_MAX,
+    ) -> bytes:
+        """The cursor as bytes, and no longer dirty. Of too many runs or batches, or bytes of them, the lowest are kept.
 
         Layout (little-endian): version u8, mark-delete 2 x i64, properties u32 x (text, i64), labels u32 x (text, text),
         ledgers u32 x (i64, u32 size, portable roaring bitmap), batches u32 x (2 x i64, u32 messages, u32 size, bits),
@@ -369,19 +379,26 @@ class Cursor:
         for name, text in self.labels.items():
             parts.append(_text(name) + _text(text))
         ledgers, self.runs_left_out = self._runs_to_store(runs_max)
-        parts.append(struct.pack("<I", len(ledgers)))
+        runs: list[bytes] = []
         self.runs_bytes = 0
-        for ledger, entries in ledgers:
+        for number, (ledger, entries) in enumerate(ledgers):
             data = entries.serialize()
-            parts.append(struct.pack("<qI", ledger, len(data)) + data)
+            bytes_max -= len(data) + _RUNS_HEAD.size
+            if bytes_max < 0:
+                self.runs_left_out += sum(count_runs(left) for _, left in ledgers[number:])
+                break
+            runs.append(_RUNS_HEAD.pack(ledger, len(data)) + data)
             self.runs_bytes += len(data)
-        partials = sorted(self.partial)[:partials_max]
-        parts.append(struct.pack("<I", len(partials)))
-        for position in partials:
+        batches: list[bytes] = []
+        for position in sorted(self.partial)[:partials_max]:
             bits, size = self.partial[position]
             data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-            parts.append(struct.pack("<qqII", *position, size, len(data)) + data)
-        self.partials_left_out = len(self.partial) - len(partials)
+            bytes_max -= len(data) + _PARTIAL_HEAD.size
+            if bytes_max < 0:
+                break
+            batches.append(_PARTIAL_HEAD.pack(*position, size, len(data)) + data)
+        parts += [struct.pack("<I", len(runs)), *runs, struct.pack("<I", len(batches)), *batches]
+        self.partials_left_out = len(self.partial) - len(batches)
         self.dirty = False
         body = b"".join(parts)
         return body + struct.pack("<I", crc32c(body))

@@ -311,6 +311,28 @@ def test_of_too_many_partial_batches_the_lowest_are_stored() -> None:
     assert sorted(Cursor.decode(cursor._log, data).partial) == [at(1), at(2)]
 
 
+@pytest.mark.parametrize("bytes_max", [0, 40, 80, 200, 100_000])
+def test_of_too_many_bytes_the_lowest_are_stored(bytes_max: int) -> None:
+    """A store may take no more; its refusal would make no acknowledgement durable at all."""
+    log = log_of(*["2." * 20] * 3)
+    cursor = Cursor.at(log, EARLIEST)
+    ids = log.ledger_ids()
+    cursor.ack([Position(ledger, number) for ledger in ids for number in range(1, 40, 4)])
+    for number in range(2, 40, 4):
+        cursor.ack_indexes(Position(ids[-1], number), 1)
+    whole = len(cursor.encode(bytes_max=0))
+    data = cursor.encode(bytes_max=bytes_max)
+    left_out = cursor.runs_left_out, cursor.partials_left_out
+    assert len(data) <= whole + bytes_max
+    again = Cursor.decode(log, data)
+    assert again.acked.count_runs() + left_out[0] == cursor.acked.count_runs()
+    assert list(again.acked) == list(cursor.acked)[: len(again.acked)]
+    assert sorted(again.partial) == sorted(cursor.partial)[: len(cursor.partial) - left_out[1]]
+    assert len(again.partial) + left_out[1] == len(cursor.partial)
+    if bytes_max == 100_000:
+        assert left_out == (0, 0)
+
+
 def test_ack_sets_are_signed_little_endian_words() -> None:
     assert bits_of([-1]) == 2**64 - 1
     assert bits_of([0, 1]) == 2**64
