@@ -30,6 +30,7 @@ from magnetar.spark.pulsar.producing import NotWritten, Producer
 from magnetar.spark.pulsar.topics import retried
 from magnetar.spark.worker import settle
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import MESSAGES_PER_BATCH_MAX
 from magnetar.wire.varint import varint
 
 logger: Final = logging.getLogger("magnetar.spark.pulsar")
@@ -54,6 +55,9 @@ COLUMNS: Final = {
     "__messageProperties": ("map<string,string>",),
 }
 """What can be written, and as what types."""
+
+METADATA_BYTES: Final = 1024
+"""Room for the metadata of an entry, which brokers count: a producer's name and some numbers."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -219,6 +223,9 @@ class Target:
     def __init__(self, options: WriteOptions, producer: Producer) -> None:
         self.producer = producer
         self._options = options
+        # More than the broker takes in one entry would be refused, however small the rows are.
+        self._messages_max = min(options.messages_max, MESSAGES_PER_BATCH_MAX)
+        self._bytes_max = min(options.bytes_max, producer.message_bytes_max - METADATA_BYTES)
         self._parts: list[Any] = []
         self._count = self._bytes = 0
         self._first = self._last = 0
@@ -226,7 +233,7 @@ class Target:
 
     def add(self, sequence: int, head: bytes, value: Any, size: int) -> None:
         """One message: its metadata with both sizes in front, and its bytes."""
-        if self._count and (self._first <= self._settled < sequence or self._bytes + size > self._options.bytes_max):
+        if self._count and (self._first <= self._settled < sequence or self._bytes + size > self._bytes_max):
             self.flush()
         if not self._count:
             self._first = sequence
@@ -234,7 +241,7 @@ class Target:
         self._parts += (head, value)
         self._count += 1
         self._bytes += size
-        if self._count >= self._options.messages_max:
+        if self._count >= self._messages_max:
             self.flush()
 
     def flush(self) -> None:

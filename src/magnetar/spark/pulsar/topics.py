@@ -95,6 +95,8 @@ class Ends:
             except TopicGone:
                 self._readers.pop(topic, None)
             except Down:
+                if topic not in self._readers:
+                    raise  # not a connection that broke: none could be made, for as long as that is tried
                 self._slowly(topic, places)
         for topic, reader, request in asked:
             try:
