@@ -9,6 +9,7 @@ import secrets
 import signal
 import ssl
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
-from magnetar.broker.records import LAST_LEDGER_KEY
+from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.core.places import SQLITE
 from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
@@ -41,6 +43,7 @@ from magnetar.runtime.server import PulsarServer
 from magnetar.runtime.stores.opening import open_store
 from magnetar.runtime.strangers import Urls, handshake_failed, malformed
 from magnetar.runtime.tls import Listening
+from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 logger = logging.getLogger("magnetar.broker")
@@ -84,6 +87,25 @@ def _make_link_token(path: Path) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink()
+
+
+def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str, folder: Path) -> None:
+    """Refuse a metadata store that never heard of any topic beside a log that holds messages.
+
+    What the store does not know was deleted, and is cleared away: with another store that would be everything. A store whose
+    topics were all deleted knows the last ledger that they had.
+
+    Raises:
+        StorageError: says where the two are.
+    """
+    known = LAST_LEDGER_KEY in stored or any(key.startswith(TOPIC_PREFIX) for key in stored)
+    if recovered.topics and not known:
+        place = str(folder / "meta.sqlite") if store == SQLITE else store
+        raise StorageError(
+            f"the metadata store ({place}) knows no topic, and {folder / 'log'} holds messages of {len(recovered.topics)}, "
+            f"such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that belongs to them "
+            "([metadata] store, a backup), or, to begin anew without them, move the folder away"
+        )
 
 
 class BrokerApp:
@@ -147,6 +169,7 @@ class BrokerApp:
         )
         recovered = self.log.start()
         self._stack.callback(self.log.stop)
+        check_together(stored, recovered, self.config.metadata.store, folder.path)
         for problem in recovered.problems:
             logger.error("%s", problem)
         resources = Resources.load(stored)

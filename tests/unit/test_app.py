@@ -1,13 +1,22 @@
 """What a broker does with its files before it is one."""
 
+import asyncio
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from magnetar.app import read_link_token
+from magnetar.app import BrokerApp, check_together, read_link_token
+from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
+from magnetar.core.config import single
 from magnetar.core.errors import StorageError
+from magnetar.runtime.files import OsFiles
+from magnetar.runtime.stores.sqlite import SqliteStore
+from magnetar.storage.recovery import Recovered, recover
+from magnetar.storage.topiclog import RecoveredTopic
+from tests.support.brokers import free_port
+from tests.unit.storage.harness import INCARNATION, TOPIC, Log
 
 
 def test_a_link_token_is_made_once(tmp_path: Path) -> None:
@@ -50,3 +59,46 @@ def test_what_is_no_secret_is_one_line(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(StorageError, match="can be read by others"):
         read_link_token(path)
+
+
+def test_messages_whose_metadata_is_elsewhere_are_not_cleared_away(tmp_path: Path) -> None:
+    """Another store than the log's own: a lost file, or a mistake in [metadata] store."""
+    config = single("a", tmp_path, free_port(), free_port())
+    folder = config.cluster_dir("a")
+
+    def start() -> None:
+        async def run() -> None:
+            app = BrokerApp(config, "a")
+            try:
+                await app.start()
+            finally:
+                await app.stop()
+
+        asyncio.run(run())
+
+    start()
+    log = Log(OsFiles(), folder / "log")
+    log.append(log.topic(), "kept")
+    log.stop()
+    before = {path.name: path.stat().st_size for path in (folder / "log").iterdir()}
+    for path in folder.glob("meta.sqlite*"):
+        path.unlink()
+    with pytest.raises(StorageError, match=r"persistent://public/default/t: they would be deleted") as refused:
+        start()
+    assert "meta.sqlite" in str(refused.value)
+    after = {path.name: path.stat().st_size for path in (folder / "log").iterdir()}
+    assert after | before == after
+    store = SqliteStore(folder / "meta.sqlite")
+    store.apply({TOPIC_PREFIX + TOPIC: TopicRecord(incarnation=INCARNATION, created_ms=1).encode()})
+    store.close()
+    start()
+    again = recover(OsFiles(), folder / "log").topics
+    assert again[TOPIC, INCARNATION].ledger_ids()
+
+
+def test_a_store_whose_topics_were_all_deleted_belongs_to_its_log(tmp_path: Path) -> None:
+    recovered = Recovered(topics={("persistent://public/default/t", 7): RecoveredTopic()})
+    check_together({LAST_LEDGER_KEY: b"7"}, recovered, "sqlite", tmp_path)
+    check_together({}, Recovered(), "sqlite", tmp_path)
+    with pytest.raises(StorageError, match=r"zookeeper://h:1/p\) knows no topic"):
+        check_together({"tenants/public": b"{}"}, recovered, "zookeeper://h:1/p", tmp_path)
