@@ -19,6 +19,9 @@ load it waits for it: one is better than two."""
 UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """What a system says that has the call, or the flag, in its headers alone (an old kernel, a sandbox). Nothing was written."""
 
+UNSYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
+"""The folder around a data folder may be one that its user must not read, or of a file system that syncs no folders."""
+
 AT_THE_END: Final = -1
 """As an offset: where the file's own position is, and with O_APPEND at its end."""
 
@@ -93,6 +96,35 @@ class OsFile:
         self.close()
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, durably: what is synced in it is of no use where a power cut takes the folder.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for each in reversed(made):
+        try:
+            sync_folder(each.parent)
+        except OSError as error:
+            if error.errno not in UNSYNCED:
+                raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync of a folder: its list of names.
+
+    Raises:
+        OSError: it is not known to be durable.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class OsFiles:
     """The operating system's files."""
 
@@ -113,8 +145,8 @@ class OsFiles:
         return [path.name for path in folder.iterdir()]
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder with its parents."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Make a folder with its parents, durably."""
+        make_folder(folder)
 
     def unlink(self, path: Path) -> None:
         """Delete a file."""
@@ -122,11 +154,7 @@ class OsFiles:
 
     def sync_folder(self, folder: Path) -> None:
         """Fsync of the folder."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
 
     def free_bytes(self, folder: Path) -> int:
         """Room left."""

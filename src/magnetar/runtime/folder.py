@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from magnetar.core.errors import StorageError
+from magnetar.runtime.files import make_folder, sync_folder
 
 FOLDER_VERSION: Final = "1"
 
@@ -26,11 +27,7 @@ def _write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def _read(path: Path) -> str:
@@ -59,7 +56,7 @@ class DataFolder:
             StorageError: in use, of another version, of another cluster, or not writable.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(path)
             lock = (path / "LOCK").open("a+")
         except OSError as error:
             raise StorageError(f"cannot use the data folder {path}: {error.strerror}") from error

@@ -68,7 +68,7 @@ class Files(Protocol):
         """What is in a folder."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder with its parents, if it is not there."""
+        """Make a folder with its parents, durably, if it is not there."""
 
     def unlink(self, path: Path) -> None:
         """Delete a file; no error if it is gone."""

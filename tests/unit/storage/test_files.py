@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.runtime.files import OsFiles
+from magnetar.runtime.folder import DataFolder
 from magnetar.storage.conformance import FilesConformance
 from magnetar.storage.files import Files
 from magnetar.storage.testing import MemoryFiles
@@ -93,3 +94,35 @@ def test_a_system_that_cannot_write_through_writes_and_syncs(
         assert file.pread(0, 10) == b"onetwo"
     assert len(synced) == (says != errno.EIO)
     file.close()
+
+
+def test_the_way_to_a_folder_is_durable_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut right behind the first start would else take the folder, and with it all that was synced in it."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    OsFiles().make_folder(tmp_path / "a" / "b" / "log")
+    assert synced == [each.stat().st_ino for each in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")]
+    OsFiles().make_folder(tmp_path / "a" / "b" / "log")
+    assert len(synced) == 3
+    DataFolder.open(tmp_path / "data" / "us-west", cluster="us-west").close()
+    assert synced[3:5] == [each.stat().st_ino for each in (tmp_path, tmp_path / "data")]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL])
+def test_a_folder_that_may_not_be_synced_from_outside_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    OsFiles().make_folder(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
