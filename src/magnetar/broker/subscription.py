@@ -357,9 +357,9 @@ class Subscription(AckedSubscription):
         """Acknowledge everything there is now."""
         self._ack_up_to(self._log.last)
 
-    def expire(self, before_publish_time_ms: int) -> None:
-        """Give up everything in front of the first entry published at that time or later, in this cluster."""
-        first_kept = Cursor.at(self._log, self._log.seek_time(before_publish_time_ms))
+    def expire(self, before_ms: int) -> None:
+        """Give up everything in front of the first entry published (and stored) at that time or later, in this cluster."""
+        first_kept = Cursor.at(self._log, self._log.first_since(before_ms))
         self.expire_to(first_kept.mark_delete)
 
     def expire_to(self, position: Position) -> None:

@@ -229,7 +229,7 @@ class Upkeep:
         if kind == "destination_storage":
             return 0 <= quota.limit_size < log.bytes_between(slowest, log.last)
         oldest = log.next_after(slowest)
-        return oldest is not None and 0 <= quota.limit_time * 1000 < now_ms - log.time_at(oldest)
+        return oldest is not None and 0 <= quota.limit_time * 1000 < now_ms - log.stored_by(oldest)
 
     def _evict(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> None:
         """Acknowledge the oldest messages of the subscriptions that lag too much, ledger by ledger or by time."""

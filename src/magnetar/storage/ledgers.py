@@ -131,6 +131,13 @@ class Ledgers:
         """Publish time of an entry that is here, ms."""
         return self._ledgers[position[0]].publish_times[position[1]]
 
+    def stored_by(self, position: Position) -> int:
+        """When an entry that is here was there at the latest, ms: when it was published, by its producer's clock, or when the
+        last of its ledger was stored, by the broker's.
+        """
+        ledger = self._ledgers[position[0]]
+        return min(ledger.publish_times[position[1]], ledger.newest_ms)
+
     def batch_last_index(self, position: Position) -> int:
         """The last batch index of an entry that is here; -1 when it is no batch."""
         ledger = self._ledgers.get(position[0])
@@ -157,6 +164,20 @@ class Ledgers:
                 continue
             for entry, published in enumerate(ledger.publish_times):
                 if published >= publish_time_ms and not ledger.flags[entry] & EntryFlags.MARKER:
+                    return Position(ledger_id, entry)
+        return LATEST
+
+    def first_since(self, time_ms: int) -> Position:
+        """The first message that was not there before `time_ms` (`stored_by`); LATEST when there is none.
+
+        Not `seek_time`: a producer whose clock is ahead would keep everything behind its message from getting old.
+        """
+        for ledger_id in self._ids:
+            ledger = self._ledgers[ledger_id]
+            if ledger.newest_publish < time_ms or ledger.newest_ms < time_ms:
+                continue
+            for entry, published in enumerate(ledger.publish_times):
+                if published >= time_ms and not ledger.flags[entry] & EntryFlags.MARKER:
                     return Position(ledger_id, entry)
         return LATEST
 

@@ -7,6 +7,7 @@ that a topic never forgets where it ends.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from magnetar.core.ids import NONE, Position
@@ -42,11 +43,13 @@ def deletable(
         now_ms: the clock.
         retention: how long what nobody needs stays all the same.
     """
+    # What follows was stored later, whatever a clock said that was wrong: one ledger of the future must not keep all others.
+    newest = list(accumulate((ledger.newest_ms for ledger in reversed(closed)), min))[::-1]
     going: list[int] = []
-    for ledger in closed:
+    for ledger, newest_ms in zip(closed, newest, strict=True):
         if keep_after is not None and Position(ledger.ledger, ledger.entries - 1) > keep_after:
             break
-        too_old = retention.time_ms >= 0 and now_ms - ledger.newest_ms >= retention.time_ms
+        too_old = retention.time_ms >= 0 and now_ms - newest_ms >= retention.time_ms
         too_much = retention.size_bytes >= 0 and size_bytes > retention.size_bytes
         if not (too_old or too_much):
             break

@@ -320,6 +320,7 @@ def test_skip_all_also_moves_what_is_still_to_be_read() -> None:
 
 def test_expire() -> None:
     world = World()
+    world.advance(10_000)
     positions = world.publish(*(entry(publish_time=1_000 * number) for number in range(5)))
     world.subscription.expire(2_500)
     assert world.subscription.mark_delete == positions[2]
@@ -329,12 +330,27 @@ def test_expire() -> None:
     assert world.subscription.mark_delete == positions[4]
 
 
+def test_a_message_of_the_future_keeps_nothing_from_expiring() -> None:
+    """Of a producer whose clock is a year ahead: it was there when its ledger was."""
+    world = World()
+    positions: list[Position] = []
+    for _ in range(3):
+        world.advance(1_000)
+        positions += world.publish(entry(publish_time=1_000), entry(publish_time=1 << 40))
+        world.log.roll(world.outbox.now_ms)
+    for before_ms, expired in [(1_000, 0), (1_001, 3), (2_000, 3), (2_001, 5), (3_000, 5), (3_001, 6)]:
+        world.subscription.expire(before_ms)
+        assert sum(position <= world.subscription.mark_delete for position in positions) == expired
+    assert world.log.stored_by(positions[1]) == 1_000
+    assert world.log.seek_time(2_000) == positions[1], "who seeks, seeks what producers say"
+
+
 def test_expired_entries_are_counted_once_and_as_entries() -> None:
     world = World()
     consumer = world.consumer("a", permits=100)
+    world.advance(10_000)
     positions = world.publish(*(entry(publish_time=1_000 * number, count=3) for number in range(6)))
     world.ack(consumer, positions[1])
-    world.advance(10_000)
     world.subscription.update_rates(10_000)
     world.subscription.expire(2_500)
     world.subscription.expire(2_500)

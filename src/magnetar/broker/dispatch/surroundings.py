@@ -19,6 +19,9 @@ class DispatchLog(CursorLog, Protocol):
     def seek_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later."""
 
+    def first_since(self, time_ms: int) -> Position:
+        """The first message that was not there before that time, whatever its producer's clock said."""
+
     def size_at(self, position: Position) -> int:
         """Bytes of an entry that is there."""
 
