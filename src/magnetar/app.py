@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -37,6 +38,7 @@ from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.listener import Listener
 from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
@@ -87,6 +89,21 @@ def _make_link_token(path: Path) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink()
+
+
+def start_log(log: LogThread, reserve: Reserve) -> Recovered:
+    """Start the log; on a full disk with room from the reserve: what it holds may be what retention can give back.
+
+    Raises:
+        StorageError: it cannot be read, or no new segment can be made.
+    """
+    while True:
+        try:
+            return log.start()
+        except StorageError as error:
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
+            if not full or not reserve.give():
+                raise
 
 
 def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str, folder: Path) -> None:
@@ -153,7 +170,8 @@ class BrokerApp:
         self.tls = Listening(security.tls) if security.tls.certificate_file else None
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
-        self.store = open_store(self.config.metadata.store, name, folder.path)
+        reserve = Reserve(folder.path / "reserve")
+        self.store = open_store(self.config.metadata.store, name, folder.path, reserve)
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
@@ -167,7 +185,7 @@ class BrokerApp:
             on_failed=lambda batch, error: told[0].append_failed(batch, error),  # noqa: PLW0108
             on_healed=lambda: told[0].healed(),  # noqa: PLW0108
         )
-        recovered = self.log.start()
+        recovered = start_log(self.log, reserve)
         self._stack.callback(self.log.stop)
         check_together(stored, recovered, self.config.metadata.store, folder.path)
         for problem in recovered.problems:

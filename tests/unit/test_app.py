@@ -1,13 +1,14 @@
 """What a broker does with its files before it is one."""
 
 import asyncio
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from magnetar.app import BrokerApp, check_together, read_link_token
+from magnetar.app import BrokerApp, check_together, read_link_token, start_log
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.core.config import single
 from magnetar.core.errors import StorageError
@@ -102,3 +103,30 @@ def test_a_store_whose_topics_were_all_deleted_belongs_to_its_log(tmp_path: Path
     check_together({}, Recovered(), "sqlite", tmp_path)
     with pytest.raises(StorageError, match=r"zookeeper://h:1/p\) knows no topic"):
         check_together({"tenants/public": b"{}"}, recovered, "zookeeper://h:1/p", tmp_path)
+
+
+@pytest.mark.parametrize(("parts", "number"), [(2, errno.ENOSPC), (0, errno.ENOSPC), (2, errno.EIO)])
+def test_a_log_is_begun_on_a_full_disk_with_room_from_the_reserve(parts: int, number: int) -> None:
+    attempts: list[int] = []
+    given: list[int] = []
+
+    class Full:
+        def start(self) -> Recovered:
+            attempts.append(1)
+            if len(attempts) > 2:
+                return Recovered()
+            error = StorageError("cannot write to the log")
+            raise error from OSError(number, os.strerror(number))
+
+    class Room:
+        def give(self) -> bool:
+            given.append(1)
+            return len(given) <= parts
+
+    if parts == 2 and number == errno.ENOSPC:
+        assert start_log(Full(), Room()) == Recovered()  # type: ignore[arg-type]
+        assert len(given) == 2
+    else:
+        with pytest.raises(StorageError, match="cannot write"):
+            start_log(Full(), Room())  # type: ignore[arg-type]
+        assert len(attempts) == 1

@@ -3,9 +3,11 @@
 VERSION     format of the folder
 LOCK        held with flock while a broker runs; holds its pid
 uuid        made with the folder; the cluster's identity towards its peers
+reserve     room for the broker on a full disk, holds nothing
 meta.sqlite, log/
 """
 
+import contextlib
 import fcntl
 import os
 import uuid
@@ -77,10 +79,11 @@ class DataFolder:
             lock.seek(0)
             holder = lock.read().strip() or "?"
             raise StorageError(f"the data folder {path} is in use by another broker (pid {holder})") from error
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        with contextlib.suppress(OSError):
+            # For whoever is refused; a full disk is no reason not to start.
+            lock.seek(0)
+            lock.truncate()
+            os.write(lock.fileno(), f"{os.getpid()}\n".encode())
         version = path / "VERSION"
         if not version.exists():
             if (path / "meta.sqlite").exists() or (path / "log").exists():

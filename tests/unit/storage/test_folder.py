@@ -1,6 +1,7 @@
 """A data folder: one broker, one version, one cluster; every refusal is one line."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -89,3 +90,14 @@ def test_a_folder_that_was_half_made_is_finished(tmp_path: Path) -> None:
     again = DataFolder.open(tmp_path, cluster="us-west")
     assert (tmp_path / "VERSION").read_text().strip()
     again.close()
+
+
+def test_a_full_disk_is_no_reason_not_to_open_it(tmp_path: Path) -> None:
+    """What is in it may be what retention can give back."""
+    DataFolder.open(tmp_path, cluster="us-west").close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file may become larger; SIGXFSZ is ignored by Python
+    try:
+        DataFolder.open(tmp_path, cluster="us-west").close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

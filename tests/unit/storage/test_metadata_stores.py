@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from magnetar.core.errors import StorageError
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Store
 from magnetar.metadata.testing import StoreConformance
+from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.stores import sqlite
 from magnetar.runtime.stores.sqlite import SqliteStore
 
@@ -113,6 +115,71 @@ def test_a_write_that_fails_is_told_and_the_next_one_works(tmp_path: Path) -> No
     store.apply({"b": b"1"})
     assert set(store.load()) == {"b"}
     store.close()
+
+
+def full(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = code
+    return error
+
+
+class Room(Reserve):
+    """A reserve of some parts, on a disk that is full."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+
+    @property
+    def needed(self) -> bool:
+        return True
+
+    def give(self) -> bool:
+        self.parts -= 1
+        return self.parts >= 0
+
+    def keep(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | 19 << 8])
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_on_a_full_disk_there_is_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, code: int
+) -> None:
+    """Without it no cursor could be stored, and retention delete nothing: the disk would stay full."""
+    reserve, write = Room(parts), SqliteStore._write
+    store = SqliteStore(tmp_path / "meta.sqlite", reserve)
+
+    def refused(connection: sqlite3.Connection, one: Any) -> Any:
+        if reserve.parts > 0:
+            raise full(code)
+        return write(connection, one)
+
+    def always(_connection: sqlite3.Connection, _one: Any) -> Any:
+        raise full(code)
+
+    monkeypatch.setattr(SqliteStore, "_write", staticmethod(refused))
+    store.apply({"a": b"1"})
+    assert reserve.parts == 0
+    reserve.parts = 0
+    monkeypatch.setattr(SqliteStore, "_write", staticmethod(always))
+    with pytest.raises(StorageError, match="full"):
+        store.apply({"b": b"1"})
+    assert set(store.load()) == {"a"}
+    store.close()
+
+
+def test_a_store_is_opened_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve, opened = Room(1), SqliteStore._open
+
+    def refused(store: SqliteStore) -> sqlite3.Connection:
+        if reserve.parts > 0:
+            raise full(sqlite3.SQLITE_FULL)
+        return opened(store)
+
+    monkeypatch.setattr(SqliteStore, "_open", refused)
+    SqliteStore(tmp_path / "meta.sqlite", reserve).close()
+    assert reserve.parts == 0
 
 
 def test_an_opening_syncs_what_a_killed_process_has_written(tmp_path: Path) -> None:

@@ -5,22 +5,24 @@ from pathlib import Path
 from magnetar.core.errors import StorageError
 from magnetar.core.places import SQLITE, parse_zookeeper
 from magnetar.metadata.store import Store
+from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.stores.sqlite import SqliteStore
 
 
-def open_store(place: str, cluster: str, folder: Path) -> Store:
+def open_store(place: str, cluster: str, folder: Path, reserve: Reserve) -> Store:
     """The store of one broker, which nobody else writes to while it is open.
 
     Args:
         place: `sqlite`, or `zookeeper://host:port/path`.
         cluster: whose; in ZooKeeper each cluster has a node of its own below the path.
         folder: the broker's, for `meta.sqlite`.
+        reserve: of the same folder.
 
     Raises:
         StorageError: it cannot be opened, is in use, or kazoo is not installed.
     """
     if place == SQLITE:
-        return SqliteStore(folder / "meta.sqlite")
+        return SqliteStore(folder / "meta.sqlite", reserve)
     hosts, path = parse_zookeeper(place)
     try:
         from magnetar.runtime.stores.zookeeper import ZooKeeperStore

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, tell
+from magnetar.runtime.reserve import Reserve
 
 logger = logging.getLogger("magnetar.store")
 
@@ -42,13 +43,15 @@ class SqliteStore:
 
     Args:
         path: of the file; made if it is missing.
+        reserve: room for it on a full disk.
 
     Raises:
         StorageError: it is no such file, of another version, damaged, or in use.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
         self._path = path
+        self._reserve = reserve
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._watchers: list[tuple[str, Watcher]] = []
         self._loaded: dict[str, tuple[bytes, int]] = {}
@@ -136,12 +139,29 @@ class SqliteStore:
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         return connection
 
+    def _opened(self) -> sqlite3.Connection:
+        while True:
+            try:
+                return self._open()
+            except sqlite3.Error as error:
+                if not self._made_room(error):
+                    raise
+
+    def _made_room(self, error: Exception) -> bool:
+        """Whether the disk is full, and not quite as full any more: it is worth another attempt."""
+        if self._reserve is None or not isinstance(error, sqlite3.Error):
+            return False
+        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # Of the file that its readers share SQLite says in another way that it cannot be made larger.
+        full = kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and self._reserve.needed)
+        return full and self._reserve.give()
+
     def _explain(self, error: sqlite3.Error) -> StorageError:
         return StorageError(f"the metadata store {self._path} cannot be used: {error}")
 
     def _run(self, started: threading.Event, failure: list[StorageError]) -> None:
         try:
-            connection = self._open()
+            connection = self._opened()
         except StorageError as error:
             failure.append(error)
             return
@@ -181,6 +201,9 @@ class SqliteStore:
         except (sqlite3.Error, VersionConflict, ValueError, TypeError, OverflowError) as failure:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if self._made_room(failure):
+                self._commit(connection, group)
+                return
             error = f"{_CONFLICT}{failure}" if isinstance(failure, VersionConflict) else str(self._explain_any(failure))
         if error and len(group) > 1:
             for write in group:
@@ -188,6 +211,8 @@ class SqliteStore:
             return
         if not error:
             tell(self._watchers, changes)
+            if self._reserve is not None:
+                self._reserve.keep()
         for write in group:
             try:
                 write.done(error)
