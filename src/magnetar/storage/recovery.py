@@ -15,9 +15,15 @@ Rules (FINDINGS A4, A6; broker.md):
   damaged: then the opening may be what was lost, and the entries are kept for whoever can tell.
 
 Closed segments are read from their sidecar; those without one are scanned, which is all that a crash costs.
+
+What the disk does not give back (EIO) is damage as well, page by page, but not in the tail: what cannot be read there would pass
+for torn, and be cut.
 """
 
+import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,6 +50,9 @@ PROBLEMS_MAX: Final = 1000
 
 _HEAD_BYTES: Final = 64 * 1024
 """Start and seals of a segment: 25 bytes a seal, and seals are few."""
+
+_PAGE_BYTES: Final = 4096
+"""What a disk fails to give back at a time."""
 
 _UNBEGUN_BYTES_MAX: Final = len(SEGMENT_MAGIC) + START_RECORD_BYTES + SEAL_RECORD_BYTES
 """What may lie in a segment that was never begun: a segment is begun with one seal at most, that of the one that failed."""
@@ -140,7 +149,9 @@ class _Recovery:
         size = self._files.size(path)
         file = self._files.open(path)
         try:
-            head = file.pread(0, _HEAD_BYTES)
+            head = _pread(file, 0, _HEAD_BYTES)
+        except OSError as error:
+            raise _unreadable(path, error) from error
         finally:
             file.close()
         magic = head[: len(SEGMENT_MAGIC)]
@@ -172,11 +183,15 @@ class _Recovery:
         file = self._files.open(path)
         try:
             # Without its start nobody can tell the checks of a segment: what is whole there is believed, nothing is cut.
-            scanner = Scanner(number, file.pread, end, tail=tail and cut is None and segment.started is not None)
+            torn_end = tail and cut is None and segment.started is not None
+            read: Callable[[int, int], bytes] = file.pread if torn_end else partial(_pread, file)
+            scanner = Scanner(number, read, end, tail=torn_end)
             index = scanner.run()
             if segment.started is None:
                 index.problems.insert(0, lost)
             self._settle(file, segment.size, index.end, scanner.durable if tail and cut is None else index.end)
+        except OSError as error:
+            raise _unreadable(path, error) from error
         finally:
             file.close()
         if scanner.torn_bytes:
@@ -200,11 +215,14 @@ class _Recovery:
 
     def _sidecar(self, number: int, end: int) -> SegmentIndex | None:
         path = self._folder / index_name(number)
-        file = self._files.open(path)
         try:
-            index = decode_index(file.pread(0, self._files.size(path)), number)
-        finally:
-            file.close()
+            file = self._files.open(path)
+            try:
+                index = decode_index(file.pread(0, self._files.size(path)), number)
+            finally:
+                file.close()
+        except OSError:
+            return None  # it says nothing that a scan does not
         return index if index is not None and index.end == end else None
 
     def _remove_empty(self, indexes: list[SegmentIndex]) -> None:
@@ -300,6 +318,38 @@ class Assembly:
         topic.next_index = max(topic.next_index, piece.next_index)
         for source, position in piece.watermarks.items():
             topic.watermarks[source] = max(position, topic.watermarks.get(source, position))
+
+
+def _pread(file: LogFile, offset: int, size: int) -> bytes:
+    """Read; what the disk does not give back is zeros, which are no record.
+
+    Raises:
+        OSError: anything but EIO.
+    """
+    try:
+        return file.pread(offset, size)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    pages: list[bytes] = []
+    end = offset + size
+    while offset < end:
+        length = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES) - offset
+        try:
+            page = file.pread(offset, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            page = bytes(length)
+        if not page:
+            break
+        pages.append(page)
+        offset += length
+    return b"".join(pages)
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot recover the log: segment {path}: {error.strerror or error}")
 
 
 def _start(head: bytes) -> Started | None:

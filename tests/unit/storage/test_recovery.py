@@ -13,7 +13,7 @@ from magnetar.storage.entries import Append
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.records import CHECK, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import index_name, recover, segment_name
-from magnetar.storage.testing import MemoryFiles
+from magnetar.storage.testing import MemoryFile, MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 from tests.unit.storage.harness import FOLDER, INCARNATION, TOPIC, Log, entry, stored
 
@@ -194,7 +194,7 @@ def test_a_tail_that_cannot_be_made_durable_is_refused(operation: str) -> None:
     log, _, _ = filled(2)
     log.thread.stop()
     log.files.fail_next(operation, OSError(errno.EIO, "Input/output error"))
-    with pytest.raises(StorageError, match="cannot recover the log in /log: Input/output error"):
+    with pytest.raises(StorageError, match=r"cannot recover the log: segment /log/0+1\.seg: Input/output error"):
         recover(log.files, FOLDER)
 
 
@@ -422,4 +422,74 @@ def test_other_files_in_the_folder_are_left_alone() -> None:
     again = log.restart()
     assert len(served(again)) == 10
     assert "notes.txt" in again.files.names(FOLDER)
+    again.stop()
+
+
+def bad_pages(monkeypatch: pytest.MonkeyPatch, spoilt: Path, first: int, end: int) -> None:
+    """The disk does not give back some bytes of a file."""
+    pread = MemoryFile.pread
+
+    def refused(file: MemoryFile, offset: int, size: int) -> bytes:
+        if file.path == spoilt and offset < end and offset + size > first:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(file, offset, size)
+
+    monkeypatch.setattr(MemoryFile, "pread", refused)
+
+
+def test_a_page_that_the_disk_does_not_give_back_costs_what_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    topic = log.topic()
+    for number in range(20):
+        log.append(topic, f"{number:05}" * 500)
+    bad = place(topic, 9) + 100
+    second = log.restart()
+    second.append(second.topic("persistent://public/default/other", 2000), "behind")
+    second.files.unlink(INDEX)
+    files = second.files
+    second.stop()
+    bad_pages(monkeypatch, SEGMENT, bad // 4096 * 4096, (bad // 4096 + 1) * 4096)
+    again = Log(files)
+    assert any("segment 1" in problem for problem in again.recovered.problems)
+    found = again.topic()
+    whole = [
+        number
+        for number in range(20)
+        if not (place(topic, number) // 4096 <= bad // 4096 <= (place(topic, number) + 2600) // 4096)
+    ]
+    assert 9 not in whole
+    assert len(whole) >= 16
+    for number in whole:
+        position = Position(INCARNATION, number)
+        assert again.thread.read(found.locations(position, 1, 1))[0].data == (f"{number:05}" * 500).encode()
+    assert found.next_index == 20
+    again.stop()
+
+
+def test_what_cannot_be_read_at_the_torn_end_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be confirmed; the segment is named, for the disk has to be looked at."""
+    log = Log()
+    topic = log.topic()
+    for number in range(10):
+        log.append(topic, f"{number:05}" * 500)
+    files = log.files.crash()
+    size = files.size(SEGMENT)
+    with monkeypatch.context() as patch:
+        bad_pages(patch, SEGMENT, size - 1, size)
+        with pytest.raises(StorageError, match=r"0001\.seg: Input/output error"):
+            recover(files, FOLDER)
+    assert len(stored(files)) == 10
+    log.stop()
+
+
+def test_a_sidecar_that_cannot_be_read_costs_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _, _ = filled()
+    second = log.restart()
+    assert index_name(1) in second.files.names(FOLDER)
+    files = second.files
+    second.stop()
+    bad_pages(monkeypatch, INDEX, 0, 1)
+    again = Log(files)
+    assert served(again) == {entry: f"message {entry}" for entry in range(10)}
+    assert not again.recovered.problems
     again.stop()
