@@ -44,7 +44,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
-from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
 from magnetar.core.names import TopicName
 from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
@@ -226,7 +226,10 @@ class Broker:
                 text, name = split_cursor_key(key)
                 topic = self.topics.get(text)
                 if topic is not None and name != CURSOR_NAME and not name.startswith("pulsar.repl."):
-                    cursor = Cursor.decode(topic.log, data)
+                    try:
+                        cursor = Cursor.decode(topic.log, data)
+                    except StorageError as error:
+                        raise StorageError(f"subscription {name} of {text}: {error}") from error
                     topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
         for topic in self.topics.values():
             self.replication.added(topic)

@@ -3,11 +3,13 @@ from collections.abc import Sequence
 import pytest
 
 from magnetar.broker.consumer import SubType, rates_out
-from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.broker.records import cursor_key
+from magnetar.core.errors import BrokerError, ErrorCode, StorageError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.geo.host import Acked
 from magnetar.storage.cursor import Cursor, Partial, bits_of
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support import geoworld
 from tests.support.subscriptions import TOPIC, Limits, World, entry
 
 NOT_SHARED = [SubType.EXCLUSIVE, SubType.FAILOVER]
@@ -596,3 +598,15 @@ def test_a_consumer_of_another_type_that_is_refused_leaves_the_subscription_as_i
     positions = world.publish_many(1_000)
     world.advance(10_000)
     assert world.got(b) == positions
+
+
+def test_a_damaged_cursor_is_named_at_the_start() -> None:
+    """Of a thousand subscriptions nobody can guess which one it is."""
+    node = geoworld.World("a")["a"]
+    node.create()
+    node.client().subscribe("s", 1, replicated=False)
+    node.world.advance(1_000)
+    key = cursor_key(geoworld.TOPIC, "s")
+    node.meta[key] = node.meta[key][:-1] + b"?"
+    with pytest.raises(StorageError, match=r"subscription s of persistent://public/default/t: .*checksum"):
+        node.restart()
