@@ -1,10 +1,14 @@
-"""Storing a change of resources with everything that follows from it, in one transaction, and putting it in force."""
+"""Storing a change of resources with everything that follows from it, in one transaction if a store takes it, and putting it in
+force.
+"""
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut
 from magnetar.broker.control import Done
 from magnetar.broker.effects import Store
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -65,10 +69,21 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
     resources = broker.resources
     resources.begin(change)
     narrow = concerns_limits_alone(broker.resources, change)
-    puts = dict(change.puts) | ({} if narrow else broker.links.policy_puts(change))
-    deletes = (*change.deletes, *broker.schemas.following(change))
+    links = {} if narrow else broker.links.policy_puts(change)
+    last = Piece((), change.puts, (*change.deletes, *broker.schemas.following(change)))
+    whole = last._replace(puts={**change.puts, **links})
+    # Of thousands of topics the links are too much for one transaction: they come first. Without the policies that say so, they
+    # are links that nobody wants.
+    batches = [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(_each(links)), last]
+
+    def store() -> None:
+        batch = batches.pop(0)
+        broker.outbox.put(Store(dict(batch.puts), batch.deletes, stored))
 
     def stored(error: str) -> None:
+        if not error and batches:
+            store()
+            return
         broker.schemas.followed(change, failed=bool(error))
         if error:
             resources.abort(change)
@@ -81,7 +96,12 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
         broker.metasync.committed(change)
         done(None)
 
-    broker.outbox.put(Store(puts, deletes, stored))
+    store()
+
+
+def _each(puts: Mapping[str, bytes]) -> Iterator[Piece]:
+    for key, value in puts.items():
+        yield Piece((), {key: value})
 
 
 def concerns_limits_alone(resources: Resources, change: Change) -> bool:

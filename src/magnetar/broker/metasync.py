@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece
 from magnetar.broker.changes import store_change
 from magnetar.broker.effects import Read
 from magnetar.broker.metamessages import decode_entry
@@ -331,10 +332,21 @@ class MetadataSync(SyncTelling):
             then()
 
         puts, deletes = machine.stored(update)
+        documents = len(update.paths)
+        if documents > 1 and Piece((), puts, tuple(deletes)).weight > WHOLE_BYTES_MAX:
+            self._apply_all(list(update.pieces(-(-documents // 2))), then, again)
+            return
         try:
             store_change(self._broker, _change(puts, deletes), stored)
         except InFlight:
             self._broker.resources.when_one_ended(lambda: self._outbox_later(repeat))
+
+    def _apply_all(self, pieces: list[Update], then: Callable[[], None], again: Callable[[], None] | None) -> None:
+        """Store what is too much for one transaction in several. After a crash in between the events are applied once more, which
+        changes nothing, and what else follows is found anew.
+        """
+        rest = pieces[1:]
+        self._apply(pieces[0], (lambda: self._apply_all(rest, then, again)) if rest else then, again)
 
     def _make_topics(self) -> None:
         """Make and grow the partitioned topics that other clusters have."""

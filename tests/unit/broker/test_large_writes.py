@@ -2,12 +2,13 @@
 
 import pytest
 
+from magnetar.broker import batching, changes
 from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece
 from magnetar.broker.effects import Store
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.core.names import PARTITIONS_MAX, TopicName
-from magnetar.metadata.keys import partitioned_key
-from tests.support.geoworld import World
+from magnetar.metadata.keys import namespace_key, partitioned_key
+from tests.support.geoworld import TOPIC, World
 
 ON_ZOOKEEPER = '[metadata]\nstore = "zookeeper://127.0.0.1:2181/m"\n'
 NAME = TopicName.parse("persistent://public/default/" + "n" * 100)
@@ -66,6 +67,42 @@ def test_partitions_that_cannot_all_be_stored_leave_nothing(fails: int) -> None:
     assert not a.broker.topics
     assert a.control_call(lambda done: a.control.create_topic(str(NAME), 3, {}, done)) is None
     assert len(a.broker.topics) == 3
+
+
+def test_links_of_a_namespace_with_many_topics_come_before_its_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "WHOLE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(batching, "STORE_BYTES_MAX", 5_000)
+    world = World("abc")
+    a, namespace = world["a"], NAME.namespace_name
+    key = namespace_key(namespace)
+    a.apply(a.broker.resources.change_policies(namespace, replication_clusters=["a"]))
+    topics = [f"{TOPIC}-{number}" for number in range(40)]
+    for topic in topics:
+        a.create(topic)
+        a.publish(b"x", topic=topic)
+    before = a.meta[key]
+    for fails in (2, None):
+        a.hold_stores = True
+        answers: list[object] = []
+        change = a.broker.resources.change_policies(namespace, replication_clusters=["a", "b", "c"])
+        a.run(lambda change=change, answers=answers: a.control.apply(change, answers.append))  # type: ignore[misc]
+        number = 0
+        while a.stores:
+            store = a.stores.popleft()
+            assert weighed(store) <= 10_000
+            assert store.then is not None
+            if number != fails:
+                a.meta |= store.puts
+            a.run(store.then, "the store failed" if number == fails else "")
+            number += 1
+            assert (a.meta[key] == before) == (not answers or answers[0] is not None), "policies come last"
+        a.hold_stores = False
+        assert number > (2 if fails else 5)
+        assert bool(answers[0]) == bool(fails)
+        world.advance(2_000)
+        wanted = sum(state.wanted for state in a.broker.links.sources["b"].topics.values())
+        assert wanted == (0 if fails else 40)
+    assert all(topic in world["c"].broker.topics for topic in topics)
 
 
 def test_a_cursor_in_zookeeper_is_stored_as_far_as_it_fits() -> None:

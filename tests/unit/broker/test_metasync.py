@@ -1,10 +1,14 @@
 """Synchronisation through whole brokers: their log, their store, their links; time, disks and power cuts in the test's hands."""
 
+from collections import deque
 from typing import Any
 
 import msgspec
 import pytest
 
+from magnetar.broker import metasync
+from magnetar.broker.batching import Piece
+from magnetar.broker.effects import Store
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.policies import Policies, RetentionPolicies, TenantInfo
@@ -387,6 +391,55 @@ def test_the_topic_comes_back_when_somebody_deletes_it() -> None:
     make(a)
     world.advance(70_000)
     assert policies(world["b"]) is not None
+
+
+class Limited(deque[Store]):
+    """Transactions on their way to a store that takes no large ones."""
+
+    largest = 0
+
+    def append(self, store: Store) -> None:
+        weight = Piece((), store.puts, store.deletes).weight
+        assert weight <= LIMIT, f"{len(store.puts)} keys, {weight} bytes"
+        self.largest = max(self.largest, weight)
+        super().append(store)
+
+
+LIMIT = 12_000
+
+
+def test_what_is_too_much_for_one_transaction_is_stored_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot with many namespaces; later, all their deletions confirmed at once. ZooKeeper would refuse it for ever."""
+    monkeypatch.setattr(metasync, "WHOLE_BYTES_MAX", LIMIT)
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    names = [NamespaceName("acme", f"n{number}") for number in range(30)]
+    b.kill()
+    for name in names:
+        make(a, name)
+    b.start()
+    b.stores = Limited()
+    world.advance(3_000)
+    assert all(policies(b, name) for name in names)
+    assert agree(world)
+    assert b.stores.largest > LIMIT // 2
+    b.kill()
+    for name in names:
+        a.apply(a.broker.resources.delete_namespace(name, []))
+    b.start()
+    for node in (a, b):
+        node.stores = Limited()
+    world.advance(6_000)
+    for _ in range(3):
+        for node in (a, b):
+            assert node.control_call(node.control.metadata_snapshot) is None
+        world.advance(6_000)
+    assert [told(node)["deletions"] for node in (a, b)] == [0, 0]
+    assert not any(policies(b, name) for name in names)
+    b.restart()
+    world.advance(3_000)
+    assert [told(node)["deletions"] for node in (a, b)] == [0, 0]
+    assert agree(world)
 
 
 def test_a_client_cannot_take_the_cursor_of_the_broker() -> None:

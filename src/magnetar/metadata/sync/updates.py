@@ -53,18 +53,30 @@ class Update:
     projected: set[str] = field(default_factory=set)
 
     def pieces(self, documents_max: int) -> Iterator["Update"]:
-        """The same, a few documents at a time."""
-        paths = sorted(self.records.keys() | self.puts.keys() | set(self.deletes))
+        """The same, a few documents at a time; what others said comes with the last, when everything that follows is stored."""
+        paths = self.paths
         for at in range(0, len(paths), documents_max):
             some = set(paths[at : at + documents_max])
-            yield Update(
+            piece = Update(
                 records={path: record for path, record in self.records.items() if path in some},
+                ahead={path: record for path, record in self.ahead.items() if path in some},
                 puts={path: data for path, data in self.puts.items() if path in some},
                 deletes=[path for path in self.deletes if path in some],
                 due=self.due & some,
                 told=[path for path in self.told if path in some],
+                buried=[path for path in self.buried if path in some],
+                forgotten=[path for path in self.forgotten if path in some],
                 projected=self.projected & some,
             )
+            if at + documents_max >= len(paths):
+                piece.heard, piece.listings, piece.wanted = self.heard, self.listings, self.wanted
+            yield piece
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the documents that it is about, sorted."""
+        kept = self.records.keys() | self.ahead.keys() | self.puts.keys()
+        return sorted(kept.union(self.deletes, self.buried, self.forgotten))
 
     @property
     def empty(self) -> bool:
