@@ -4,7 +4,7 @@
                  |         | known: a receipt behind       | duplicate: a receipt behind those of what came before
                  | refused | all that is staged            | unknown: an error; the producer has to come back and send again
                  v
-               SEND_ERROR
+               SEND_ERROR, behind the receipts of what came before: clients look for it at the oldest message they have pending
 
 With deduplication, a refusal that the client will answer by sending again ends the producer: what it has already
 pipelined behind the refused message would else be stored first, and the message itself would then count as a duplicate.
@@ -32,10 +32,29 @@ if TYPE_CHECKING:
 
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
+_FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
+"""Clients that fail one message that a policy forbids, and go on with the next."""
+
 
 def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
     """Whether it names a transaction. By presence: the first transaction of Pulsar's first coordinator is (0, 0)."""
     return command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits")
+
+
+def refused_id(send: pb.CommandSend) -> int:
+    """By what sequence id a client is told that a SEND is refused: of a batch it is the highest. Java's client compares with that
+    one, and passes over an error that names another.
+    """
+    return max(send.sequence_id, send.highest_sequence_id)
+
+
+def told_of(error: BrokerError, client_version: str) -> BrokerError:
+    """A refusal as the client can take it: of one message that a policy forbids, the C++ client is told what it calls a wrong
+    checksum (see `MessageNotAllowed`).
+    """
+    if isinstance(error, MessageNotAllowed) and client_version.startswith("Pulsar-CPP"):
+        return BrokerError(ErrorCode.CHECKSUM, error.message)
+    return error
 
 
 def check_transaction(send: pb.CommandSend) -> None:
@@ -228,11 +247,12 @@ class Publishing:
         try:
             append = self._topic.publish(producer, entries, receipts, self._before)
         except BrokerError as error:
-            self._session.send(commands.send_error(producer.producer_id, receipts[0][0], error.code, error.message))
+            if self._idempotency is None and before is None:
+                self._topic.refuse(producer, max(receipts[0]), error)
+                return True
+            self._session.send(commands.send_error(producer.producer_id, max(receipts[0]), error.code, error.message))
             if self._idempotency is not None:
                 self._idempotency.give_back()
-            elif before is None:
-                return True
             if before is not None and producer.numbers is not None:
                 producer.numbers.go_back(before)
             self._session.evict_producer(producer)
@@ -247,7 +267,7 @@ class Publishing:
             self._idempotency.check()
         except BrokerError as error:
             producer = self._producer
-            self._session.send(commands.send_error(producer.producer_id, send.sequence_id, error.code, error.message))
+            self._session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
             self._session.evict_producer(producer)
             return False
         return True
@@ -272,7 +292,7 @@ class Publishing:
             ErrorCode.PERSISTENCE,
             f"whether sequence id {send.sequence_id} of {self._topic.text} gets into the log is not known yet: send again",
         )
-        self._session.send(commands.send_error(self._producer.producer_id, send.sequence_id, error.code, error.message))
+        self._session.send(commands.send_error(self._producer.producer_id, refused_id(send), error.code, error.message))
         self._session.evict_producer(self._producer)
         return False
 
@@ -285,11 +305,10 @@ class Publishing:
         )
         if isinstance(error, KeyRefused):
             error = MessageNotAllowed(error.code, error.message)
-        if isinstance(error, MessageNotAllowed) and session.client_version.startswith("Pulsar-CPP"):
-            self._topic.refuse_alone(producer, send.sequence_id, error)
+        alone = isinstance(error, MessageNotAllowed) and session.client_version.startswith(_FAIL_ONE_ALONE)
+        if alone or self._deduplication is None:
+            self._topic.refuse(producer, refused_id(send), told_of(error, session.client_version))
             return True
-        session.send(commands.send_error(producer.producer_id, send.sequence_id, error.code, error.message))
-        if self._deduplication is None:
-            return True
+        session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
         session.evict_producer(producer)
         return False

@@ -24,7 +24,7 @@ from magnetar.broker.effects import Close, FrameLimit, Hold, Note, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.nonpersistent.session import SessionNonPersistent
 from magnetar.broker.producers import Producer
-from magnetar.broker.publishing import NO_TRANSACTIONS, in_transaction
+from magnetar.broker.publishing import NO_TRANSACTIONS, in_transaction, refused_id
 from magnetar.broker.session_consumers import SessionConsumers
 from magnetar.broker.session_login import SessionLogin
 from magnetar.broker.session_lookups import SessionLookups
@@ -356,7 +356,8 @@ class Session:
                 kept.append(frame)
                 continue
             self.outbox.put(Note("warning", f"refused a message of {self.address}: {NO_TRANSACTIONS}"))
-            self.send(commands.send_error(send.producer_id, send.sequence_id, ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS))
+            told = commands.send_error(send.producer_id, refused_id(send), ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS)
+            self.send(told)
         return kept
 
     def successor_ready(self, producer: Producer) -> None:

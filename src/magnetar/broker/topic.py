@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 class MessageNotAllowed(BrokerError):
     """A policy does not allow one message: it is too large, or wants to wait for too long. NOT_ALLOWED, as Pulsar's.
 
-    Clients over the C++ client answer that (and every other error of a SEND) by closing the connection, connecting anew and
-    sending the same message again, for ever: reconnecting starts their send timeout anew. There is one error of which they
-    fail the message alone, that of a checksum. They are given that one (decision 0013).
+    Java's client fails the message alone, if it is the oldest that it has pending. Clients over the C++ client answer that (and
+    every other error of a SEND) by closing the connection, connecting anew and sending the same message again, for ever:
+    reconnecting starts their send timeout anew. There is one error of which they fail the message alone, that of a checksum.
+    They are given that one (decision 0013).
     """
 
 
@@ -92,7 +93,7 @@ class PublishToken:
             return
         outbox = self.topic.outbox
         if error:
-            buffer = commands.send_error(producer.producer_id, self.receipts[0][0], ErrorCode.PERSISTENCE, error)
+            buffer = commands.send_error(producer.producer_id, max(self.receipts[0]), ErrorCode.PERSISTENCE, error)
         else:
             buffer = commands.receipts(
                 producer.producer_id,
@@ -348,7 +349,7 @@ class Topic:
         for producer, receipt, stored in append.extra.pop("behind", ()):
             if producer.closed:
                 continue
-            if isinstance(stored, MessageNotAllowed):
+            if isinstance(stored, BrokerError):
                 self._tell_refusal(producer, receipt[0], stored)
             else:
                 buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
@@ -371,15 +372,17 @@ class Topic:
         for then in append.extra.pop("answered", ()):
             then()
 
-    def refuse_alone(self, producer: Producer, sequence_id: int, error: MessageNotAllowed) -> None:
-        """Tell a client that takes it so (see `MessageNotAllowed`) that one message is refused, behind what it sent before."""
+    def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+        """Tell a client that one message is refused, behind the receipts of what it sent before: of another than the oldest that
+        it has pending, Java's client passes over the error, and the C++ client closes its connection.
+        """
         if self._newest is not None:
             self._newest.extra.setdefault("behind", []).append((producer, (sequence_id, sequence_id), error))
         else:
             self._tell_refusal(producer, sequence_id, error)
 
-    def _tell_refusal(self, producer: Producer, sequence_id: int, error: MessageNotAllowed) -> None:
-        buffer = commands.send_error(producer.producer_id, sequence_id, ErrorCode.CHECKSUM, error.message)
+    def _tell_refusal(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+        buffer = commands.send_error(producer.producer_id, sequence_id, error.code, error.message)
         self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:

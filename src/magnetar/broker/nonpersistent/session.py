@@ -11,6 +11,7 @@ from magnetar.broker.effects import Note, Send
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.publishing import refused_id, told_of
 from magnetar.broker.session_names import topic_name
 from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
@@ -327,7 +328,12 @@ class SessionNonPersistent:
             except BrokerError as error:
                 text = f"refused a message of {self._session.address} on {topic.text}: {error.message}"
                 self._broker.outbox.put(Note("warning", text))
-                self._session.send(commands.send_error(producer_id, send.sequence_id, error.code, error.message))
+                if entries:
+                    # Their receipts first: clients look for the error at the oldest message that they have pending.
+                    topic.publish(producer, entries, receipts)
+                    entries, receipts = [], []
+                told = told_of(error, self._session.client_version)
+                self._session.send(commands.send_error(producer_id, refused_id(send), told.code, told.message))
                 continue
             entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
             receipts.append((send.sequence_id, send.highest_sequence_id))
