@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
 from magnetar.broker.deduplicating import Status
@@ -22,9 +22,6 @@ from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
-
-RECENTLY_CLOSED_MAX: Final = 64
-"""Ids of closed producers whose late SENDs are ignored instead of ending the connection."""
 
 
 class SessionProducers:
@@ -47,7 +44,8 @@ class SessionProducers:
         """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
         self._closing: dict[Producer, list[int]] = {}
         """Whom their clients closed while receipts were on their way, and the requests that wait for these."""
-        self._recently_closed: list[int] = []
+        self._recently_closed: dict[int, None] = {}
+        """Ids of closed producers, on topics of either kind, whose late SENDs are ignored instead of ending the connection."""
         self._throttled_bytes = 0
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
@@ -339,6 +337,13 @@ class SessionProducers:
         elif self._throttled_bytes <= THROTTLED_BYTES_MAX // 2:
             self._session.hold(False, "rate")
 
+    def closed(self, producer_id: int) -> None:
+        """A producer is closed; its client may not know, and have sent more. All of a connection may be, in one event."""
+        self._recently_closed.pop(producer_id, None)
+        self._recently_closed[producer_id] = None
+        if len(self._recently_closed) > self._broker.config.handles_per_connection_max:
+            del self._recently_closed[next(iter(self._recently_closed))]
+
     def drop(self, producer_id: int) -> None:
         """Forget a producer; whoever waits for its topic comes next."""
         producer = self.open.pop(producer_id, None)
@@ -348,8 +353,7 @@ class SessionProducers:
         if topic.publish_throttle is not None:
             topic.publish_throttle.forget(producer)
         topic.used_ms = self._broker.outbox.now_ms
-        self._recently_closed.append(producer_id)
-        del self._recently_closed[:-RECENTLY_CLOSED_MAX]
+        self.closed(producer_id)
         if topic.deduplication is not None and producer.numbers is not None:
             topic.deduplication.numbers.detach(producer.name, self._broker.outbox.now_ms)
         self._broker.follow_up(topic.producers.remove(producer))

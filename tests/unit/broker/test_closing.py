@@ -175,3 +175,26 @@ def test_a_connection_that_ends_meanwhile_leaves_nothing(node: Node) -> None:
     node.hold_log = False
     node.world.work()
     assert node.topic.entries_in == 1
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+@pytest.mark.parametrize("producers", [1, 100])
+def test_what_its_client_sent_before_it_knew_ends_no_connection(node: Node, topic: str, producers: int) -> None:
+    """The broker closes all producers of a topic; their client had sent more by then."""
+    publisher = Publisher(node)
+    client = publisher.client
+    numbers = range(2, 2 + producers)
+    for number in numbers:
+        opening = pb.CommandProducer(topic=topic, producer_id=number, request_id=number)
+        client.send(pb.BaseCommand(type=5, producer=opening))
+    node.world.work()
+    if topic == TOPIC:
+        node.run(node.broker.close_clients, node.topic)
+    else:
+        node.run(node.broker.nonpersistent.close_clients, node.broker.nonpersistent.topics[topic])
+    client.answers.clear()
+    for number in numbers:
+        publisher.send(0, number=number)
+    node.world.work()
+    assert client.answers == []
+    assert client.number in node.broker.sessions

@@ -352,6 +352,7 @@ class SessionNonPersistent:
 
     def _drop_producer(self, producer_id: int) -> None:
         producer, topic = self.producers.pop(producer_id)
+        self._session.producers.closed(producer_id)
         self._broker.follow_up(topic.producers.remove(producer))
         self._broker.nonpersistent.left(topic)
 
