@@ -485,14 +485,14 @@ class Catalog:
             position = (
                 Position(_signed(start.ledgerId), _signed(start.entryId))
                 if command.HasField("start_message_id")
-                else LATEST
+                else _initial(command)
             )
             subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)
             return
-        position = EARLIEST if command.initialPosition == 1 else LATEST
+        position = _initial(command)
         if command.start_message_rollback_duration_sec:
             position = topic.log.seek_time(self._rolled_back(command))
         try:
@@ -738,6 +738,11 @@ class Catalog:
 
         self._broker.replication.sought(subscription, one)
         self._broker.when_cursor_durable(subscription, one)
+
+
+def _initial(command: pb.CommandSubscribe) -> Position:
+    """Where a new subscription starts that names no message."""
+    return EARLIEST if command.initialPosition == 1 else LATEST
 
 
 def _signed(value: int) -> int:
