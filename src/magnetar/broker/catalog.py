@@ -491,6 +491,7 @@ class Catalog:
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)
+            self._broker.after_consumer_left(subscription)  # it ends with its consumer, also with one that was refused
             return
         position = _initial(command)
         if command.start_message_rollback_duration_sec:
@@ -550,7 +551,21 @@ class Catalog:
             subscription.reset_to(topic.log.seek_time(self._rolled_back(command)))
 
     def _check_subscribe(self, topic: Topic, command: pb.CommandSubscribe) -> None:
+        """Refuse what can be refused before anything is stored for it."""
         topic.check_stays()
+        if command.subType not in set(SubType):
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"subscription type {command.subType} is not known",
+            )
+        if command.read_compacted and command.subType not in (SubType.EXCLUSIVE, SubType.FAILOVER):
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
+            )
+        self._check_consumers(topic, command)
+
+    def _check_consumers(self, topic: Topic, command: pb.CommandSubscribe) -> None:
+        """Refuse one consumer too many. An Exclusive one is alone in any case: whoever is there may be gone without a word."""
         if topic.consumer_count() >= topic.limits.consumers:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
@@ -558,16 +573,15 @@ class Catalog:
                 "consumers_per_topic_max)",
             )
         present = topic.subscriptions.get(command.subscription)
-        if present is not None and len(present.consumers) >= topic.limits.consumers_per_subscription:
+        if (
+            present is not None
+            and command.subType != SubType.EXCLUSIVE
+            and len(present.consumers) >= topic.limits.consumers_per_subscription
+        ):
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
                 f"subscription {present.name} of {topic.text} has {len(present.consumers)} consumers, the most allowed (policy "
                 "max-consumers-per-subscription)",
-            )
-        if command.subType not in set(SubType):
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"subscription type {command.subType} is not known",
             )
 
     def _attach(
@@ -593,6 +607,14 @@ class Catalog:
             properties={pair.key: pair.value for pair in command.metadata},
         )
         topic = self._broker.topics.get(subscription.topic)
+        compacted = topic.compacted if command.read_compacted and topic is not None else None
+        try:
+            if topic is not None:
+                self._check_consumers(topic, command)  # again: others may have come while something was being stored
+            self._broker.compactions.check(subscription, compacted)
+        except BrokerError as error:
+            done(error)
+            return
         asked = command.replicate_subscription_state
         if topic is not None and self._broker.replication.wanted(
             topic,
@@ -603,12 +625,6 @@ class Catalog:
         ):
             self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
-        compacted = topic.compacted if command.read_compacted and topic is not None else None
-        try:
-            self._broker.compactions.check(subscription, consumer.sub_type, compacted)
-        except BrokerError as error:
-            done(error)
-            return
         try:
             subscription.add_consumer(
                 consumer,

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction import PREFIX, Compacted, Run
-from magnetar.broker.consumer import SubType
 from magnetar.broker.effects import Note, Store
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
@@ -120,19 +119,14 @@ class Compactions:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def check(self, subscription: Subscription, kind: SubType, compacted: Compacted | None) -> None:
+    def check(self, subscription: Subscription, compacted: Compacted | None) -> None:
         """Whether a consumer may come that wants the compacted topic; None: that wants all of it.
 
         What compaction passes over counts as acknowledged: one consumer's wish is that of all who are there.
 
         Raises:
-            BrokerError: NOT_ALLOWED: its type is one that shares messages out (as in Pulsar). CONSUMER_BUSY: those who are
-                there read otherwise.
+            BrokerError: CONSUMER_BUSY: those who are there read otherwise.
         """
-        if compacted is not None and kind not in (SubType.EXCLUSIVE, SubType.FAILOVER):
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
-            )
         if subscription.consumers and subscription.compacted is not compacted:
             how = "the whole topic" if compacted is not None else "the compacted topic"
             raise BrokerError(

@@ -1,13 +1,17 @@
 """SUBSCRIBE: where a consumer begins, and what is left of one that is refused."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
+
+NAMESPACE: Final = NamespaceName("public", "default")
+STRING: Final = pb.Schema(name="s", schema_data=b"", type=1)
 
 
 @pytest.fixture
@@ -68,3 +72,53 @@ def test_a_consumer_that_is_not_durable_begins_where_it_says(
     assert receive(client) == expected
     node.publish(b"3")
     assert receive(client) == [b"3"]
+
+
+# ------------------------------------------------------------------------------------------------------ who is refused
+
+
+@pytest.mark.parametrize("policy", ["max_consumers_per_subscription", "max_consumers_per_topic"])
+@pytest.mark.parametrize("more", [{}, {"schema": STRING}, {"durable": False}])
+def test_limits_hold_for_those_who_come_at_once(node: Node, policy: str, more: dict[str, Any]) -> None:
+    """The first one waits for its subscription, or its schema, to be stored; others come meanwhile."""
+    node.apply(node.broker.resources.change_policies(NAMESPACE, **{policy: 2}))
+    client = node.client()
+    node.hold_stores = True
+    for number in range(1, 6):
+        subscribe(client, number, subType=1, **{"durable": True, **more})
+    node.hold_stores = False
+    node.world.work()
+    assert sorted(outcome(client, number) for number in range(1, 6)) == ["CONSUMER_BUSY"] * 3 + ["in"] * 2
+    assert len(node.topic.subscriptions["s"].consumers) == 2
+
+
+def test_an_exclusive_consumer_is_not_one_too_many(node: Node) -> None:
+    """Its subscription has one at most: whether the one that is there lives is asked before a newcomer is refused."""
+    node.apply(node.broker.resources.change_policies(NAMESPACE, max_consumers_per_subscription=1))
+    gone, newcomer = node.client(), node.client()
+    subscribe(gone)
+    subscribe(newcomer)
+    assert outcome(newcomer) == ""
+    node.world.advance(5_000)  # nobody answers the ping
+    assert outcome(newcomer) == "in"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("kind", [1, 3])
+def test_who_may_not_read_compacted_leaves_no_subscription(node: Node, kind: int, durable: bool) -> None:
+    client = node.client()
+    subscribe(client, subType=kind, read_compacted=True, durable=durable)
+    node.world.work()
+    assert outcome(client) == "NOT_ALLOWED"
+    assert not node.topic.subscriptions
+
+
+def test_a_refused_consumer_leaves_no_subscription_that_ends_with_it(node: Node) -> None:
+    ranges = pb.KeySharedMeta(keySharedMode=1, hashRanges=[pb.IntRange(start=9, end=3)])
+    client = node.client()
+    subscribe(client, subType=3, keySharedMeta=ranges)
+    assert outcome(client) == "CONSUMER_ASSIGN"
+    assert not node.topic.subscriptions
+    subscribe(client, durable=True)
+    node.world.work()
+    assert outcome(client) == "in"
