@@ -7,7 +7,7 @@ link, whether or not a pipeline runs.
 Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -105,6 +105,10 @@ class Catalog:
         exists = exists or self._broker.resources.partitions(name) is not None
         return exists or text in self._creating or text in self._partitioning
 
+    def coming(self) -> Collection[str]:
+        """Full names of topics that are just being created."""
+        return self._creating.keys()
+
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
         """How many partitions a topic has; 0 when it is not partitioned.
 
@@ -136,7 +140,8 @@ class Catalog:
         try:
             self.check_namespace(name)
             self.check_creatable(name, create and self._broker.config.auto_create_topics)
-            self.check_room(name.namespace_name, 1)
+            if str(name) not in self._creating:
+                self.check_room(name.namespace_name, 1)
         except BrokerError as error:
             then(None, error)
             return

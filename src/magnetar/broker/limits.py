@@ -128,7 +128,12 @@ class Limits:
         if not most:
             return
         prefix = f"persistent://{namespace}/"
-        present = sum(text.startswith(prefix) and not text.startswith(prefix + "__") for text in self._broker.topics)
+        coming = self._broker.catalog.coming()
+        present = sum(
+            text.startswith(prefix) and not text.startswith(prefix + "__")
+            for texts in (self._broker.topics, coming)
+            for text in texts
+        )
         if present + more > most:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
