@@ -11,6 +11,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
 NAMESPACE: Final = NamespaceName("public", "default")
+PASSING: Final = "non-persistent://public/default/t"
 STRING: Final = pb.Schema(name="s", schema_data=b"", type=1)
 
 
@@ -121,4 +122,25 @@ def test_a_refused_consumer_leaves_no_subscription_that_ends_with_it(node: Node)
     assert not node.topic.subscriptions
     subscribe(client, durable=True)
     node.world.work()
+    assert outcome(client) == "in"
+
+
+# ----------------------------------------------------------------------------------------------- topics that store nothing
+
+
+def test_a_topic_that_nobody_has_is_not_made_by_who_does_not_want_that(node: Node) -> None:
+    """Java's pattern consumers come back to the topics that they found: they must not bring back what was deleted."""
+    client = node.client()
+    subscribe(client, topic=PASSING, force_topic_creation=False)
+    assert outcome(client) == "TOPIC_NOT_FOUND"
+    assert not node.broker.nonpersistent.topics
+    subscribe(client, topic=PASSING)
+    subscribe(client, 2, topic=PASSING, subscription="other", force_topic_creation=False)
+    assert (outcome(client), outcome(client, 2)) == ("in", "in")
+
+
+def test_partitions_that_store_nothing_are_there_for_everybody(node: Node) -> None:
+    node.control_call(lambda done: node.control.create_topic(PASSING, 2, {}, done))
+    client = node.client()
+    subscribe(client, topic=f"{PASSING}-partition-1", force_topic_creation=False)
     assert outcome(client) == "in"

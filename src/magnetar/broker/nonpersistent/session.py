@@ -387,7 +387,7 @@ class SessionNonPersistent:
             if command.subType not in set(SubType):
                 raise BrokerError(ErrorCode.NOT_ALLOWED, f"subscription type {command.subType} is not known")
             self._session.check_room_for_consumer()
-            topic = self._broker.nonpersistent.open(name)
+            topic = self._broker.nonpersistent.open(name, create=command.force_topic_creation)
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
             return
@@ -403,7 +403,7 @@ class SessionNonPersistent:
                     self._session.refuse(command.request_id, error)
                 return
             try:
-                there = self._broker.nonpersistent.open(name)
+                there = self._broker.nonpersistent.open(name, create=command.force_topic_creation)
             except BrokerError as refused:
                 self._session.refuse(command.request_id, refused)
             else:

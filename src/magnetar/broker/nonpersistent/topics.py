@@ -22,18 +22,19 @@ class NonPersistentTopics:
         self._broker = broker
         self.topics: dict[str, NonPersistentTopic] = {}
 
-    def open(self, name: TopicName) -> NonPersistentTopic:
-        """The topic; it comes into being.
+    def open(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
+        """The topic; it comes into being if `create`, or as a partition of a topic that has it.
 
         Raises:
-            BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, or there are too many topics.
+            BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, there are too many topics, or
+                nobody has it open.
         """
         topic = self.topics.get(str(name))
         if topic is not None:
             return topic
         broker = self._broker
         broker.catalog.check_namespace(name)
-        broker.catalog.check_creatable(name, broker.config.auto_create_topics)
+        broker.catalog.check_creatable(name, create and broker.config.auto_create_topics)
         broker.catalog.check_room(name.namespace_name, 1)
         if len(broker.topics) + len(self.topics) >= broker.config.topics_max:
             raise BrokerError(
