@@ -50,6 +50,19 @@ class MessageNotAllowed(BrokerError):
     """
 
 
+def check_size(seen: Inspected, size: int, limits: TopicLimits, topic: str) -> None:
+    """Refuse a message that is larger than the limits of its topic allow; chunks are cut by another measure.
+
+    Raises:
+        MessageNotAllowed: NOT_ALLOWED.
+    """
+    if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
+        raise MessageNotAllowed(
+            ErrorCode.NOT_ALLOWED,
+            f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on {topic}",
+        )
+
+
 class AppendToken(Protocol):
     """Who asked for an append: called once with the outcome, "" when it is durable."""
 
@@ -237,12 +250,8 @@ class Topic:
             MessageNotAllowed: NOT_ALLOWED: it is too large, or wants to wait for too long.
         """
         limits = self.limits
-        if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
-            raise MessageNotAllowed(
-                ErrorCode.NOT_ALLOWED,
-                f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on "
-                f"{self.text}",
-            )
+        if size > limits.message_bytes:
+            check_size(seen, size, limits, self.text)
         if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
             wait_ms = seen.metadata.deliver_at_time - self.outbox.now_ms
             if wait_ms > limits.delayed.delay_ms_max:

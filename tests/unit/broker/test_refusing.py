@@ -77,8 +77,9 @@ def limited(**more: Any) -> Node:
 
 
 @pytest.mark.parametrize(("version", "code"), [(JAVA, "NOT_ALLOWED"), (CPP, "CHECKSUM"), (GO, "NOT_ALLOWED")])
-def test_it_is_told_between_the_receipts_of_what_came_before_and_behind(version: str, code: str) -> None:
-    sender = Sender(limited(), version)
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_it_is_told_between_the_receipts_of_what_came_before_and_behind(topic: str, version: str, code: str) -> None:
+    sender = Sender(limited(), version, topic)
     sender.send((0, b"a"), (1, b"b"), (2, LARGE), (3, b"d"))
     assert sender.told() == [("ok", 0), ("ok", 1), (code, 2), ("ok", 3)]
 

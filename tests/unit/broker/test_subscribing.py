@@ -79,7 +79,7 @@ def test_a_consumer_that_is_not_durable_begins_where_it_says(
 
 
 @pytest.mark.parametrize("policy", ["max_consumers_per_subscription", "max_consumers_per_topic"])
-@pytest.mark.parametrize("more", [{}, {"schema": STRING}, {"durable": False}])
+@pytest.mark.parametrize("more", [{}, {"schema": STRING}, {"durable": False}, {"topic": PASSING, "schema": STRING}])
 def test_limits_hold_for_those_who_come_at_once(node: Node, policy: str, more: dict[str, Any]) -> None:
     """The first one waits for its subscription, or its schema, to be stored; others come meanwhile."""
     node.apply(node.broker.resources.change_policies(NAMESPACE, **{policy: 2}))
@@ -90,15 +90,17 @@ def test_limits_hold_for_those_who_come_at_once(node: Node, policy: str, more: d
     node.hold_stores = False
     node.world.work()
     assert sorted(outcome(client, number) for number in range(1, 6)) == ["CONSUMER_BUSY"] * 3 + ["in"] * 2
-    assert len(node.topic.subscriptions["s"].consumers) == 2
+    topic = node.broker.nonpersistent.topics[PASSING] if "topic" in more else node.topic
+    assert len(topic.subscriptions["s"].consumers) == 2
 
 
-def test_an_exclusive_consumer_is_not_one_too_many(node: Node) -> None:
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_an_exclusive_consumer_is_not_one_too_many(node: Node, topic: str) -> None:
     """Its subscription has one at most: whether the one that is there lives is asked before a newcomer is refused."""
     node.apply(node.broker.resources.change_policies(NAMESPACE, max_consumers_per_subscription=1))
     gone, newcomer = node.client(), node.client()
-    subscribe(gone)
-    subscribe(newcomer)
+    subscribe(gone, topic=topic)
+    subscribe(newcomer, topic=topic)
     assert outcome(newcomer) == ""
     node.world.advance(5_000)  # nobody answers the ping
     assert outcome(newcomer) == "in"
@@ -144,3 +146,35 @@ def test_partitions_that_store_nothing_are_there_for_everybody(node: Node) -> No
     client = node.client()
     subscribe(client, topic=f"{PASSING}-partition-1", force_topic_creation=False)
     assert outcome(client) == "in"
+
+
+def test_limits_on_producers_of_topics_that_store_nothing_are_followed(node: Node) -> None:
+    client = node.client()
+
+    def opened(number: int) -> bool:
+        command = pb.CommandProducer(topic=PASSING, producer_id=number, request_id=number)
+        client.send(pb.BaseCommand(type=5, producer=command))
+        return client.answers[-1].type == 17
+
+    assert opened(1)
+    node.apply(node.broker.resources.change_policies(NAMESPACE, max_producers_per_topic=1))
+    assert not opened(2)
+    node.apply(node.broker.resources.change_policies(NAMESPACE, max_producers_per_topic=2))
+    assert opened(2)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_one(node: Node, topic: str) -> None:
+    """On a partition a newcomer can change which of the others it is."""
+    partition = f"{topic}-partition-1"
+    client = node.client()
+    for number, name in enumerate("bdac"):
+        before = len(client.answers)
+        subscribe(client, number, topic=partition, subType=2, consumer_name=name)
+        node.world.advance(2_000)  # the one before has that long for its last acknowledgements
+        told = {}
+        for command in client.answers[before:]:
+            if command.type == 31:
+                told[command.active_consumer_change.consumer_id] = command.active_consumer_change.is_active
+        present = sorted("bdac"[: number + 1])
+        assert told.get(number) is (present[1 % len(present)] == name)

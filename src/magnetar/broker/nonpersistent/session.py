@@ -15,6 +15,7 @@ from magnetar.broker.publishing import refused_id, told_of
 from magnetar.broker.session_names import topic_name
 from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
+from magnetar.broker.topic import check_size
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
 from magnetar.core.names import TopicName
@@ -221,6 +222,7 @@ class SessionNonPersistent:
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
+            topic.producers.maximum = self._broker.limits.of(topic.name).producers
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
@@ -316,6 +318,7 @@ class SessionNonPersistent:
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer."""
         producer, topic = self.producers[producer_id]
+        limits = self._broker.limits.of(topic.name)
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
         for frame in frames:
@@ -325,6 +328,7 @@ class SessionNonPersistent:
                     raise BrokerError(ErrorCode.PRODUCER_FENCED, "the producer still waits for exclusive access")
                 seen = metadata.inspect(frame.payload, message_bytes_max=self._broker.config.message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker)
+                check_size(seen, len(frame.payload), limits, topic.text)
             except BrokerError as error:
                 text = f"refused a message of {self._session.address} on {topic.text}: {error.message}"
                 self._broker.outbox.put(Note("warning", text))
@@ -438,6 +442,13 @@ class SessionNonPersistent:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,
                     f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed",
+                )
+            present = len(subscription.consumers)
+            if consumer.sub_type is not SubType.EXCLUSIVE and present >= limits.consumers_per_subscription:
+                raise BrokerError(
+                    ErrorCode.CONSUMER_BUSY,
+                    f"subscription {subscription.name} of {topic.text} has {present} consumers, the most allowed (policy "
+                    "max-consumers-per-subscription)",
                 )
             subscription.add(consumer, policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None))
         except BrokerError as error:

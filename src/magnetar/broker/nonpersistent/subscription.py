@@ -119,7 +119,7 @@ class NonPersistentSubscription:
                 if self._active in self.consumers:
                     self._tell(self._active, active=False)
                 self._tell(active, active=True)
-            elif newcomer is not None:
+            if newcomer is not None and newcomer is not active:
                 self._tell(newcomer, active=False)
             self._active = active
         else:
