@@ -728,7 +728,7 @@ class Catalog:
         if message_id is not None:
             subscription.seek_to(
                 Position(_signed(message_id.ledgerId), _signed(message_id.entryId)),
-                list(message_id.ack_set),
+                message_id.ack_set,
             )
         else:
             subscription.seek_time(time_ms or 0)

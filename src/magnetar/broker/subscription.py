@@ -340,7 +340,9 @@ class Subscription(AckedSubscription):
         before = self.cursor.mark_delete
         for key in (EXPIRED_LEDGER, EXPIRED_ENTRY):
             self.cursor.properties.pop(key, None)
-        self.cursor.reset(position, bits_of(ack_set))
+        # How long an ack_set is, its client decides: of it no more is read than the batch has messages.
+        messages = self._log.count_at(position) if self._log.valid(position) else 0
+        self.cursor.reset(position, bits_of(ack_set[: (messages + 63) // 64]))
         self._cover_withdrawn()
         self._late_up_to = self._log.last
         self._dispatcher.restart()

@@ -118,6 +118,27 @@ def test_of_an_ack_set_no_more_is_read_than_its_batch_has(
     assert world.subscription.cursor.is_acked(large)
 
 
+def test_of_the_ack_set_of_a_seek_no_more_is_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def bits_read(words: Sequence[int]) -> int:
+        read.append(len(words))
+        return bits_of(words)
+
+    monkeypatch.setattr("magnetar.broker.subscription.bits_of", bits_read)
+    world = World()
+    small, large = world.publish(entry(count=3), entry(count=65))
+    many = [-1] * 1000
+    for position in (EARLIEST, LATEST, Position(small.ledger, 77)):
+        world.subscription.seek_to(position, many)
+    assert not any(read), "of what is not there, nothing"
+    world.subscription.seek_to(small, [0b110, *many])
+    assert world.subscription.cursor.partial == {small: Partial(0b110, 3)}
+    world.subscription.seek_to(large, [0, 1, *many])
+    assert world.subscription.cursor.partial == {large: Partial(1 << 64, 65)}
+    assert max(read) == 2
+
+
 @pytest.mark.parametrize("sub_type", NOT_SHARED)
 def test_cumulative_acknowledgement_of_what_is_in_front_of_a_ledger(sub_type: SubType) -> None:
     """C++ clients, from within the first batch of a ledger: (ledger, -1), which is no entry."""
