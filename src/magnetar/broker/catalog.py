@@ -9,7 +9,7 @@ Everything that has to become durable first takes a `done` or `then` and calls i
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut, merged
 from magnetar.broker.compaction import Compacted
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 Done = Callable[[BrokerError | None], None]
 Opened = Callable[[Topic | None, BrokerError | None], None]
+
+_IN_ORDER: Final = (SubType.EXCLUSIVE, SubType.FAILOVER)
+"""Types of which one consumer gets everything."""
 
 
 def _problem(error: str) -> BrokerError | None:
@@ -482,16 +485,14 @@ class Catalog:
                     )
                 )
                 return
+            if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
+                self._go_on(existing, topic, _position(command.start_message_id))
             if not self._broker.fences.redirects(session, existing, command, done):
                 self._attach(session, existing, command, done)
             return
         if not command.durable:
-            start = command.start_message_id
-            position = (
-                Position(_signed(start.ledgerId), _signed(start.entryId))
-                if command.HasField("start_message_id")
-                else _initial(command)
-            )
+            named = command.HasField("start_message_id")
+            position = _position(command.start_message_id) if named else _initial(command)
             subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
@@ -533,6 +534,16 @@ class Catalog:
             compacted=command.read_compacted,
         )
 
+    @staticmethod
+    def _go_on(subscription: Subscription, topic: Topic, start: Position) -> None:
+        """A reader comes back that was told to go (an unloaded topic): it says how far it is. It may not have got round to
+        acknowledging that, and has forgotten to. Behind the end it has read nothing yet, and misses nothing.
+
+        After a seek it is where the seek put it, whatever it says.
+        """
+        if not subscription.consumers and not subscription.sought and start <= topic.log.last:
+            subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
+
     def _waits_for_seek(
         self, subscription: Subscription, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done
     ) -> bool:
@@ -563,7 +574,7 @@ class Catalog:
                 ErrorCode.NOT_ALLOWED,
                 f"subscription type {command.subType} is not known",
             )
-        if command.read_compacted and command.subType not in (SubType.EXCLUSIVE, SubType.FAILOVER):
+        if command.read_compacted and command.subType not in _IN_ORDER:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
             )
@@ -726,10 +737,7 @@ class Catalog:
             done(leaving)
             return
         if message_id is not None:
-            subscription.seek_to(
-                Position(_signed(message_id.ledgerId), _signed(message_id.entryId)),
-                message_id.ack_set,
-            )
+            subscription.seek_to(_position(message_id), message_id.ack_set)
         else:
             subscription.seek_time(time_ms or 0)
         if not subscription.durable:
@@ -766,6 +774,6 @@ def _initial(command: pb.CommandSubscribe) -> Position:
     return EARLIEST if command.initialPosition == 1 else LATEST
 
 
-def _signed(value: int) -> int:
+def _position(data: pb.MessageIdData) -> Position:
     """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
-    return value - 2**64 if value >= 2**63 else value
+    return Position(*(value - 2**64 if value >= 2**63 else value for value in (data.ledgerId, data.entryId)))

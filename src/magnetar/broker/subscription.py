@@ -91,6 +91,7 @@ class Subscription(AckedSubscription):
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
         ended: the topic is terminated.
         bytes_max: of what the stored cursor says beside its place, as far as the store takes it.
+        sought: it was moved since its last consumer went.
         on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
         expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
             quota on bytes took is not among them, as in Pulsar.
@@ -119,6 +120,7 @@ class Subscription(AckedSubscription):
         self.created_ms = self.left_ms = outbox.now_ms
         self.closed = False
         self.ended = False
+        self.sought = False
         self._outbox = outbox
         self._log = log
         self._on_dirty = on_dirty
@@ -196,6 +198,7 @@ class Subscription(AckedSubscription):
             former.close()
         self._dispatcher = dispatcher
         self._typed = True
+        self.sought = False
         consumer.owner = self
         dispatcher.add(consumer, policy)
 
@@ -343,6 +346,7 @@ class Subscription(AckedSubscription):
         # How long an ack_set is, its client decides: of it no more is read than the batch has messages.
         messages = self._log.count_at(position) if self._log.valid(position) else 0
         self.cursor.reset(position, bits_of(ack_set[: (messages + 63) // 64]))
+        self.sought = True
         self._cover_withdrawn()
         self._late_up_to = self._log.last
         self._dispatcher.restart()

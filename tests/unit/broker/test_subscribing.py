@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from magnetar.core.errors import ErrorCode
-from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -178,3 +178,62 @@ def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_
                 told[command.active_consumer_change.consumer_id] = command.active_consumer_change.is_active
         present = sorted("bdac"[: number + 1])
         assert told.get(number) is (present[1 % len(present)] == name)
+
+
+# ------------------------------------------------------------------------------------------------- readers that come back
+
+
+def unloaded_under_a_reader(node: Node) -> tuple[Client, list[Position]]:
+    """It got three messages, and its acknowledgements did not arrive; their positions."""
+    node.publish(b"1", b"2", b"3")
+    client = node.client()
+    subscribe(client, start_message_id=at(EARLIEST))
+    client.flow(1)
+    node.world.work()
+    positions = [message.position for message in client.take(1)]
+    node.run(node.broker.close_clients, node.topic)
+    assert client.closed_consumers == [1]
+    return client, positions
+
+
+def test_a_reader_that_comes_back_goes_on_where_it_says(node: Node) -> None:
+    """It leaves out the message that it names, and no others."""
+    client, positions = unloaded_under_a_reader(node)
+    subscribe(client, start_message_id=at(positions[1]))
+    assert receive(client) == [b"2", b"3"]
+
+
+def test_of_several_that_share_out_nobody_speaks_for_the_others(node: Node) -> None:
+    """What lies in front of the message that it names may have been another's."""
+    client, positions = unloaded_under_a_reader(node)
+    subscribe(client, subType=1, start_message_id=at(positions[2]))
+    assert receive(client) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("start", [EARLIEST, Position(1 << 62, 0), LATEST])
+def test_a_reader_that_has_read_nothing_misses_nothing(node: Node, start: Position) -> None:
+    client, _ = unloaded_under_a_reader(node)
+    node.publish(b"4")
+    subscribe(client, start_message_id=at(start))
+    assert receive(client) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_a_reader_that_sought_is_where_the_seek_put_it(node: Node, named: int) -> None:
+    node.publish(b"1", b"2", b"3")
+    client = node.client()
+    subscribe(client, start_message_id=at(EARLIEST))
+    client.flow(1)
+    node.world.work()
+    positions = [message.position for message in client.take(1)]
+    client.seek(1, positions[1])
+    subscribe(client, start_message_id=at(positions[named]))
+    assert receive(client) == [b"2", b"3"]
+
+
+def test_a_reader_that_comes_in_beside_another_moves_nothing(node: Node) -> None:
+    node.publish(b"1", b"2", b"3")
+    client = node.client()
+    subscribe(client, subType=1, start_message_id=at(EARLIEST))
+    subscribe(client, 2, subType=1, start_message_id=at(node.topic.log.last))
+    assert receive(client) == [b"1", b"2", b"3"]
