@@ -212,7 +212,9 @@ class Run:
 
 
 def _empty(metadata: MessageMetadata, stored_bytes: int) -> bool:
-    """Whether a single message has no payload; of a compressed one its producer says so: nothing takes some bytes, too."""
-    if metadata.compression and metadata.HasField("uncompressed_size"):
+    """Whether a single message has no payload; of a compressed or encrypted one its producer says so: nothing takes some bytes,
+    too.
+    """
+    if (metadata.compression or metadata.encryption_keys) and metadata.HasField("uncompressed_size"):
         return metadata.uncompressed_size == 0
     return stored_bytes == 0
