@@ -641,15 +641,12 @@ class Catalog:
         ):
             self._broker.replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
+        key_shared = command.keySharedMeta if command.HasField("keySharedMeta") else None
         try:
-            subscription.add_consumer(
-                consumer,
-                command.keySharedMeta if command.HasField("keySharedMeta") else None,
-                lambda: self._accepted(topic, subscription, compacted),
-            )
+            subscription.add_consumer(consumer, key_shared, lambda: self._accepted(topic, subscription, compacted))
         except BrokerError as error:
-            busy = error.code is ErrorCode.CONSUMER_BUSY and consumer.sub_type is SubType.EXCLUSIVE
-            holder = subscription.exclusive_holder if busy else None
+            busy = error.code in (ErrorCode.CONSUMER_BUSY, ErrorCode.CONSUMER_ASSIGN)
+            holder = subscription.in_the_way(consumer, key_shared) if busy else None
             if topic is not None and holder is not None and session.consumers.first_probe(command):
                 # Its client may be gone without a word, and this be its successor.
                 again = partial(self._attach_checked, session, topic, command, done)

@@ -151,11 +151,10 @@ class Subscription(AckedSubscription):
         """In the order of their coming; not to be changed."""
         return self._dispatcher.consumers
 
-    @property
-    def exclusive_holder(self) -> Consumer | None:
-        """The consumer that lets nobody else in, if there is one."""
-        exclusive = self._dispatcher.sub_type is SubType.EXCLUSIVE and bool(self.consumers)
-        return self.consumers[0] if exclusive else None
+    def in_the_way(self, consumer: Consumer, key_shared: KeySharedMeta | None) -> Consumer | None:
+        """Who has what a consumer of the same type wants for itself alone: the place, or hash ranges; None: nobody."""
+        same = consumer.sub_type is self._dispatcher.sub_type
+        return self._dispatcher.in_the_way(consumer, policy_of(key_shared)) if same else None
 
     @property
     def sub_type(self) -> SubType | None:

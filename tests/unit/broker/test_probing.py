@@ -144,6 +144,37 @@ def test_of_other_types_nobody_is_asked(node: Node, first: int, second: int) -> 
     assert (one.pinged(), other.told(1)) == (0, ErrorCode.CONSUMER_BUSY)
 
 
+def ranges(*pairs: tuple[int, int]) -> pb.KeySharedMeta:
+    """Sticky hash ranges."""
+    return pb.KeySharedMeta(keySharedMode=1, hashRanges=[pb.IntRange(start=first, end=last) for first, last in pairs])
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_hash_ranges_of_one_that_is_gone_without_a_word_are_free(node: Node, topic: str) -> None:
+    gone, lives, successor = (Person(node, topic) for _ in range(3))
+    gone.subscribe(1, 3, keySharedMeta=ranges((0, 9), (20, 29)))
+    lives.subscribe(1, 3, keySharedMeta=ranges((10, 19)))
+    successor.subscribe(1, 3, keySharedMeta=ranges((25, 40)))
+    assert (gone.pinged(), lives.pinged(), successor.told(1)) == (1, 0, None)
+    node.world.advance(3_000)
+    assert successor.told(1) == "done"
+    other = Person(node, topic)
+    other.subscribe(1, 3, keySharedMeta=ranges((0, 9), (19, 19)))
+    lives.lives()
+    assert other.told(1) is ErrorCode.CONSUMER_ASSIGN
+    other.subscribe(2, 3, keySharedMeta=ranges((0, 9)))
+    assert other.told(2) == "done"
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+@pytest.mark.parametrize("wanted", [[], [(5, 3)], [(70_000, 70_001)]])
+def test_for_ranges_that_cannot_be_nobody_is_asked(node: Node, topic: str, wanted: list[tuple[int, int]]) -> None:
+    one, other = Person(node, topic), Person(node, topic)
+    one.subscribe(1, 3, keySharedMeta=ranges((0, 9)))
+    other.subscribe(1, 3, keySharedMeta=ranges(*wanted))
+    assert (one.pinged(), other.told(1)) == (0, ErrorCode.CONSUMER_ASSIGN)
+
+
 def test_the_name_of_a_producer_that_lives_is_refused_at_once(node: Node) -> None:
     one, other = Person(node), Person(node)
     one.produce(1)

@@ -132,6 +132,10 @@ class Dispatcher(ABC):
     def in_flight(self) -> int:
         """Messages that the consumers were sent and did not acknowledge."""
 
+    def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
+        """Who has the place, or some of the hash slots, that a newcomer of this type wants for itself; None: nobody."""
+        return None
+
     @property
     def active(self) -> Consumer | None:
         """The one that gets everything, of the types that have such a one."""

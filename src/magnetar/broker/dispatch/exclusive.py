@@ -52,6 +52,10 @@ class Exclusive(Dispatcher):
         if policy.ranges and (problem := StickyRanges().overlap(policy.ranges)):
             raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
 
+    def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
+        """The one that is there."""
+        return self.consumers[0] if self.consumers and self.sub_type is SubType.EXCLUSIVE else None
+
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """It is the active one at once."""
         self.consumers.append(consumer)

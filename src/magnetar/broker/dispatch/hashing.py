@@ -135,6 +135,16 @@ class StickyRanges:
             taken.append((first, last))
         return ""
 
+    def holder(self, ranges: tuple[tuple[int, int], ...]) -> Consumer | None:
+        """Who has a slot of these ranges of a newcomer, if anybody has, and nothing else is wrong with them."""
+        if StickyRanges().overlap(ranges):
+            return None
+        for first, last in ranges:
+            for other_first, other_last, consumer in self._ranges:
+                if first <= other_last and other_first <= last:
+                    return consumer
+        return None
+
     def add(self, consumer: Consumer, ranges: tuple[tuple[int, int], ...]) -> None:
         """A consumer's ranges, found free."""
         self._ranges = sorted(

@@ -78,6 +78,12 @@ class KeyShared(MultipleConsumers):
             if problem:
                 raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
 
+    def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
+        """Of sticky ranges, one that has some of them."""
+        if not self.consumers or not policy.sticky or not isinstance(self._ring, StickyRanges):
+            return None
+        return self._ring.holder(policy.ranges)
+
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """Some slots become the newcomer's; those that others still work on, later."""
         if not self.consumers:

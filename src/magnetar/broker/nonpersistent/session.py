@@ -436,6 +436,7 @@ class SessionNonPersistent:
                 self._broker.outbox, topic, command.subscription, topic.name.partition
             )
         at = len(self._broker.outbox.effects)
+        policy = policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None)
         try:
             limits = self._broker.limits.of(topic.name)
             if topic.consumer_count() >= limits.consumers:
@@ -450,10 +451,11 @@ class SessionNonPersistent:
                     f"subscription {subscription.name} of {topic.text} has {present} consumers, the most allowed (policy "
                     "max-consumers-per-subscription)",
                 )
-            subscription.add(consumer, policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None))
+            subscription.add(consumer, policy)
         except BrokerError as error:
-            holder = subscription.exclusive_holder if consumer.sub_type is SubType.EXCLUSIVE else None
-            if error.code is ErrorCode.CONSUMER_BUSY and holder is not None and not probed:
+            busy = error.code in (ErrorCode.CONSUMER_BUSY, ErrorCode.CONSUMER_ASSIGN)
+            holder = subscription.in_the_way(consumer, policy) if busy else None
+            if holder is not None and not probed:
                 self._opening_consumers[command.consumer_id] = command
                 again = partial(self._join, command=command, probed=True)
                 self._probe(holder.connection, topic.name, self._opening_consumers, command.consumer_id, again)

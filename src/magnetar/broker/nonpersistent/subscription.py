@@ -63,10 +63,14 @@ class NonPersistentSubscription:
         """Its type is that of its consumers."""
         return self.consumers[0].sub_type if self.consumers else SubType.EXCLUSIVE
 
-    @property
-    def exclusive_holder(self) -> Consumer | None:
-        """The consumer that lets nobody else in, if there is one."""
-        return self.consumers[0] if self.consumers and self.sub_type is SubType.EXCLUSIVE else None
+    def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
+        """Who has what a consumer of the same type wants for itself alone: the place, or hash ranges; None: nobody."""
+        if not self.consumers or consumer.sub_type is not self.sub_type:
+            return None
+        if self.sub_type is SubType.EXCLUSIVE:
+            return self.consumers[0]
+        sticky = self.sub_type is SubType.KEY_SHARED and policy.sticky
+        return self._ring.holder(policy.ranges) if sticky and isinstance(self._ring, StickyRanges) else None
 
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """Take a consumer in.
