@@ -123,6 +123,8 @@ class Catalog:
         if count is not None:
             return count
         exists = str(name) in self._broker.topics or str(name) in self._broker.nonpersistent.topics
+        # Partitions that store nothing are there when somebody opens them.
+        exists = exists or 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0)
         if exists or (create and self._broker.config.auto_create_topics):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
