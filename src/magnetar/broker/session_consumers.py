@@ -10,7 +10,7 @@ from magnetar.broker.session_names import topic_name
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -266,11 +266,7 @@ class SessionConsumers:
             return
         topic = self._broker.topics[consumer.subscription.topic]
         compacted = consumer.subscription.compacted
-        if compacted is not None and compacted.gone:
-            last, hidden = compacted.gone.last(), compacted.gone
-        else:
-            last, hidden = topic.last_message_position(), topic.withdrawals
-        batch_index = hidden.last_index(last) if last != NONE else -1
+        last, batch_index = topic.withdrawals.last_message(compacted.gone if compacted is not None else None)
         self._session.send(
             commands.last_message_id(
                 command.request_id,

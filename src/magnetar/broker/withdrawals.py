@@ -115,23 +115,26 @@ class Withdrawals:
 
     def last(self) -> Position:
         """The newest entry that a consumer can be given, or NONE."""
-        log = self._log
-        position = log.last_dispatchable()
-        if not self.entries or position == NONE:
-            return position
-        while position in self.entries or log.flags_at(position) & _MARKER:
-            position = log.position_before(position)
-            if not log.valid(position):
-                return NONE
-        return position
+        return self.last_message()[0]
 
-    def last_index(self, position: Position) -> int:
-        """The last message of a batch that a consumer can be given; -1: it is no batch."""
-        index = self._log.batch_last_index(position)
-        bits = self.parts.get(position, 0)
-        while index > 0 and bits >> index & 1:
-            index -= 1
-        return index
+    def last_message(self, beside: "Withdrawals | None" = None) -> tuple[Position, int]:
+        """The newest message that a consumer can be given, who is given none of those of `beside` either: its entry, or NONE, and
+        its place in the batch, -1 when it is in none.
+        """
+        log = self._log
+        hiding = [each for each in (self, beside) if each]
+        position = log.last_dispatchable()
+        while log.valid(position):
+            bits = 0
+            for each in hiding:
+                bits |= -1 if position in each.entries else each.parts.get(position, 0)
+            index = log.batch_last_index(position)
+            while index > 0 and bits >> index & 1:
+                index -= 1
+            if not (bits >> max(index, 0) & 1 or log.flags_at(position) & _MARKER):
+                return position, index
+            position = log.position_before(position)
+        return NONE, -1
 
     # ------------------------------------------------------------------------------------------------------------ storing
 

@@ -6,6 +6,7 @@ from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.topiclog import Retention
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 from tests.support.subscriptions import add_entries, entry, new_log
 
@@ -79,3 +80,43 @@ def test_a_cursor_is_covered_before_the_deleted_is_forgotten() -> None:
     cursor = Cursor.at(log, EARLIEST)
     held.cover(cursor)
     assert {position: partial.bits for position, partial in cursor.partial.items()} == {second: 0b110}
+
+
+WHOLE = -1
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "superfluous", "expected"),
+    [
+        ([(2, WHOLE)], [(0, WHOLE)], (1, 2)),
+        ([(2, WHOLE)], [(1, 2)], (1, 1)),
+        ([(1, 2)], [(2, WHOLE)], (1, 1)),
+        ([(2, WHOLE), (1, 1)], [(1, 0), (1, 2)], (0, -1)),
+        ([(2, WHOLE), (0, WHOLE)], [(1, WHOLE)], None),
+        ([(0, WHOLE)], [(1, WHOLE)], (2, -1)),
+    ],
+)
+def test_the_last_message_of_who_reads_compacted_is_one_that_it_is_given(
+    withdrawn: list[tuple[int, int]], superfluous: list[tuple[int, int]], expected: tuple[int, int] | None
+) -> None:
+    """Readers wait for the message that they are told is the last."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    positions = [*node.publish(b"x"), *node.publish(b"x", batch=3), *node.publish(b"x")]
+    node.run(node.topic.withdraw, [Loser(positions[entry], index) for entry, index in withdrawn])
+    node.topic.compacted.gone.add([Loser(positions[entry], index) for entry, index in superfluous])
+    client = node.client()
+    reader = client.subscribe("r", replicated=False, read_compacted=True)
+    world.settle()
+    client.flow(reader)
+    world.settle()
+    received = client.take(reader)
+    client.send(pb.BaseCommand(type=29, getLastMessageId=pb.CommandGetLastMessageId(consumer_id=reader, request_id=1)))
+    told = client.answers[-1].getLastMessageIdResponse.last_message_id
+    if expected is None:
+        assert (told.ledgerId, received) == ((1 << 64) - 1, [])
+    else:
+        entry, index = expected
+        assert (told.ledgerId, told.entryId, told.batch_index) == (*positions[entry], index)
+        assert received[-1].position == positions[entry]
