@@ -25,7 +25,7 @@ from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
-from magnetar.wire.metadata import Inspected
+from magnetar.wire.metadata import BatchCountError, Inspected, MessageTooLargeError
 
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
 _FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
-"""Clients that fail one message that a policy forbids, and go on with the next."""
+"""Clients that fail one message that is not allowed, and go on with the next."""
+
+_OF_ONE_MESSAGE: Final = (MessageNotAllowed, KeyRefused, MessageTooLargeError, BatchCountError)
+"""Refusals that the same message would get again, whenever it comes."""
 
 
 def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
@@ -49,10 +52,10 @@ def refused_id(send: pb.CommandSend) -> int:
 
 
 def told_of(error: BrokerError, client_version: str) -> BrokerError:
-    """A refusal as the client can take it: of one message that a policy forbids, the C++ client is told what it calls a wrong
+    """A refusal as the client can take it: of one message that is not allowed, the C++ client is told what it calls a wrong
     checksum (see `MessageNotAllowed`).
     """
-    if isinstance(error, MessageNotAllowed) and client_version.startswith("Pulsar-CPP"):
+    if isinstance(error, _OF_ONE_MESSAGE) and client_version.startswith("Pulsar-CPP"):
         return BrokerError(ErrorCode.CHECKSUM, error.message)
     return error
 
@@ -303,9 +306,7 @@ class Publishing:
         session.outbox.put(
             Note("warning", f"refused a message of {session.address} on {self._topic.text}: {error.message}")
         )
-        if isinstance(error, KeyRefused):
-            error = MessageNotAllowed(error.code, error.message)
-        alone = isinstance(error, MessageNotAllowed) and session.client_version.startswith(_FAIL_ONE_ALONE)
+        alone = isinstance(error, _OF_ONE_MESSAGE) and session.client_version.startswith(_FAIL_ONE_ALONE)
         if alone or self._deduplication is None:
             self._topic.refuse(producer, refused_id(send), told_of(error, session.client_version))
             return True

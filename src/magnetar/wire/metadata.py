@@ -72,6 +72,15 @@ class MessageTooLargeError(BrokerError):
         super().__init__(ErrorCode.NOT_ALLOWED, f"a message of {size} bytes is over the limit of {limit} bytes")
 
 
+class BatchCountError(BrokerError):
+    """A batch says that it has more messages than are possible, or none."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            ErrorCode.NOT_ALLOWED, f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible"
+        )
+
+
 def normalise(payload: bytes) -> bytes:
     """The entry's bytes with the checksum part, which very old clients leave out.
 
@@ -159,7 +168,7 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     Raises:
         ChecksumError: the checksum does not fit.
         MessageTooLargeError: over `message_bytes_max`.
-        BrokerError: a count out of range.
+        BatchCountError: a count out of range.
         ProtocolError: no complete metadata where it should be.
     """
     if payload[:2] != MAGIC:
@@ -185,9 +194,7 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
         flags = _FLAGS_BATCH
         count = seen.num_messages_in_batch
         if not 1 <= count <= MESSAGES_PER_BATCH_MAX:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED, f"a batch of {count} messages; 1 to {MESSAGES_PER_BATCH_MAX} are possible"
-            )
+            raise BatchCountError(count)
     if has("replicated_from"):
         flags |= _FLAGS_REPLICATED
     if seen.replicate_to:

@@ -111,6 +111,22 @@ def test_a_batch_is_told_by_its_highest_id(topic: str, data: bytes, code: str) -
     assert sender.told() == [("ok", 24)]
 
 
+@pytest.mark.parametrize(("version", "code"), [(JAVA, "NOT_ALLOWED"), (CPP, "CHECKSUM")])
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_a_batch_of_too_many_messages_fails_alone(topic: str, version: str, code: str, *, numbers: bool) -> None:
+    """The C++ client would connect anew and send it again, for ever."""
+    node = limited()
+    if numbers:
+        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+        node.world.advance(100)
+    sender = Sender(node, version, topic)
+    sender.send((0, b"a"))
+    sender.send((1, b"b"), highest=70_000)
+    sender.send((70_001, b"c"))
+    assert sender.told() == [("ok", 0), (code, 70_000), ("ok", 70_001)]
+
+
 def test_a_terminated_topic_is_told_behind_what_it_took() -> None:
     node = limited()
     sender = Sender(node, JAVA)
