@@ -321,7 +321,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         """Close the clients of a topic; they come back and find it as it is stored."""
         passing = self._broker.nonpersistent.topics.get(topic)
         if passing is not None:
-            self._enter(lambda: self._broker.nonpersistent.close_clients(passing))
+            self._enter(lambda: self._broker.nonpersistent.unload(passing))
             done(None)
             return
         found = self._topic(topic)

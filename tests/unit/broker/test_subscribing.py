@@ -141,6 +141,32 @@ def test_a_topic_that_nobody_has_is_not_made_by_who_does_not_want_that(node: Nod
     assert (outcome(client), outcome(client, 2)) == ("in", "in")
 
 
+def test_who_does_not_want_it_made_finds_an_unloaded_topic_again(node: Node) -> None:
+    client = node.client()
+    subscribe(client, topic=PASSING)
+    node.control_call(lambda done: node.control.unload(PASSING, done))
+    assert client.closed_consumers == [1]
+    client.answers.clear()
+    subscribe(client, topic=PASSING, force_topic_creation=False)
+    assert outcome(client) == "in"
+    node.world.advance(60_000)
+    client.send(pb.BaseCommand(type=16, close_consumer={"consumer_id": 1, "request_id": 5}))
+    assert not node.broker.nonpersistent.topics
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_an_unloaded_topic_to_which_nobody_comes_back_ends(node: Node, deleted: bool) -> None:
+    client = node.client()
+    subscribe(client, topic=PASSING)
+    node.control_call(lambda done: node.control.unload(PASSING, done))
+    if deleted:
+        node.control_call(lambda done: node.control.delete_topic(PASSING, False, done))
+    else:
+        assert node.broker.nonpersistent.topics
+        node.world.advance(60_000)
+    assert not node.broker.nonpersistent.topics
+
+
 def test_partitions_that_store_nothing_are_there_for_everybody(node: Node) -> None:
     node.control_call(lambda done: node.control.create_topic(PASSING, 2, {}, done))
     client = node.client()

@@ -34,6 +34,8 @@ class NonPersistentTopic:
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.kept = False
         """Made by an administrator: it stays when nobody is there."""
+        self.expecting = False
+        """Its clients were told to come back: it stays until they had the time to."""
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)

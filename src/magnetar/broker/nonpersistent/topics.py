@@ -1,6 +1,6 @@
 """The non-persistent topics of one broker: they come when somebody opens them and go when nobody is there."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -9,6 +9,9 @@ from magnetar.metadata.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+
+CLIENTS_BACK_MS: Final = 60_000
+"""How long clients that were told to go and come back find their topic: they wait no longer between two attempts."""
 
 
 class NonPersistentTopics:
@@ -65,9 +68,20 @@ class NonPersistentTopics:
             if topic.used and not force:
                 raise PreconditionFailed(f"topic {topic.text} has producers or consumers; close them or use force")
         for topic in found:
-            topic.kept = False
+            topic.kept = topic.expecting = False
             self.close_clients(topic)
         return bool(found)
+
+    def unload(self, topic: NonPersistentTopic) -> None:
+        """Close its clients, who come back. It stays for so long: those that want no new topic would not find it."""
+        topic.expecting = True
+        self.close_clients(topic)
+
+        def waited(_now_ms: int) -> None:
+            topic.expecting = False
+            self.left(topic)
+
+        self._broker.timer(self._broker.outbox.now_ms + CLIENTS_BACK_MS, waited)
 
     def close_clients(self, topic: NonPersistentTopic) -> None:
         """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
@@ -80,7 +94,7 @@ class NonPersistentTopics:
 
     def left(self, topic: NonPersistentTopic) -> None:
         """Somebody left a topic: without anybody it ends."""
-        if not topic.used and not topic.kept and self.topics.get(topic.text) is topic:
+        if not (topic.used or topic.kept or topic.expecting) and self.topics.get(topic.text) is topic:
             del self.topics[topic.text]
             self._broker.series.topics.gone(topic.text, topic.traffic())
 
