@@ -7,6 +7,7 @@ or going moves only its own share of the keys.
 
 from bisect import bisect_left
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 from magnetar.broker.consumer import Consumer
@@ -125,31 +126,35 @@ class StickyRanges:
         """What is wrong with these ranges of a newcomer, or ""."""
         if not ranges:
             return "no hash ranges are given"
-        taken = [(first, last) for first, last, _ in self._ranges]
         for first, last in ranges:
             if not 0 <= first <= last < SLOTS:
                 return f"hash range {first}..{last} is not within 0..{SLOTS - 1}"
-            for other_first, other_last in taken:
-                if first <= other_last and other_first <= last:
-                    return f"hash range {first}..{last} overlaps {other_first}..{other_last}"
-            taken.append((first, last))
+        # In order, each beside the next: there may be as many as slots, and all with all would take a minute.
+        own = sorted(ranges)
+        for (first, last), (other_first, other_last) in pairwise(own):
+            if other_first <= last:
+                return f"hash range {other_first}..{other_last} overlaps {first}..{last}"
+        for first, last in own:
+            taken = self._in(first, last)
+            if taken is not None:
+                return f"hash range {first}..{last} overlaps {taken[0]}..{taken[1]}"
         return ""
 
     def holder(self, ranges: tuple[tuple[int, int], ...]) -> Consumer | None:
         """Who has a slot of these ranges of a newcomer, if anybody has, and nothing else is wrong with them."""
         if StickyRanges().overlap(ranges):
             return None
-        for first, last in ranges:
-            for other_first, other_last, consumer in self._ranges:
-                if first <= other_last and other_first <= last:
-                    return consumer
-        return None
+        found = (self._in(first, last) for first, last in ranges)
+        return next((taken[2] for taken in found if taken is not None), None)
+
+    def _in(self, first: int, last: int) -> tuple[int, int, Consumer] | None:
+        """The range of a consumer that has the highest slot of these, if any has one."""
+        place = bisect_left(self._ranges, last + 1, key=_first) - 1
+        return self._ranges[place] if place >= 0 and self._ranges[place][1] >= first else None
 
     def add(self, consumer: Consumer, ranges: tuple[tuple[int, int], ...]) -> None:
         """A consumer's ranges, found free."""
-        self._ranges = sorted(
-            [*self._ranges, *((first, last, consumer) for first, last in ranges)], key=lambda each: each[0]
-        )
+        self._ranges = sorted([*self._ranges, *((first, last, consumer) for first, last in ranges)], key=_first)
 
     def remove(self, consumer: Consumer) -> None:
         """Its ranges are free again."""
@@ -164,10 +169,12 @@ class StickyRanges:
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None when nobody named it."""
-        place = bisect_left(self._ranges, slot + 1, key=lambda each: each[0]) - 1
-        if place < 0 or self._ranges[place][1] < slot:
-            return None
-        return self._ranges[place][2]
+        taken = self._in(slot, slot)
+        return taken[2] if taken is not None else None
+
+
+def _first(taken: tuple[int, int, Consumer]) -> int:
+    return taken[0]
 
 
 def shown_ranges(ranges: list[tuple[int, int]]) -> dict[str, Any]:

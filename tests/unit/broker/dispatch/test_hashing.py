@@ -1,6 +1,8 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of
@@ -115,3 +117,44 @@ def test_sticky_ranges_that_fit() -> None:
     ranges = StickyRanges()
     ranges.add(consumer("a"), ((100, 200),))
     assert ranges.overlap(((0, 99), (201, 65_535))) == ""
+
+
+def test_many_sticky_ranges_are_not_compared_all_with_all() -> None:
+    """A consumer may name as many as there are slots; with everybody's waiting for that, it took a minute."""
+    looks = 0
+
+    class Slot(int):
+        def __le__(self, other: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return int(self) <= int(other)
+
+        def __lt__(self, other: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return int(self) < int(other)
+
+    ranges = StickyRanges()
+    ranges.add(consumer("a"), tuple((slot, slot) for slot in range(0, 4_000, 4)))
+    wanted = tuple((Slot(slot), Slot(slot + 1)) for slot in range(1, 4_001, 4))
+    assert ranges.overlap(wanted) == ""
+    assert ranges.holder(wanted) is None
+    assert looks < 100_000
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-1, 30), st.integers(-1, 30)), max_size=4), max_size=4))
+def test_sticky_ranges_overlap_as_sets_of_slots_do(wanted: list[list[tuple[int, int]]]) -> None:
+    ranges = StickyRanges()
+    owners: dict[int, Consumer] = {}
+    for pairs in wanted:
+        slots = [slot for first, last in pairs for slot in range(first, last + 1)]
+        valid = bool(pairs) and all(0 <= first <= last for first, last in pairs) and len(set(slots)) == len(slots)
+        taken = {owners[slot] for slot in slots if slot in owners}
+        assert (ranges.overlap(tuple(pairs)) == "") is (valid and not taken)
+        holder = ranges.holder(tuple(pairs))
+        assert holder in taken if valid and taken else holder is None
+        if valid and not taken:
+            newcomer = consumer("x")
+            ranges.add(newcomer, tuple(pairs))
+            owners |= dict.fromkeys(slots, newcomer)
+        assert [ranges.owner(slot) for slot in range(32)] == [owners.get(slot) for slot in range(32)]
