@@ -16,6 +16,9 @@ from magnetar.broker.consumer import Consumer
 SHOWN_MAX: Final = 1_000
 """Slots of one consumer that statistics list; their number is exact, and there may be tens of thousands."""
 
+ONE_BY_ONE_MAX: Final = 1_000
+"""Slots that are asked for one by one, some 0.5 ms; who owns all slots is more work, a hundred ranges for each consumer."""
+
 Holders = Mapping[int, tuple[Consumer, int]]
 """Slot -> the consumer that has pending entries of it, and how many."""
 
@@ -34,17 +37,30 @@ class DrainingHashes:
     def __bool__(self) -> bool:
         return bool(self._held_back)
 
-    def split_anew(self, consumers: Sequence[Consumer], ranges: Ranges, holders: Holders) -> None:
-        """Slots may have other owners now."""
+    def split_anew(
+        self,
+        consumers: Sequence[Consumer],
+        owner: Callable[[int], Consumer | None],
+        ranges: Callable[[], Ranges],
+        holders: Holders,
+    ) -> None:
+        """Slots may have other owners now: those that `owner` tells, or `ranges`."""
         self._drained = {consumer: self._drained.get(consumer, 0) for consumer in consumers}
+        before, self._held_back = self._held_back, {}
+        if len(holders) <= ONE_BY_ONE_MAX:
+            for slot, (consumer, _) in holders.items():
+                if owner(slot) is not consumer:
+                    known = before.get(consumer, {})
+                    self._held_back.setdefault(consumer, {})[slot] = known.get(slot, 0)
+            return
         held: dict[Consumer, list[int]] = {}
         for slot, (consumer, _) in holders.items():
             held.setdefault(consumer, []).append(slot)
-        before, self._held_back = self._held_back, {}
+        whose = ranges()
         for consumer, slots in held.items():
             # By bitmaps: there may be tens of thousands, and everybody waits for the newcomer.
             draining = BitMap(slots)
-            for first, last in ranges.get(consumer, ()):
+            for first, last in whose.get(consumer, ()):
                 draining.remove_range(first, last + 1)
             if draining:
                 known = before.get(consumer, {})

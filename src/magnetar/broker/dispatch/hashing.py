@@ -49,10 +49,14 @@ def _mixed(block: int) -> int:
     return (block << 15 | block >> 17) * 0x1B873593 & _MASK
 
 
+def _slot(key: bytes) -> int:
+    return (murmur3_32(key) & 0x7FFFFFFF) % SLOTS
+
+
 @lru_cache(maxsize=_KEYS_CACHED)
 def slot_of(key: bytes) -> int:
     """The slot of a key, 0..65,535."""
-    return (murmur3_32(key) & 0x7FFFFFFF) % SLOTS
+    return _slot(key)
 
 
 def slot_of_entry(entry: StoredEntry) -> int:
@@ -78,22 +82,38 @@ class Ring:
     def __init__(self) -> None:
         self._points: list[int] = []
         self._owners: list[Consumer] = []
+        self._keys: list[tuple[int, str, int]] = []
+        """Of each point, ascending: its slot, and its consumer's name and number among those of that name."""
+        self._named: dict[str, list[Consumer]] = {}
         self._ranges: dict[Consumer, list[tuple[int, int]]] | None = None
 
     def rebuild(self, consumers: list[Consumer]) -> None:
-        """Take over who there is, in the order of their coming."""
-        seen: dict[str, int] = {}
-        points: list[tuple[int, str, int, Consumer]] = []
+        """Take over who there is, in the order of their coming. Points of those who stay are not touched: everybody waits."""
+        named: dict[str, list[Consumer]] = {}
         for consumer in consumers:
-            twin = seen.get(consumer.name, 0)
-            seen[consumer.name] = twin + 1
-            for number in range(POINTS_PER_CONSUMER):
-                text = f"{consumer.name}\0{twin}\0{number}"
-                points.append((slot_of(text.encode()), consumer.name, twin, consumer))
-        points.sort(key=lambda point: point[:3])
-        self._points = [point[0] for point in points]
-        self._owners = [point[3] for point in points]
-        self._ranges = None
+            named.setdefault(consumer.name, []).append(consumer)
+        before, self._named = self._named, named
+        for name in {**before, **named}:
+            old, new = before.get(name, []), named.get(name, [])
+            if old == new:
+                continue
+            for twin in range(len(old)):
+                self._take_out(name, twin)
+            for twin, consumer in enumerate(new):
+                self._put_in(name, twin, consumer)
+            self._ranges = None
+
+    def _put_in(self, name: str, twin: int, consumer: Consumer) -> None:
+        for key in _points_of(name, twin):
+            place = bisect_left(self._keys, key)
+            self._keys.insert(place, key)
+            self._points.insert(place, key[0])
+            self._owners.insert(place, consumer)
+
+    def _take_out(self, name: str, twin: int) -> None:
+        for key in _points_of(name, twin):
+            place = bisect_left(self._keys, key)
+            del self._keys[place], self._points[place], self._owners[place]
 
     def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
         """Which slots are whose: ranges in ascending order, both ends inclusive, no two of a consumer next to each other."""
@@ -114,6 +134,12 @@ class Ring:
             return None
         place = bisect_left(self._points, slot)
         return self._owners[place if place < len(self._owners) else 0]
+
+
+def _points_of(name: str, twin: int) -> list[tuple[int, str, int]]:
+    """A consumer's points. They are not remembered among the slots of keys: two hundred consumers' would drive these out."""
+    texts = (f"{name}\0{twin}\0{number}" for number in range(POINTS_PER_CONSUMER))
+    return [(_slot(text.encode()), name, twin) for text in texts]
 
 
 class StickyRanges:

@@ -103,7 +103,7 @@ class KeyShared(MultipleConsumers):
         """Slots have other owners now."""
         if isinstance(self._ring, Ring):
             self._ring.rebuild(self.consumers)
-        self._draining.split_anew(self.consumers, self._ring.ranges() if self.holders else {}, self.holders)
+        self._draining.split_anew(self.consumers, self._ring.owner, self._ring.ranges, self.holders)
         self._none_ready()
         for slot in self.waiting:
             self._make_ready(slot)

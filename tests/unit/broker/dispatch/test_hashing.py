@@ -1,4 +1,5 @@
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -66,6 +67,41 @@ def test_ranges_are_the_slots_of_each_owner() -> None:
                 owners[first : last + 1] = [owner] * (last - first + 1)
         assert owners == [ring.owner(slot) for slot in range(SLOTS)]
     assert list(ring.ranges()) and ring.ranges() is ring.ranges()
+
+
+def test_a_newcomer_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two hundred there everybody waited 0.15 s for the next one, and with each that went."""
+    hashed = 0
+
+    def counted(data: bytes) -> int:
+        nonlocal hashed
+        hashed += 1
+        return murmur3_32(data)
+
+    ring = Ring()
+    everyone = [consumer(str(number)) for number in range(250)]
+    ring.rebuild(everyone)
+    monkeypatch.setattr("magnetar.broker.dispatch.hashing.murmur3_32", counted)
+    slot_of.cache_clear()
+    ring.rebuild([*everyone, consumer("new")])
+    assert hashed == 100
+    ring.rebuild(everyone)
+    assert hashed == 200
+
+
+@given(st.lists(st.lists(st.sampled_from("aabbcd"), max_size=5), max_size=5), st.randoms(use_true_random=False))
+def test_whoever_came_and_went_the_ring_is_that_of_who_is_there(crowds: list[list[str]], chance: Random) -> None:
+    ring = Ring()
+    there: list[Consumer] = []
+    for crowd in crowds:
+        there = [one for one in there if chance.random() < 0.6] + [consumer(name) for name in crowd]
+        chance.shuffle(there)
+        ring.rebuild(there)
+        fresh = Ring()
+        fresh.rebuild(there)
+        slots = range(0, SLOTS, 131)
+        assert [ring.owner(slot) for slot in slots] == [fresh.owner(slot) for slot in slots]
+        assert ring.ranges() == fresh.ranges()
 
 
 def test_consumers_of_one_name_share_too() -> None:

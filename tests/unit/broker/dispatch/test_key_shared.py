@@ -71,7 +71,11 @@ def test_look_ahead_is_bounded() -> None:
     assert world.got(a) == positions[20:]
 
 
-def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it() -> None:
+@pytest.mark.parametrize("one_by_one", [0, 1_000])
+def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it(
+    one_by_one: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.dispatch.draininghashes.ONE_BY_ONE_MAX", one_by_one)
     world = World()
     a = world.consumer("a", KEY_SHARED, permits=1_000)
     first = dict(zip(KEYS, world.publish(*(keyed(key) for key in KEYS)), strict=True))
@@ -99,7 +103,9 @@ def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it() -> None
     assert (stats["drainingHashesCount"], stats["drainingHashesClearedTotal"]) == (0, len(moved))
 
 
-def test_hashes_that_go_back_to_who_has_them_drain_no_more() -> None:
+@pytest.mark.parametrize("one_by_one", [0, 1_000])
+def test_hashes_that_go_back_to_who_has_them_drain_no_more(one_by_one: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.broker.dispatch.draininghashes.ONE_BY_ONE_MAX", one_by_one)
     world = World()
     a = world.consumer("a", KEY_SHARED, permits=1_000)
     world.publish(*(keyed(key) for key in KEYS))
