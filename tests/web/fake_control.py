@@ -19,7 +19,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import Conflict, PreconditionFailed
+from magnetar.metadata.errors import Conflict, PreconditionFailed, Unprocessable
 from magnetar.metadata.policytable import BY_NAME
 from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
@@ -39,6 +39,7 @@ class FakeTopic:
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: list[bytes] = field(default_factory=list)
     producers: int = 0
+    sent_elsewhere: bool = False
     terminated: bool = False
     compacting: bool = False
 
@@ -281,8 +282,10 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         gone = [str(name.with_partition(number)) for number in range(count)] if count else [topic]
         for one in gone:
             found = self._topic(one)
-            if not force and (found.producers or found.subscriptions):
-                raise PreconditionFailed(f"topic {one} has producers or subscriptions; close them or use force")
+            if not force and found.sent_elsewhere:
+                raise Unprocessable(f"topic {one} is replicated")
+            if not force and (found.producers or any(one["consumers"] for one in found.subscriptions.values())):
+                raise PreconditionFailed(f"topic {one} has producers or consumers; close them or use force")
 
         def act() -> None:
             for one in gone:

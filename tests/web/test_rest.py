@@ -265,13 +265,18 @@ def _topic_cases(base: str, missing: str, persistent: bool) -> list[Case]:
         ("POST", f"{base}/t/partitions", "4", 409),
         ("POST", f"{base}/a%5Cb/partitions", "4", 412),
         ("POST", f"{base}/many/partitions", "2", 422),
-        ("DELETE", f"{base}/many/partitions?force=true", None, 204),
-        ("DELETE", f"{base}/t/partitions", None, 404),
-        ("DELETE", f"{base}/many/partitions", None, 412),
+        ("DELETE", f"{base}/many/partitions", None, 204),
+        ("DELETE", f"{base}/busy-parts/partitions?force=true", None, 204),
+        ("DELETE", f"{base}/new/partitions", None, 404),
+        ("DELETE", f"{base}/t/partitions", None, 409),
+        ("DELETE", f"{base}/busy-parts/partitions", None, 412),
+        ("DELETE", f"{base}/linked-parts/partitions", None, 422),
+        ("DELETE", f"{base}/compacting", None, 204),
         ("DELETE", f"{base}/t?force=true", None, 204),
         ("DELETE", f"{base}/new", None, 404),
         ("DELETE", f"{base}/t", None, 412),
-        ("DELETE", f"{base}/many", None, 412),
+        ("DELETE", f"{base}/many", None, 409),
+        ("DELETE", f"{base}/linked", None, 422),
         ("DELETE", f"{base}/many-partition-0", None, 412),
         ("GET", f"{base}/t/stats", None, 200),
         ("GET", f"{base}/many/stats", None, 404),
@@ -513,12 +518,14 @@ async def prepare(world: World) -> None:
     prepare_policies(world)
     for base in (P, NP):
         await world.have(("PUT", f"{base}/t", None), ("PUT", f"{base}/many/partitions", "3"))
-        await world.have(("PUT", f"{base}/compacting", None))
+        await world.have(("PUT", f"{base}/compacting", None), ("PUT", f"{base}/linked", None))
+        await world.have(("PUT", f"{base}/busy-parts/partitions", "2"), ("PUT", f"{base}/linked-parts/partitions", "2"))
     await world.have(("PUT", f"{P}/compacting/compaction", None))
     for name, topic in world.control.existing.items():
         topic.subscriptions["s"] = {"consumers": 0}
         topic.messages = [b"one", b"two"]
-        if name.endswith("/t"):
+        topic.sent_elsewhere = "/linked" in name
+        if name.endswith(("/t", "/busy-parts-partition-1")):
             topic.subscriptions["busy"] = {"consumers": 1}
 
 

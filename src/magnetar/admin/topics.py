@@ -230,22 +230,27 @@ async def create_missed_partitions(call: Call) -> None:
     await call.each(missing, lambda part, done: call.control.create_topic(part, None, {}, done))
 
 
-DELETE_QUERY = {"force": "true closes producers and consumers and deletes subscriptions, too."}
+DELETE_QUERY = {
+    "force": "true closes producers and consumers, and deletes a topic that is replicated elsewhere, too (422 without it)."
+}
 
 
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}/partitions",
-    "Delete a partitioned topic with all its partitions, in this cluster.",
+    "Delete a partitioned topic with all its partitions and their subscriptions, in this cluster; refused while clients use it.",
     ok=204,
-    errors=(404, 412),
+    errors=(404, 409, 412, 422),
     query=DELETE_QUERY,
 )
 async def delete_partitioned(call: Call) -> None:
     """Links do not bring it back until someone creates it here again."""
     topic = call.topic()
-    if not call.control.partitions(str(topic)):
+    count = call.control.partitions(str(topic))
+    if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise Conflict(f"topic {topic} is not partitioned: DELETE it without /partitions")
     force = call.flag("force")
     await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
 
@@ -253,16 +258,16 @@ async def delete_partitioned(call: Call) -> None:
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}",
-    "Delete a topic, in this cluster.",
+    "Delete a topic with its subscriptions, in this cluster; refused while clients use it.",
     ok=204,
-    errors=(404, 412),
+    errors=(404, 409, 412, 422),
     query=DELETE_QUERY,
 )
 async def delete_topic(call: Call) -> None:
     """One partition alone is refused: the others would go on without it."""
     topic = call.topic()
     if call.control.partitions(str(topic)):
-        raise PreconditionFailed(f"{topic} is partitioned: DELETE its /partitions")
+        raise Conflict(f"{topic} is partitioned: DELETE its /partitions")
     count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
     partitions_of(call, topic)
     if count and topic.partition < count:

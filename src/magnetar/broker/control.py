@@ -265,7 +265,8 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """Delete a topic here, or a partitioned topic with all partitions; leaves a mark that refuses links.
 
         Raises:
-            NotFound. PreconditionFailed: producers, consumers or subscriptions, and not `force`.
+            NotFound. PreconditionFailed: producers or consumers are connected; Unprocessable: links send it to other clusters;
+                both without `force` only.
         """
         ...
 

@@ -279,14 +279,25 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
     def _delete_one(self, topic: Topic, then: Done) -> None:
         self._broker.catalog.delete(topic, force=True, done=then)
 
-    @staticmethod
-    def _check_deletable(topic: Topic, force: bool) -> None:
+    def _check_deletable(self, topic: Topic, force: bool) -> None:
+        """As in Pulsar: subscriptions go with their topic without a word; who is connected, or another cluster's copy, does not.
+
+        Raises:
+            PreconditionFailed: somebody is connected. Unprocessable: it is replicated.
+        """
         if force:
             return
-        if topic.producers.live or topic.producers.waiting:
-            raise PreconditionFailed(f"topic {topic.text} has producers; close them or use force")
-        if topic.subscriptions:
-            raise PreconditionFailed(f"topic {topic.text} has subscriptions; delete them or use force")
+        if targets := sorted(self._broker.links.targets(topic.name)):
+            raise Unprocessable(
+                f"topic {topic.text} is replicated to {', '.join(targets)}, which would not be deleted, and what was not sent "
+                "would be lost; take them out of its replication clusters, or use force"
+            )
+        producers = len(topic.producers.everybody())
+        consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+        if producers or consumers:
+            raise PreconditionFailed(
+                f"topic {topic.text} has {producers} producers and {consumers} consumers; close them or use force"
+            )
 
     def _drop_partitioned(self, name: TopicName, error: MagnetarError | None, done: Done) -> None:
         if error is not None:

@@ -129,7 +129,8 @@ class Links(LinkReports):
         name = TopicName.parse(text)
         return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
 
-    def _targets(self, name: TopicName) -> frozenset[str]:
+    def targets(self, name: TopicName) -> frozenset[str]:
+        """Clusters that a topic's messages are sent to from here: those of its policy that a link leads to."""
         if not name.persistent:
             return frozenset()
         wanted = self._broker.resources.topic_replication_clusters(name)
@@ -142,7 +143,7 @@ class Links(LinkReports):
     def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
         """What the transaction that creates a topic has to hold for its links."""
         text = str(name)
-        chosen = self._created[text] = self._targets(name)
+        chosen = self._created[text] = self.targets(name)
         puts: dict[str, bytes] = {}
         for target in chosen:
             puts |= self.sources[target].creation(text, incarnation)
@@ -155,7 +156,7 @@ class Links(LinkReports):
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         created = self._created.pop(topic.text, frozenset())
-        wanted = self._targets(topic.name)
+        wanted = self.targets(topic.name)
         latest = self._broker.resources.replication_start(topic.name.namespace_name) == "latest"
         for target, source in self.sources.items():
             source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)

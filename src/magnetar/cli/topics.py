@@ -204,16 +204,18 @@ def set_idempotency(
 @app.add("delete", example="magnetar topics delete persistent://public/default/orders --force")
 def delete(
     topic: TopicArgument,
-    force: Annotated[bool, typer.Option("--force", help="Also while clients and subscriptions use it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while clients use it, or when it is replicated.")
+    ] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Delete a topic with its messages, in this cluster only unless --everywhere is said."""
+    """Delete a topic with its messages and subscriptions, in this cluster only unless --everywhere is said."""
     name, found = TopicName.parse(topic), targets(config, admin_url, everywhere)
     where = ", ".join(target.cluster or target.client.base_url for target in found)
-    confirm(f"Delete {name} and its messages in {where}?", yes=yes)
+    confirm(f"Delete {name}, its messages and its subscriptions in {where}?", yes=yes)
 
     def act(client: AdminClient) -> None:
         rest = ("partitions",) if partitions(client, name) else ()
