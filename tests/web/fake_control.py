@@ -125,6 +125,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "msgOutCounter": 1,
             "bytesOutCounter": 5,
             "storageSize": size,
+            "msgRateIn": float(len(found.messages)),
+            "msgThroughputIn": float(size),
             "averageMsgSize": 1.0,
             "publishers": [{"producerName": "p"}] * found.producers,
             "subscriptions": subscriptions,

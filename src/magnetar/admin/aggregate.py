@@ -40,8 +40,8 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if OLDEST in total:  # a text that belongs to a number
         total[OLDEST] = max(parts, key=lambda part: part["oldestBacklogMessageAgeSeconds"])[OLDEST]
     if any("averageMsgSize" in part for part in parts):
-        messages = total["msgInCounter"]
-        total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
+        rate = total["msgRateIn"]
+        total["averageMsgSize"] = total["msgThroughputIn"] / rate if rate else 0.0
     return total
 
 

@@ -127,7 +127,12 @@ TOPIC_STATISTICS: Final = _of(
     ("pulsar_rate_out", "gauge", "Messages delivered per second.", "msgRateOut"),
     ("pulsar_throughput_in", "gauge", "Bytes published per second.", "msgThroughputIn"),
     ("pulsar_throughput_out", "gauge", "Bytes delivered per second.", "msgThroughputOut"),
-    ("pulsar_average_msg_size", "gauge", "Bytes of a message, on average.", "averageMsgSize"),
+    (
+        "pulsar_average_msg_size",
+        "gauge",
+        "Bytes of a message, on average over the interval of the rates.",
+        "averageMsgSize",
+    ),
     ("pulsar_storage_backlog_size", "gauge", "Bytes that the slowest subscription has before it.", "backlogSize"),
     (
         "pulsar_delayed_message_index_size_bytes",

@@ -41,13 +41,13 @@ class AccessMode(IntEnum):
     EXCLUSIVE_WITH_FENCING = 3
 
 
-def rates_in(meter: Meter, messages: int, size: int) -> dict[str, float]:
-    """Of counters that begin with messages and bytes, with Pulsar's keys."""
+def rates_in(meter: Meter) -> dict[str, float]:
+    """Of counters that begin with messages and bytes, with Pulsar's keys. The average is of the same interval as the rates."""
     messages_in, bytes_in = meter.per_s[:2]
     return {
         "msgRateIn": messages_in,
         "msgThroughputIn": bytes_in,
-        "averageMsgSize": size / messages if messages else 0.0,
+        "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
     }
 
 
@@ -106,7 +106,7 @@ class Producer:
 
     def stats(self) -> dict[str, Any]:
         """With Pulsar's keys (PublisherStats); the counters are ours."""
-        return rates_in(self.meter, self.messages, self.bytes) | {
+        return rates_in(self.meter) | {
             "chunkedMessageRate": self.meter.per_s[2],
             "supportsPartialProducer": self.partial,
             "producerName": self.name,

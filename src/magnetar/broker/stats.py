@@ -32,7 +32,7 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
     earliest = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
     last = topic.last_message_position()
     return (
-        rates_in(topic.meter, topic.messages_in, topic.bytes_in)
+        rates_in(topic.meter)
         | statkeys.of_topics()
         | _backlog(broker, topic, subscriptions)
         | {

@@ -47,10 +47,10 @@ def test_counts_and_rates_are_summed_times_are_the_newest_and_a_duration_the_lon
     assert sum_stats([part(3, 0.5, 900, 20, 0), part(4, 0.25, 700, 30, 5)]) == part(7, 0.75, 900, 30, 5)
 
 
-def test_the_average_size_is_that_of_all_messages_and_told_before_the_first_one() -> None:
+def test_the_average_size_is_that_of_all_messages_now_and_told_before_the_first_one() -> None:
     parts = [
-        {"averageMsgSize": size / count if count else 0.0, "msgInCounter": count, "bytesInCounter": size}
-        for count, size in ((0, 0), (1, 100), (9, 0))
+        {"averageMsgSize": size / rate if rate else 0.0, "msgRateIn": rate, "msgThroughputIn": size, "msgInCounter": 7}
+        for rate, size in ((0.0, 0.0), (1.0, 100.0), (9.0, 0.0))
     ]
     assert sum_stats(parts)["averageMsgSize"] == 10.0
     assert sum_stats(parts[:1])["averageMsgSize"] == 0.0

@@ -139,3 +139,19 @@ def test_chunks_of_what_is_not_stored_are_told() -> None:
         "AUTO_SPLIT",
         [[0, 65_535]],
     )
+
+
+def test_the_average_size_is_that_of_the_interval_and_0_in_an_idle_one() -> None:
+    world = World("a", limits=SECOND)
+    node = world["a"]
+    node.create()
+    world.advance(1_000)
+    seen = []
+    for size in (100, 0, 1_000):
+        if size:
+            node.publish(*(bytes(size) for _ in range(9)))
+        world.advance(1_000)
+        told = stats(node)
+        seen.append(told["averageMsgSize"])
+        assert seen[-1] == (told["msgThroughputIn"] / told["msgRateIn"] if size else 0)
+    assert 100 < seen[0] < 200 and seen[1] == 0 and 1_000 < seen[2] < 1_100

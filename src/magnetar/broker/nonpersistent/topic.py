@@ -120,7 +120,7 @@ class NonPersistentTopic:
         # A producer that is too fast is slowed down by its socket: nothing is dropped before the subscriptions.
         publishers = [producer.stats() | {"msgDropRate": 0.0} for producer in self.producers.live.values()]
         return (
-            rates_in(self.meter, self.messages_in, self.bytes_in)
+            rates_in(self.meter)
             | statkeys.of_topics_without_log()
             | {
                 "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
