@@ -27,14 +27,17 @@ OLDEST = "oldestBacklogMessageSubscriptionName"
 
 NEWEST = ("Timestamp", "TimeStamp", "Since")
 
+SAYS_NOTHING = frozenset({"", "None"})
+"""Texts that another partition's are told instead of. `None` is the type of a subscription before its first consumer."""
+
 
 def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One topic's statistics out of its partitions'.
 
     Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts, of those in
     `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest, of those in `ALIKE` any; a flag is true when it is for any
-    part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts the first that is not
-    empty counts.
+    part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts the first that says
+    something counts.
     """
     total = _merge(list(parts))
     if OLDEST in total:  # a text that belongs to a number
@@ -70,4 +73,6 @@ def _combine(key: str, values: list[Any]) -> Any:
         return _merge(values)
     if isinstance(first, list):
         return [item for value in values for item in value]
+    if isinstance(first, str):
+        return next((value for value in values if value not in SAYS_NOTHING), first)
     return next((value for value in values if value), first)

@@ -28,7 +28,7 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
         | statkeys.of_subscriptions()
         | NOTHING_DRAINS
         | {
-            "type": subscription.sub_type.shown if subscription.sub_type is not None else "",
+            "type": subscription.sub_type.shown if subscription.sub_type is not None else "None",
             "isDurable": subscription.durable,
             "isReplicated": subscription.replicated,
             "durable": subscription.durable,

@@ -54,3 +54,10 @@ def test_the_average_size_is_that_of_all_messages_now_and_told_before_the_first_
     ]
     assert sum_stats(parts)["averageMsgSize"] == 10.0
     assert sum_stats(parts[:1])["averageMsgSize"] == 0.0
+
+
+def test_the_type_is_that_of_the_partition_that_had_a_consumer() -> None:
+    def typed(*types: str) -> Any:
+        return sum_stats([{"subscriptions": {"s": {"type": one}}} for one in types])["subscriptions"]["s"]["type"]
+
+    assert (typed("None", "Shared"), typed("None", "None"), typed("", "x")) == ("Shared", "None", "x")

@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Node, World
 from tests.support.pulsarstats import INTERNAL, PASSING, faults
 from tests.support.pulsarstats import TOPIC as TOPIC_STATS
+from tests.unit.broker.test_replicated import SHARED, consumer
 
 SECOND: dict[str, Any] = {"retention_interval_ms": 1_000}
 
@@ -155,3 +157,21 @@ def test_the_average_size_is_that_of_the_interval_and_0_in_an_idle_one() -> None
         seen.append(told["averageMsgSize"])
         assert seen[-1] == (told["msgThroughputIn"] / told["msgRateIn"] if size else 0)
     assert 100 < seen[0] < 200 and seen[1] == 0 and 1_000 < seen[2] < 1_100
+
+
+def test_the_type_is_none_before_the_first_consumer_and_the_last_ones_afterwards() -> None:
+    node = World("a")["a"]
+    node.create()
+    made = node.control_call(lambda done: node.control.create_subscription(TOPIC, "s", EARLIEST, False, {}, done))
+    assert made is None
+
+    def told() -> str:
+        return str(stats(node)["subscriptions"]["s"]["type"])
+
+    assert told() == "None"
+    client, number = consumer(node, kind=SHARED, replicated=False)
+    assert told() == "Shared"
+    client.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=number, request_id=7)))
+    assert told() == "Shared"
+    node.restart()
+    assert told() == "None"
