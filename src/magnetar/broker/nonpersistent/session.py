@@ -489,9 +489,8 @@ class SessionNonPersistent:
 
     def _ack(self, base: pb.BaseCommand) -> None:
         command = base.ack
-        consumer, _ = self.consumers[command.consumer_id]
-        consumer.messages_acked += len(command.message_id)
-        consumer.last_acked_ms = self._broker.outbox.now_ms
+        consumer, subscription = self.consumers[command.consumer_id]
+        subscription.ack(consumer, command.message_id, cumulative=command.ack_type == 1)
         if command.HasField("request_id"):
             self._session.send(commands.ack_response(command.consumer_id, command.request_id, None, ""))
 

@@ -1,6 +1,6 @@
 """A subscription of a non-persistent topic: which of its consumers gets a message, if any can take it now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker import statkeys
@@ -16,10 +16,12 @@ from magnetar.broker.dispatch.base import (
 from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.meter import Meter
+from magnetar.broker.nonpersistent.sent import Sent
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import commands
 from magnetar.wire.metadata import sticky_key
+from magnetar.wire.pulsar_pb2 import MessageIdData
 
 if TYPE_CHECKING:
     from magnetar.broker.nonpersistent.topic import NonPersistentTopic
@@ -50,6 +52,7 @@ class NonPersistentSubscription:
         self.drop_meter = Meter(1, outbox.now_ms)
         self._outbox = outbox
         self._partition = partition
+        self._sent: dict[Consumer, Sent] = {}
         self._policy = KeySharedPolicy()
         self._ring: Ring | StickyRanges = Ring()
         self._turn = 0
@@ -98,11 +101,13 @@ class NonPersistentSubscription:
             self._ring = ranges
         self._policy = policy
         self.consumers.append(consumer)
+        self._sent[consumer] = Sent()
         self._changed(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """Let a consumer go; what it was sent is not sent again."""
         self.consumers.remove(consumer)
+        del self._sent[consumer]
         self._gone += Counters.of(consumer)
         if isinstance(self._ring, StickyRanges):
             self._ring.remove(consumer)
@@ -146,10 +151,17 @@ class NonPersistentSubscription:
                 self.dropped += entry.count
                 continue
             append_message(buffers.setdefault(consumer, []), consumer, self._partition, entry, 0, 0)
+            self._sent[consumer].add(entry.entry, entry.count)
             consumer.chunks_out += entry.flags & CHUNK != 0
             count_sent(consumer, 1, entry.count, len(entry.data), self._outbox.now_ms)
         for consumer, messages in buffers.items():
             self._outbox.put(Send(consumer.connection, messages))
+
+    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData], *, cumulative: bool) -> None:
+        """Count what a consumer acknowledges. As with stored messages, who shares does not do so cumulatively."""
+        consumer.last_acked_ms = self._outbox.now_ms
+        if not (cumulative and self.sub_type in {SubType.SHARED, SubType.KEY_SHARED}):
+            consumer.messages_acked += self._sent[consumer].acknowledged(ids, cumulative=cumulative)
 
     def _chooser(self) -> Callable[[StoredEntry], Consumer | None]:
         if self.sub_type is SubType.SHARED:
