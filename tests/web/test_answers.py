@@ -445,3 +445,22 @@ def test_a_change_that_never_ends_is_said_so(tell: Tell, monkeypatch: pytest.Mon
         assert answer.reason == "namespaces/public/default is being changed by somebody else; try again"
 
     tell(story)
+
+
+def test_subscriptions_of_the_partitions_that_are_there(tell: Tell) -> None:
+    """One may be lost; those that store nothing come with their first client."""
+
+    async def story(world: World) -> None:
+        for domain in ("persistent", "non-persistent"):
+            base = f"{A}/{domain}/public/default"
+            await world.have(("PUT", f"{base}/gap/partitions", "3"))
+            named = f"{domain}://public/default/gap-partition-"
+            del world.control.existing[named + "1"]
+            world.control.existing[named + "2"].subscriptions["s"] = {"consumers": 0}
+            assert (await world.ask("GET", f"{base}/gap/subscriptions")).json == ["s"]
+            assert (await world.ask("DELETE", f"{base}/gap/subscription/none")).status == 404
+            assert (await world.ask("DELETE", f"{base}/gap/subscription/s")).status == 204
+            assert (await world.ask("GET", f"{base}/gap/subscriptions")).json == []
+            assert (await world.ask("GET", f"{base}/gap-partition-1/subscriptions")).status == 404
+
+    tell(story)

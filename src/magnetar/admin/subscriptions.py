@@ -7,7 +7,7 @@ from aiohttp import web
 from magnetar.admin.call import Call
 from magnetar.admin.peek import peek_reply
 from magnetar.admin.routing import Routes
-from magnetar.admin.topics import one, partitions_of, stored
+from magnetar.admin.topics import one, partitions_of, present, stored
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import Conflict, NotFound
@@ -31,9 +31,12 @@ def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
     Raises:
         NotFound: no such topic, or none of its partitions has the subscription. NotAllowed: it stores nothing.
     """
-    topic = stored(call.topic(), doing)
+    return _having(call, stored(call.topic(), doing))
+
+
+def _having(call: Call, topic: TopicName) -> tuple[list[TopicName], str]:
     name = call.subscription()
-    found = [part for part in partitions_of(call, topic) if name in call.control.subscriptions(str(part))]
+    found = [part for part in present(call, topic) if name in call.control.subscriptions(str(part))]
     if not found:
         raise NotFound(f"subscription {name} of {topic} does not exist")
     return found, name
@@ -49,7 +52,7 @@ def _one_having(call: Call, doing: str) -> tuple[str, str]:
 @subscriptions.add("GET", BASE + "/subscriptions", "Names of its subscriptions.", errors=(404, 412), reply='["s", ...]')
 async def list_subscriptions(call: Call) -> Any:
     """Of all partitions."""
-    names = {name for part in partitions_of(call, call.topic()) for name in call.control.subscriptions(str(part))}
+    names = {name for part in present(call, call.topic()) for name in call.control.subscriptions(str(part))}
     return sorted(names)
 
 
@@ -90,12 +93,12 @@ async def create_subscription(call: Call) -> None:
     ONE,
     "Delete a subscription.",
     ok=204,
-    errors=(404, 405, 412),
+    errors=(404, 412),
     query={"force": "true closes its consumers."},
 )
 async def delete_subscription(call: Call) -> None:
-    """In every partition, in this cluster."""
-    found, name = having(call, "deleting a subscription")
+    """In every partition, in this cluster. One of a non-persistent topic has consumers always, or it would be gone."""
+    found, name = _having(call, call.topic())
     force = call.flag("force")
     await call.each(found, lambda part, done: call.control.delete_subscription(part, name, force, done))
 

@@ -49,6 +49,15 @@ def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
     return [topic.with_partition(number) for number in range(count)] if count else [topic]
 
 
+def present(call: Call, topic: TopicName) -> list[TopicName]:
+    """Of `partitions_of` those that are there: one may be lost, those of a non-persistent topic come with their first client.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    return [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is not None]
+
+
 def one(call: Call, topic: TopicName, doing: str) -> TopicName:
     """A topic that is not partitioned (a partition is one).
 
@@ -406,8 +415,7 @@ async def get_last_message_id(call: Call) -> Any:
 )
 async def unload(call: Call) -> None:
     """All partitions that are there: of those of a non-persistent topic only where somebody is."""
-    parts = [part for part in partitions_of(call, call.topic()) if call.control.partitions(str(part)) is not None]
-    await call.each(parts, call.control.unload)
+    await call.each(present(call, call.topic()), call.control.unload)
 
 
 @topics.add(

@@ -426,6 +426,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
     def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
         """Delete a subscription; a replicated one not during the replay, or others would bring it back after a crash."""
+        passing = self._broker.nonpersistent.topics.get(topic)
+        if passing is not None:
+            self._enter(lambda: self._broker.nonpersistent.delete_subscription(passing, subscription, force=force))
+            done(None)
+            return
         found_topic, found = self._subscription(topic, subscription)
         if found.consumers and not force:
             raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -82,6 +82,20 @@ class NonPersistentTopics:
             self.left(topic)
 
         self._broker.timer(self._broker.outbox.now_ms + CLIENTS_BACK_MS, waited)
+
+    def delete_subscription(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
+        """Close the consumers of a subscription, which goes with the last one.
+
+        Raises:
+            NotFound: no such subscription. PreconditionFailed: not `force`, for it has consumers as long as it lives.
+        """
+        found = topic.subscriptions.get(name)
+        if found is None:
+            raise NotFound(f"subscription {name} of {topic.text} does not exist")
+        if not force:
+            raise PreconditionFailed(f"subscription {name} of {topic.text} has consumers; close them or use force")
+        for consumer in list(found.consumers):
+            self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
 
     def close_clients(self, topic: NonPersistentTopic) -> None:
         """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
