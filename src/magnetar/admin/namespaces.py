@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from magnetar.admin.call import Call
+from magnetar.admin.newnamespace import NewNamespace, policies_of, rates_by_cluster
 from magnetar.admin.routing import Routes
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.errors import NotAllowed
-from magnetar.metadata.permissions import Action, shown
+from magnetar.metadata.errors import Forbidden, NotAllowed
+from magnetar.metadata.permissions import Action, first_permissions, shown
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Names, Policies
 
 SYSTEM_PREFIX = "__"
@@ -32,7 +33,9 @@ async def list_namespaces(call: Call) -> Any:
 async def get_policies(call: Call) -> Any:
     """As stored, with what was granted."""
     namespace = call.namespace()
-    return call.resources.policies(namespace).public() | {"auth_policies": _auth_policies(call, namespace)}
+    policies = call.resources.policies(namespace)
+    rates = rates_by_cluster(policies, call.info.cluster)
+    return policies.public() | rates | {"auth_policies": _auth_policies(call, namespace)}
 
 
 def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
@@ -57,14 +60,20 @@ def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action
     "Create a namespace; without clusters it belongs to this cluster alone.",
     ok=204,
     errors=(403, 404, 409, 412),
-    body=Policies,
+    body=NewNamespace,
     body_needed=False,
 )
 async def create_namespace(call: Call) -> None:
-    """The body may be left out."""
+    """The body may be left out. What it says and this broker cannot do is refused."""
     namespace = call.namespace()
-    policies: Policies = await call.body() or Policies()
-    await call.apply(lambda: call.resources.create_namespace(namespace, policies))
+    body: NewNamespace = await call.body() or NewNamespace()
+    policies = policies_of(body, call.info.cluster)
+    auth = body.auth_policies
+    roles = [auth.namespace_auth, *auth.destination_auth.values()]
+    if any(Action.REPLICATE in actions for place in roles for actions in place.values()) and not call.by_superuser:
+        raise Forbidden(f"only a superuser may give the permission {Action.REPLICATE}")
+    first = first_permissions(namespace, auth.namespace_auth, auth.destination_auth, auth.subscription_auth_roles)
+    await call.apply(lambda: call.resources.create_namespace(namespace, policies).merged(first))
 
 
 @namespaces.add(

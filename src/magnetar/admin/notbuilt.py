@@ -47,6 +47,8 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
      "a topic that stores nothing has the policies of its namespace"),
     (r"/schemaAutoUpdateCompatibilityStrategy$", "`schemaCompatibilityStrategy` has taken its place"),
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
+    (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
+    (r"/allowedTopicPropertyKeysForMetrics$", "metrics have no labels of topics' properties"),
     (r"/(properties|property/[^/]+)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
 
@@ -70,6 +72,12 @@ _PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASON
 def has_others(method: str, path: str) -> bool:
     """Whether an operation is one of Pulsar's on a path where other operations are built."""
     return (method, path) in _METHODS or (method == "GET" and _BUNDLE.fullmatch(path) is not None)
+
+
+def why_not(part: str) -> str:
+    """Why a namespace has not what Pulsar has at this last part of its path."""
+    path = f"/admin/v2/namespaces/tenant/namespace/{part}"
+    return next(why for pattern, why in _PATTERNS if pattern.search(path))
 
 
 def reason(method: str, path: str) -> str:

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from magnetar.core.errors import StorageError
-from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.names import NamespaceName, TopicName, check_subscription
 from magnetar.core.security import check_role
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
@@ -231,6 +231,41 @@ def reserve(resources: "Tables", place: SubscriptionPlace, roles: Iterable[str])
         deletes=tuple(prefix + quote(role, safe="") for role in sorted(there - chosen)),
         depends=frozenset({namespace_key(namespace)}),
     )
+
+
+def first_permissions(
+    namespace: NamespaceName,
+    roles: Mapping[str, Iterable[Action]],
+    topics: Mapping[str, Mapping[str, Iterable[Action]]],
+    subscriptions: Mapping[str, Iterable[str]],
+) -> Change:
+    """The permissions that a new namespace begins with: its own, those of topics by full name, and roles by subscription.
+
+    Raises:
+        NameNotValid. PreconditionFailed: not a role, no actions, too many of them, or a topic of another namespace.
+    """
+    places: dict[Place, Mapping[str, Iterable[Action]]] = {namespace: roles}
+    for text, granted in topics.items():
+        topic = TopicName.parse(text)
+        if topic.namespace_name != namespace:
+            raise PreconditionFailed(f"topic {topic} is not one of {namespace}")
+        places[topic] = granted
+    for name, users in subscriptions.items():
+        place = SubscriptionPlace(namespace, check_subscription(name))
+        places[place] = dict.fromkeys(users, (Action.CONSUME,))
+    if len(subscriptions) > SUBSCRIPTIONS_PER_NAMESPACE_MAX:
+        raise PreconditionFailed(f"{len(subscriptions)} subscriptions that only some roles may use are too many")
+    puts: dict[str, bytes] = {}
+    for there, given in places.items():
+        if len(given) > ROLES_PER_PLACE_MAX:
+            raise PreconditionFailed(f"{len(given)} roles of {there} are too many: at most {ROLES_PER_PLACE_MAX}")
+        for role, actions in given.items():
+            _check(role)
+            chosen = sorted(set(actions))
+            if not chosen:
+                raise PreconditionFailed(f"role {role[:60]!a} of {there} needs at least one of {', '.join(Action)}")
+            puts[permission_prefix(there) + quote(role, safe="")] = msgspec.json.encode(chosen)
+    return Change(puts=puts)
 
 
 def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
