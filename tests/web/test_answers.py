@@ -464,3 +464,20 @@ def test_subscriptions_of_the_partitions_that_are_there(tell: Tell) -> None:
             assert (await world.ask("GET", f"{base}/gap-partition-1/subscriptions")).status == 404
 
     tell(story)
+
+
+def test_two_who_change_a_tenant_both_succeed(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        there, own = f"{A}/tenants/acme", "/geo/v1/tenants/acme"
+        await world.have(("PUT", there, '{"allowedClusters": ["us-west"], "adminRoles": ["one"]}'))
+        bodies = ['{"adminRoles": ["two"]}', '{"allowedClusters": ["us-west", "us-east"]}']
+        answers = await asyncio.gather(*(world.ask("POST", own, body) for body in bodies))
+        assert [answer.status for answer in answers] == [204, 204]
+        changed = {"adminRoles": ["two"], "allowedClusters": ["us-east", "us-west"]}
+        assert (await world.ask("GET", there)).json == changed
+        await world.have(("POST", own, "{}"))
+        assert (await world.ask("GET", there)).json == changed
+        await world.have(("POST", own, '{"adminRoles": []}'))
+        assert (await world.ask("GET", there)).json == changed | {"adminRoles": []}
+
+    tell(story)

@@ -3,6 +3,8 @@
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
@@ -12,6 +14,18 @@ from magnetar.metadata.policies import ClusterData, Names, TenantInfo
 
 clusters = Routes("Clusters", "/admin/v2/clusters")
 tenants = Routes("Tenants", "/admin/v2/tenants")
+own_tenants = Routes("Tenants, beyond Pulsar", "/geo/v1/tenants", own=True)
+
+
+class TenantChange(Struct, rename="camel"):
+    """Body of a change of a tenant.
+
+    Attributes:
+        admin_roles, allowed_clusters: as in `TenantInfo`; what is left out stays as it is.
+    """
+
+    admin_roles: Names | UnsetType = UNSET
+    allowed_clusters: Names | UnsetType = UNSET
 
 
 @clusters.add("GET", "", "Names of all known clusters.", reply='["us-east", ...]', returns=list[str])
@@ -38,7 +52,7 @@ async def create_cluster(call: Call) -> Any:
     """Pulsar answers 200, not 204."""
     name = check_cluster(call.name("cluster"))
     data: ClusterData = await call.body()
-    await call.apply(lambda: call.resources.create_cluster(name, msgspec.structs.replace(data, uuid="")))
+    await call.apply(lambda: call.resources.create_cluster(name, replace(data, uuid="")))
     return {}
 
 
@@ -108,6 +122,22 @@ async def update_tenant(call: Call) -> None:
     """Refused while a namespace names a cluster that is taken out."""
     info: TenantInfo = await call.body()
     await call.apply(lambda: call.resources.update_tenant(call.name("tenant"), info))
+
+
+@own_tenants.add(
+    "POST",
+    "/{tenant}",
+    "Replace a tenant's administrators, or its clusters: what the body names, and nothing else.",
+    ok=204,
+    errors=(404, 412),
+    body=TenantChange,
+)
+async def change_tenant(call: Call) -> None:
+    """Whoever reads a tenant, and writes it back with one thing changed, undoes what somebody else changed meanwhile."""
+    name = call.name("tenant")
+    body: TenantChange = await call.body()
+    named = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not UNSET}
+    await call.apply(lambda: call.resources.update_tenant(name, replace(call.resources.tenant(name), **named)))
 
 
 @tenants.add(

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from magnetar.admin.brokers import brokers, lookup
 from magnetar.admin.call import Call, Services
-from magnetar.admin.clusters import clusters, tenants
+from magnetar.admin.clusters import clusters, own_tenants, tenants
 from magnetar.admin.compaction import compaction
 from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
@@ -55,6 +55,7 @@ GROUPS: Final = (
     lookup,
     clusters,
     tenants,
+    own_tenants,
     namespaces,
     namespacewide,
     policies,

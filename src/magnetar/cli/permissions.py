@@ -8,6 +8,7 @@ from magnetar.admin.client import AdminClient, segment, topic_path
 from magnetar.cli.common import ConfigOption, JsonOption
 from magnetar.cli.group import Group
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
+from magnetar.cli.tenants import OWN_PATH
 from magnetar.core.errors import ConfigError
 from magnetar.core.names import NamespaceName, check_subscription, check_tenant
 from magnetar.metadata.permissions import Action
@@ -138,13 +139,9 @@ def admins(
 ) -> None:
     """Say which roles administer a tenant: its namespaces, topics and permissions."""
     named = [role.strip() for role in roles.split(",") if role.strip()]
-    path = f"/admin/v2/tenants/{segment(check_tenant(tenant))}"
-
-    def act(client: AdminClient) -> None:
-        client.post(path, client.get(path) | {"adminRoles": named})
-
+    path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"
     change(
         targets(config, admin_url, everywhere),
-        act,
+        lambda client: client.post(path, {"adminRoles": named}),
         f"tenant {tenant} is administered by {', '.join(named) or 'nobody'}",
     )

@@ -13,6 +13,8 @@ from magnetar.core.names import check_tenant
 app = Group("Tenants: who owns namespaces.")
 
 PATH = "/admin/v2/tenants"
+OWN_PATH = "/geo/v1/tenants"
+"""Changes what is named alone: reading a tenant and writing it back would undo what somebody else changes meanwhile."""
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
 
 
@@ -63,11 +65,12 @@ def update(
     """Say anew which clusters the tenant's namespaces may name."""
     named = [name.strip() for name in clusters.split(",") if name.strip()]
 
-    def act(client: AdminClient) -> None:
-        path = f"{PATH}/{segment(check_tenant(tenant))}"
-        client.post(path, client.get(path) | {"allowedClusters": named})
-
-    change(targets(config, admin_url, everywhere), act, f"updated tenant {tenant}")
+    path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, {"allowedClusters": named}),
+        f"updated tenant {tenant}",
+    )
 
 
 @app.add("delete", example="magnetar tenants delete shop --everywhere")

@@ -23,6 +23,7 @@ EXAMPLES = {
     ("GET", "/admin/v2/tenants"): Operation.SUPER,
     ("GET", "/admin/v2/tenants/{tenant}"): Operation.TENANT,
     ("POST", "/admin/v2/tenants/{tenant}"): Operation.SUPER,
+    ("POST", "/geo/v1/tenants/{tenant}"): Operation.SUPER,
     ("PUT", N): Operation.TENANT,
     ("DELETE", N): Operation.TENANT,
     ("GET", N): Operation.ADMIN,

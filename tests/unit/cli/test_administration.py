@@ -27,6 +27,8 @@ AT = "/admin/v2/persistent/public/default/t"
             {"allowedClusters": ["a", "b"], "adminRoles": []},
         ),
         ("tenants delete shop", "DELETE /admin/v2/tenants/shop", None),
+        ("tenants update shop --clusters a,b", "POST /geo/v1/tenants/shop", {"allowedClusters": ["a", "b"]}),
+        ("permissions admins shop --roles x,y", "POST /geo/v1/tenants/shop", {"adminRoles": ["x", "y"]}),
         ("namespaces create s/o --clusters a,b", "PUT /admin/v2/namespaces/s/o", {"replication_clusters": ["a", "b"]}),
         ("namespaces create s/o", "PUT /admin/v2/namespaces/s/o", None),
         ("namespaces delete s/o", "DELETE /admin/v2/namespaces/s/o", None),
