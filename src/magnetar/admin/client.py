@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from magnetar.core.errors import MagnetarError, NameNotValid
+from magnetar.core.hosts import is_host
 from magnetar.core.names import TopicName
 
 TIMEOUT_S: Final = 30.0
@@ -20,6 +21,9 @@ TIMEOUT_S: Final = 30.0
 
 REPLY_BYTES_MAX: Final = 64 << 20
 """A ceiling: the names of 100,000 topics of 512 bytes are 50 MB; anything longer is not an answer of ours."""
+
+URL_SHOWN_MAX: Final = 100
+"""Characters of a URL that is none; more say no more."""
 
 REASON_MAX: Final = 500
 """Characters of a reason that are shown; a peer that is no broker may answer with a page of HTML."""
@@ -104,10 +108,10 @@ class AdminClient:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        # http.client would find fault with blanks in a host only when it is asked something.
-        fit = host and host.isprintable() and " " not in host
-        if not host or not fit or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
-            raise MagnetarError(f"{base_url!r} is not a URL of an admin interface: write http://host:port")
+        # http.client would find fault with a host that cannot be only when it is asked something.
+        if not host or not is_host(host) or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
+            shown = base_url if len(base_url) <= URL_SHOWN_MAX else f"{base_url[:URL_SHOWN_MAX]}..."
+            raise MagnetarError(f"{shown!r} is not a URL of an admin interface: write http://host:port")
         self.base_url = base_url.rstrip("/")
         self._secure = parts.scheme == "https"
         self._host = host

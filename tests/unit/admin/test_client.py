@@ -69,11 +69,20 @@ def test_nobody_listens() -> None:
         "http://[::1",
         "http://a b",
         "http://a\x7fb",
+        "http://a..b",
+        f"http://{'a' * 64}.example",
+        f"http://{'a.' * 5_000}example",
     ],
 )
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(MagnetarError, match="is not a URL of an admin interface"):
+    with pytest.raises(MagnetarError, match="is not a URL of an admin interface") as error:
         AdminClient(url)
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "[fe80::1%eth0]", "b\u00fccher.example", "a_b"])
+def test_a_host_of_any_kind(host: str) -> None:
+    AdminClient(f"http://{host}:1")
 
 
 def test_topic_path_refuses_names() -> None:
