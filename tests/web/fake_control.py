@@ -269,7 +269,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
         name = TopicName.parse(topic)
-        change = self.resources.update_partitioned(name, partitions)
+        grows = partitions > (self.resources.partitions(name) or 0)
+        change = self.resources.update_partitioned(name, partitions) if grows else Change()
 
         def act() -> None:
             self.resources.apply(change)

@@ -11,7 +11,7 @@ from magnetar.admin.namespaces import visible
 from magnetar.admin.notbuilt import NO_BUNDLES, WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.ids import Position
-from magnetar.core.names import TopicName
+from magnetar.core.names import PARTITIONS_MAX, TopicName
 from magnetar.metadata.errors import Conflict, NotAllowed, NotFound, PreconditionFailed, Unprocessable
 from magnetar.metadata.partitions import check_partitions
 from magnetar.metadata.policies import check_properties
@@ -202,24 +202,25 @@ async def get_partitions(call: Call) -> Any:
 @topics.add(
     "POST",
     "/{tenant}/{namespace}/{topic}/partitions",
-    "Grow a partitioned topic; partitions never become fewer.",
+    "Grow a partitioned topic; partitions never become fewer. New ones have the durable subscriptions of the first one.",
     ok=204,
-    errors=(404, 406, 409, 412, 422),
+    errors=(404, 409, 412, 422),
     query={"updateLocalTopicOnly": "accepted; links carry the growth elsewhere.", "force": "accepted."},
     body=Int,
 )
 async def update_partitions(call: Call) -> None:
-    """The body is the new number."""
+    """The body is the new number. The number that there is brings back partitions that are missing."""
     topic = call.topic()
     number: int = await call.body()
+    if topic.partition >= 0:
+        raise PreconditionFailed(f"{topic} is the name of a partition and has none itself")
     count = call.control.partitions(str(topic))
     if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
     if count == 0:
         raise Conflict(f"topic {topic} exists and is not partitioned")
-    check_partitions(number)
-    if number <= count:
-        raise Unprocessable(f"{topic} has {count} partitions; their number can only grow")
+    if not count <= number <= PARTITIONS_MAX:
+        raise Unprocessable(f"{topic} has {count} partitions; their number can only grow, to {PARTITIONS_MAX} at most")
     await call.done(lambda done: call.control.update_partitions(str(topic), number, done))
 
 

@@ -3,6 +3,7 @@ force.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,8 +11,9 @@ from msgspec.structs import replace
 
 from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut
 from magnetar.broker.control import Done
-from magnetar.broker.effects import Store
+from magnetar.broker.effects import Note, Store
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.keys import NAMESPACE_PREFIX
@@ -21,6 +23,8 @@ from magnetar.metadata.resources import Resources
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.topic import Topic
 
 LIMITS: Final = frozenset(
     policy.namespace
@@ -126,6 +130,9 @@ def create_partitions(
 ) -> None:
     """Create what is missing of a partitioned topic, with its metadata, in one transaction.
 
+    A partition that comes later begins with the subscriptions of the first one: what is published to it before their consumers
+    have heard of it waits for them.
+
     Args:
         broker, name, partitions: of what, and how many.
         change: of its metadata.
@@ -137,16 +144,18 @@ def create_partitions(
     """
     if found is not None:
         change = broker.metasync.stamped(change, found=found)
+    coming = [topic for topic in map(name.with_partition, range(partitions)) if str(topic) not in broker.topics]
 
     def stored(error: BrokerError | None) -> None:
         if error is None:
             broker.resources.apply(change)
             broker.metasync.committed(change, found=bool(found))
             broker.links.partitions_changed(name)
+            _subscribe_as_the_first(broker, name, coming, done)
         else:
             broker.resources.abort(change)
             broker.metasync.aborted(change)
-        done(error)
+            done(error)
 
     try:
         broker.resources.begin(change)
@@ -155,3 +164,37 @@ def create_partitions(
         broker.resources.abort(change)
         broker.metasync.aborted(change)
         raise
+
+
+def _subscribe_as_the_first(broker: "Broker", name: TopicName, coming: list[TopicName], done: Done) -> None:
+    """Give partitions that have just come the durable subscriptions of the first one, from their beginning on.
+
+    One that is refused, as by a limit, is a warning: the partitions are there.
+    """
+    first = broker.topics.get(str(name.with_partition(0)))
+    wanted = list(first.durable_subscriptions()) if first is not None and first.name not in coming else []
+    topics = [broker.topics[str(topic)] for topic in coming if str(topic) in broker.topics]
+    left = len(wanted) * len(topics)
+    if not left:
+        done(None)
+
+    def made(topic: "Topic", subscription: "Subscription", error: MagnetarError | None) -> None:
+        nonlocal left
+        left -= 1
+        if error is not None:
+            text = f"topic {topic.text} begins without subscription {subscription.name}: {error}"
+            broker.outbox.put(Note("warning", text))
+        if not left:
+            done(None)
+
+    for topic in topics:
+        for subscription in wanted:
+            broker.catalog.create_subscription(
+                topic,
+                subscription.name,
+                EARLIEST,
+                partial(made, topic, subscription),
+                replicated=subscription.replicated,
+                properties=subscription.cursor.labels,
+                compacted=subscription.compacted is not None,
+            )

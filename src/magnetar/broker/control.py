@@ -254,10 +254,10 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         ...
 
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
-        """Grow a partitioned topic. `partitions` is more than it has (checked by admin and again here).
+        """Grow a partitioned topic, or, with as many partitions as it has, bring back those that are missing.
 
         Raises:
-            NotFound: no such partitioned topic. Unprocessable: it would not grow.
+            NotFound: no such partitioned topic. Unprocessable: it would become smaller.
         """
         ...
 

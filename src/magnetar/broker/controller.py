@@ -231,17 +231,18 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             raise PreconditionFailed(error.message) from error
 
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
-        """Grow a partitioned topic."""
+        """Grow a partitioned topic; as many partitions as it has bring back those that are missing."""
         name = TopicName.parse(topic)
 
         def grow() -> None:
             present = self._broker.resources.partitions(name)
             if present is None:
                 raise NotFound(f"topic {topic} does not exist or is not partitioned")
-            if not present < partitions <= PARTITIONS_MAX:
+            if not present <= partitions <= PARTITIONS_MAX:
                 raise Unprocessable(f"topic {topic} has {present} partitions; ask for more, at most {PARTITIONS_MAX}")
             self._check_room(name, partitions - present)
-            change = self._broker.resources.update_partitioned(name, partitions)
+            grows = partitions > present
+            change = self._broker.resources.update_partitioned(name, partitions) if grows else Change()
             self._broker.create_partitions(name, partitions, change, done)
 
         self._enter(grow)
