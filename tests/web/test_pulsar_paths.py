@@ -149,6 +149,18 @@ GET,POST,DELETE {N}/properties | properties
 GET,PUT,DELETE {N}/property/{{s}} | properties
 GET,POST,DELETE {N}/migration | links
 GET,POST,DELETE {N}/dispatcherPauseOnAckStatePersistent | max-unacked
+POST {A}/namespaces/grantPermissionsOnTopics | topic by topic
+POST {A}/namespaces/revokePermissionsOnTopics | topic by topic
+DELETE {N}/removeOffloadPolicies | tiered
+GET {N}/scanOffloadedLedgers | tiered
+PUT {N}/property/{{s}}/{{s}} | properties
+POST {N}/resourcegroup/{{s}} | one broker
+GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlog | stats
+GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate | subscription-dispatch-rate
+GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedSubscriptionStatus | stores nothing
+GET {P}/getMessageIdByIndex | messageid
+GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments
+PUT {A}/segments/{{t}}/{{n}}/{{topic}}/{{s}} | segments
 GET {A}/brokers/{{c}}/{{c}}/ownedNamespaces | one broker
 GET {A}/brokers/leaderBroker | one broker
 GET {A}/brokers/configuration | clusters.toml

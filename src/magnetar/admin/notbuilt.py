@@ -26,7 +26,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/(migrate|migration)$",
      "clusters are not migrated: let links carry messages to the new one, and move subscriptions with `magnetar failover`"),
     (r"/persistence(/|$)", "messages are in the broker's own log: there are no bookies, ensembles and quorums to choose"),
-    (r"/offload[^/]*(/|$)", "there is no tiered storage to offload to"),
+    (r"/(remove|scan)?[oO]ffload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/replicatorDispatchRate$", "a link has one rate for all its topics: `magnetar links throttle`"),
     (r"/subscribeRate$", "how often clients subscribe is not limited; limit how many there are: max-consumers"),
     (r"/(autoTopicCreation|autoSubscriptionCreation)$", "automatic creation is the broker's setting: `auto_create_topics`"),
@@ -34,29 +34,36 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/subscriptionExpirationTime$",
      "subscriptions do not expire, their messages do (`ttl`); unused topics go by `inactive-topics`"),
     (r"/encryptionRequired$", "whether clients encrypt what they send is not checked"),
-    (r"/resource[gG]roup$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
+    (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
-    (r"/persistent/[^/]+/[^/]+/[^/]+/(subscription/)?[^/]+/dispatchRate$",
+    (r"/(non-)?persistent/[^/]+/[^/]+/[^/]+/(subscription/)?[^/]+/dispatchRate$",
      "one rate holds for each subscription of a topic: `subscription-dispatch-rate`"),
-    (r"/persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
+    (r"/(non-)?persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
     (r"/non-persistent/[^/]+/[^/]+/[^/]+/(retention|messageTTL|max\w+|\w+Rate|backlogQuota\w*|\w+Policies|policies|replication)$",
      "a topic that stores nothing has the policies of its namespace"),
     (r"/non-persistent/[^/]+/[^/]+/[^/]+/(compactionThreshold|delayedDelivery|deduplication\w+|schema\w+)$",
      "a topic that stores nothing has the policies of its namespace"),
     (r"/schemaAutoUpdateCompatibilityStrategy$", "`schemaCompatibilityStrategy` has taken its place"),
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
+    (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
+    (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
+    (r"/admin/v2/(scalable|segments)(/|$)", "topics have partitions, no segments"),
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
     (r"/allowedTopicPropertyKeysForMetrics$", "metrics have no labels of topics' properties"),
-    (r"/(properties|property/[^/]+)$", "namespaces have no properties; topics and subscriptions have"),
+    (r"/(properties|property/[^/]+(/[^/]+)?)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
+
+_ONE_BY_ONE: Final = "permissions are given topic by topic: `permissions/{role}` of each"
 
 _METHODS: Final = {
     (
         "POST",
         "/admin/v2/brokers/shutdown",
     ): "a broker ends by SIGTERM, when `magnetar drain` says that nothing would be lost",
+    ("POST", "/admin/v2/namespaces/grantPermissionsOnTopics"): _ONE_BY_ONE,
+    ("POST", "/admin/v2/namespaces/revokePermissionsOnTopics"): _ONE_BY_ONE,
 }
 """Operations on paths that have others here."""
 
