@@ -83,6 +83,17 @@ def stored(topic: TopicName, doing: str) -> TopicName:
     return topic
 
 
+def whole(topic: TopicName) -> TopicName:
+    """A name that a partitioned topic can have.
+
+    Raises:
+        PreconditionFailed: it is that of a partition.
+    """
+    if topic.partition >= 0:
+        raise PreconditionFailed(f"{topic} is the name of a partition and has none itself")
+    return topic
+
+
 def message_id(topic: TopicName, position: Position) -> dict[str, int]:
     """A message id in Pulsar's JSON."""
     return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": topic.partition}
@@ -146,9 +157,14 @@ async def create_topic(call: Call) -> None:
     topic = call.topic()
     properties = check_properties(await call.body() or {})
     _absent(call, topic)
-    count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
-    if count and topic.partition >= count:
-        raise PreconditionFailed(f"{topic.base} has {count} partitions; to have more, update it")
+    if topic.partition >= 0:
+        count = call.control.partitions(str(topic.base))
+        if not count:
+            raise PreconditionFailed(
+                f"{topic} is the name of a partition, and there is no partitioned topic {topic.base}"
+            )
+        if topic.partition >= count:
+            raise PreconditionFailed(f"{topic.base} has {count} partitions; to have more, update it")
     await call.done(lambda done: call.control.create_topic(str(topic), None, properties, done))
 
 
@@ -210,10 +226,8 @@ async def get_partitions(call: Call) -> Any:
 )
 async def update_partitions(call: Call) -> None:
     """The body is the new number. The number that there is brings back partitions that are missing."""
-    topic = call.topic()
+    topic = whole(call.topic())
     number: int = await call.body()
-    if topic.partition >= 0:
-        raise PreconditionFailed(f"{topic} is the name of a partition and has none itself")
     count = call.control.partitions(str(topic))
     if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
@@ -255,7 +269,7 @@ DELETE_QUERY = {
 )
 async def delete_partitioned(call: Call) -> None:
     """Links do not bring it back until someone creates it here again."""
-    topic = call.topic()
+    topic = whole(call.topic())
     count = call.control.partitions(str(topic))
     if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
@@ -321,7 +335,7 @@ def _trimmed(call: Call, stats: dict[str, Any]) -> dict[str, Any]:
 )
 async def get_partitioned_stats(call: Call) -> Any:
     """Counters are summed, of timestamps the newest counts."""
-    topic = call.topic()
+    topic = whole(call.topic())
     count = call.control.partitions(str(topic))
     if not count:
         raise NotFound(f"partitioned topic {topic} does not exist")
@@ -470,8 +484,11 @@ async def terminate(call: Call) -> Any:
 async def terminate_partitions(call: Call) -> Any:
     """One after the other: when one cannot be terminated those before it stay so, and asking again goes on."""
     topic = stored(call.topic(), "terminate")
-    if not call.control.partitions(str(topic)):
+    count = call.control.partitions(str(topic))
+    if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise NotAllowed(f"topic {topic} is not partitioned: POST to its /terminate")
     last: dict[str, dict[str, int]] = {}
     for part in partitions_of(call, topic):
         position: Position | None = await call.value(lambda done, text=str(part): call.control.terminate(text, done))  # type: ignore[misc]
