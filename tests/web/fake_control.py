@@ -141,6 +141,9 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
     def subscriptions(self, topic: str) -> list[str]:
         return sorted(self._topic(topic).subscriptions)
 
+    def last_batch_index(self, topic: str) -> int:
+        return 2 if self._topic(topic).messages[-1:] == [b"batch"] else -1
+
     def last_message_id(self, topic: str) -> Position:
         messages = self._topic(topic).messages
         return Position(7, len(messages) - 1) if messages else NONE

@@ -481,3 +481,14 @@ def test_two_who_change_a_tenant_both_succeed(tell: Tell) -> None:
         assert (await world.ask("GET", there)).json == changed | {"adminRoles": []}
 
     tell(story)
+
+
+def test_the_last_message_of_a_batch_has_its_index(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None))
+        for messages, index in (([b"x", b"batch"], {"batchIndex": 2}), ([b"batch", b"x"], {})):
+            world.control.existing[f"{FULL}/t"].messages = messages
+            shown = (await world.ask("GET", f"{P}/t/lastMessageId")).json
+            assert shown == {"ledgerId": 7, "entryId": 1, "partitionIndex": -1} | index
+
+    tell(story)

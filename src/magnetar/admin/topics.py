@@ -412,12 +412,13 @@ async def get_internal_info(call: Call) -> Any:
     "/{tenant}/{namespace}/{topic}/lastMessageId",
     "Id of the last message; -1:-1 when there never was one.",
     errors=(404, 405, 412),
-    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1, "batchIndex": 9}',
 )
 async def get_last_message_id(call: Call) -> Any:
-    """Of one partition."""
+    """Of one partition. `batchIndex` of a message in a batch only."""
     topic = one(call, stored(call.topic(), "lastMessageId"), "lastMessageId")
-    return message_id(topic, call.control.last_message_id(str(topic)))
+    index = call.control.last_batch_index(str(topic))
+    return message_id(topic, call.control.last_message_id(str(topic))) | ({"batchIndex": index} if index >= 0 else {})
 
 
 @topics.add(

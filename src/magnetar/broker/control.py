@@ -176,6 +176,10 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """
         ...
 
+    def last_batch_index(self, topic: str) -> int:
+        """Where the last message is in the batch that its client made, from 0; -1 when it is in none, or there is no message."""
+        ...
+
     def replicated_topics(self) -> list[str]:
         """Full names of the topics that have replicated subscriptions here, sorted."""
         ...

@@ -407,3 +407,11 @@ def test_what_is_stored_is_told_and_not_what_memory_knows() -> None:
     node.world.settle()
     told = control.ledger_info(TOPIC)["terminatedPosition"]
     assert told == {"ledgerId": positions[1].ledger, "entryId": 1}
+
+
+def test_the_last_message_of_a_batch_is_told_with_its_index() -> None:
+    node = alone()
+    assert (node.control.last_message_id(TOPIC), node.control.last_batch_index(TOPIC)) == (NONE, -1)
+    for batch, index in ((1, -1), (10, 9), (1, -1)):
+        (position,) = node.publish(b"x", batch=batch)
+        assert (node.control.last_message_id(TOPIC), node.control.last_batch_index(TOPIC)) == (position, index)
