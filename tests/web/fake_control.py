@@ -408,7 +408,7 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         self._soon(done)
 
     def policy_default(self, name: str) -> Any:
-        return BY_NAME[name].default(BrokerConfig())
+        return False if name == "deduplication" else BY_NAME[name].default(BrokerConfig())
 
     def apply(self, change: Change, done: Done) -> None:
         self.resources.begin(change)

@@ -492,3 +492,20 @@ def test_the_last_message_of_a_batch_has_its_index(tell: Tell) -> None:
             assert shown == {"ledgerId": 7, "entryId": 1, "partitionIndex": -1} | index
 
     tell(story)
+
+
+def test_whether_a_topic_is_deduplicated_that_says_nothing_of_its_own(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        own, shared = f"{P}/t/deduplicationEnabled", f"{A}/namespaces/public/default/deduplication"
+        await world.have(("PUT", f"{P}/t", None))
+
+        async def told() -> tuple[int, object]:
+            return (await world.ask("GET", own)).status, (await world.ask("GET", f"{own}?applied=true")).json
+
+        assert await told() == (204, False)
+        await world.have(("POST", shared, "true"))
+        assert await told() == (204, True)
+        await world.have(("POST", own, "false"))
+        assert await told() == (200, False)
+
+    tell(story)

@@ -101,12 +101,17 @@ async def _change(call: Call, **fields: Any) -> None:
     TOPIC + "/deduplicationEnabled",
     "Whether what is published to this topic is deduplicated.",
     errors=(404, 412),
+    query={"applied": "true: what holds, also by its namespace or the broker's default."},
     reply="true",
     may_be_unset=True,
 )
 async def get_of_topic(call: Call) -> Any:
     """204 when the topic has no setting of its own."""
-    return call.resources.topic_policies(_existing(call)).deduplication_enabled
+    topic = _existing(call)
+    if not call.flag("applied"):
+        return call.resources.topic_policies(topic).deduplication_enabled
+    enabled, _ = call.resources.deduplication(topic)
+    return call.control.policy_default("deduplication") if enabled is None else enabled
 
 
 @deduplication.add(

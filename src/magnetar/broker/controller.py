@@ -548,6 +548,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
     def policy_default(self, name: str) -> Any:
         """What holds where nobody set a policy: `[policies]` of clusters.toml, else what is built in."""
+        if name == "deduplication":  # has a table of its own there
+            return self._broker.deduplications.default
         policy = BY_NAME[name]
         value = policy.of_namespace(self._broker.resources.defaults)
         return policy.default(self._broker.config) if value is None else value

@@ -28,6 +28,11 @@ class Deduplications:
         self._settings = settings
         self.counters = Counters()
 
+    @property
+    def default(self) -> bool:
+        """Whether topics are deduplicated of which no policy says so."""
+        return self._settings.enabled
+
     def _wanted(self, topic: Topic) -> tuple[bool, int | None]:
         enabled, every = self._broker.resources.deduplication(topic.name)
         if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter

@@ -3,6 +3,7 @@
 from magnetar.broker.deduplication import SEQUENCE_MAX, Chunk, Deduplication, Numbers, Verdict, chunk_of, span
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.pulsar_pb2 import MessageMetadata
+from tests.support.geoworld import World
 
 NEW, DUPLICATE, UNKNOWN = Verdict.NEW, Verdict.DUPLICATE, Verdict.UNKNOWN
 
@@ -125,3 +126,7 @@ def test_a_snapshot_holds_what_the_log_has() -> None:
 def test_the_largest_number_fits() -> None:
     numbers = Numbers()
     assert numbers.judge(SEQUENCE_MAX, SEQUENCE_MAX) is NEW
+
+
+def test_what_the_broker_does_by_itself_is_told() -> None:
+    assert World("a")["a"].control.policy_default("deduplication") is False
