@@ -34,7 +34,8 @@ def test_topics_are_listed_by_domain_and_without_the_brokers_own(tell: Tell) -> 
         assert (await world.ask("GET", f"{P}/partitioned")).json == [f"{FULL}/p"]
         every = f"{A}/namespaces/public/default/topics"
         assert (await world.ask("GET", f"{every}?mode=NON_PERSISTENT")).json == ["non-persistent://public/default/n"]
-        assert len((await world.ask("GET", every)).json) == 5
+        assert len((await world.ask("GET", f"{every}?mode=ALL")).json) == 5
+        assert (await world.ask("GET", every)).json == [f"{FULL}/a", f"{FULL}/b", *parts]
         assert (await world.ask("GET", f"{P}/p/partitions")).json == {
             "partitions": 2,
             "deleted": False,

@@ -98,16 +98,16 @@ async def delete_namespace(call: Call) -> None:
     "Topics of a namespace, each partition by itself.",
     errors=(400, 404, 412),
     query={
-        "mode": "PERSISTENT, NON_PERSISTENT or ALL (default).",
+        "mode": "PERSISTENT (default), NON_PERSISTENT or ALL.",
         "includeSystemTopic": "true lists the broker's own.",
     },
     reply='["persistent://...", ...]',
     returns=list[str],
 )
 async def list_topics(call: Call) -> Any:
-    """Both domains by default."""
+    """Persistent ones by default, as in Pulsar."""
     namespace = call.existing_namespace()
-    mode = call.choice("mode", ("PERSISTENT", "NON_PERSISTENT", "ALL"), "ALL")
+    mode = call.choice("mode", ("PERSISTENT", "NON_PERSISTENT", "ALL"), "PERSISTENT")
     domain = {"PERSISTENT": "persistent://", "NON_PERSISTENT": "non-persistent://", "ALL": ""}[mode]
     return [
         name

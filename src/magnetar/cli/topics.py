@@ -44,7 +44,7 @@ def list_topics(
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
         path = f"/admin/v2/namespaces/{segment(name.tenant)}/{segment(name.local)}/topics"
-        return [{"topic": topic} for topic in sorted(client.get(path))]
+        return [{"topic": topic} for topic in sorted(client.get(path, {"mode": "ALL"}))]
 
     show(targets(config, admin_url, everywhere), ask, ("topic",), as_json=as_json)
 

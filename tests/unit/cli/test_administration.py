@@ -153,8 +153,8 @@ def test_everywhere(pair: Pair, run: Run) -> None:
 
 def test_without_a_url_the_first_cluster_is_asked(pair: Pair, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     path, a, b = pair
-    a.answer("GET /admin/v2/namespaces/public/default/topics", ["persistent://public/default/of-a"])
-    b.answer("GET /admin/v2/namespaces/public/default/topics", ["persistent://public/default/of-b"])
+    a.answer("GET /admin/v2/namespaces/public/default/topics?mode=ALL", ["persistent://public/default/of-a"])
+    b.answer("GET /admin/v2/namespaces/public/default/topics?mode=ALL", ["persistent://public/default/of-b"])
     assert run("topics", "list", "-c", path, "--json").json == [{"topic": "persistent://public/default/of-a"}]
     assert "of-a" in run("topics", "list").out
     monkeypatch.setenv("MAGNETAR_ADMIN_URL", b.url)
@@ -164,8 +164,8 @@ def test_without_a_url_the_first_cluster_is_asked(pair: Pair, run: Run, monkeypa
 
 def test_lists_of_several_clusters(pair: Pair, run: Run) -> None:
     path, a, b = pair
-    a.answer("GET /admin/v2/namespaces/public/default/topics", [TOPIC])
-    b.answer("GET /admin/v2/namespaces/public/default/topics", {"reason": "broken"}, 500)
+    a.answer("GET /admin/v2/namespaces/public/default/topics?mode=ALL", [TOPIC])
+    b.answer("GET /admin/v2/namespaces/public/default/topics?mode=ALL", {"reason": "broken"}, 500)
     answer = run("topics", "list", "--everywhere", "--json", "-c", path)
     assert answer.json == [{"cluster": "a", "topic": TOPIC}]
     assert one_line(answer) == "b: broken"
