@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.web.conftest import Tell, World
 
@@ -175,3 +176,30 @@ def test_what_has_a_meaning_is_taken_and_shown_under_pulsars_names(tell: Tell) -
         assert (answer.status, "different rates" in answer.reason) == (412, True)
 
     tell(story)
+
+
+class Doorkeeper:
+    """Lets everybody in, and takes nobody for a superuser."""
+
+    def check(self, request: web.Request, route: object) -> None: ...
+
+    def superuser(self, request: web.Request) -> bool:
+        return False
+
+    def middleware(self) -> Any:
+        @web.middleware
+        async def middleware(request: web.Request, handler: Any) -> Any:
+            return await handler(request)
+
+        return middleware
+
+
+def test_only_a_superuser_lets_links_in(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for place in ({"namespace_auth": {}}, {"destination_auth": {"persistent://public/new/t": {}}}):
+            for actions, status in ((["replicate"], 403), (["produce", "admin"], 204)):
+                body = json.loads(json.dumps(place).replace("{}", json.dumps({"link": actions})))
+                assert (await world.ask("PUT", NEW, json.dumps({"auth_policies": body}))).status == status
+            await world.have(("DELETE", NEW, None))
+
+    tell(story, gate=Doorkeeper())
