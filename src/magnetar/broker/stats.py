@@ -103,7 +103,8 @@ def _epoch(topic: "Topic | NonPersistentTopic") -> dict[str, int]:
 
 
 def _owner(broker: "Broker") -> str:
-    return broker.service_url.removeprefix("pulsar://")
+    """As Pulsar names a broker: host and port of its admin interface, as in `/admin/v2/brokers`."""
+    return broker.resources.cluster_data(broker.cluster).service_url.partition("://")[2]
 
 
 def passing_stats(broker: "Broker", topic: "NonPersistentTopic") -> dict[str, Any]:

@@ -175,3 +175,11 @@ def test_the_type_is_none_before_the_first_consumer_and_the_last_ones_afterwards
     assert told() == "Shared"
     node.restart()
     assert told() == "None"
+
+
+def test_a_broker_is_named_by_its_admin_interface() -> None:
+    node = World("ab")["b"]
+    node.create()
+    passing = "non-persistent://public/default/t"
+    consumer(node, topic=passing)
+    assert stats(node)["ownerBroker"] == node.control.topic_stats(passing)["ownerBroker"] == "127.0.0.1:8081"
