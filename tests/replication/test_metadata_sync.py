@@ -230,7 +230,7 @@ def test_deleted_elsewhere_while_a_cluster_was_away(world: World) -> None:
     eventually(lambda: agree(world))
     world["c"].kill()
     for name in "ab":
-        world[name].rest("DELETE", kept)
+        world[name].rest("DELETE", f"{kept}?force=true")
     for path in (f"{N}/gone/one", f"{N}/gone/two", "/admin/v2/tenants/gone"):
         world["a"].rest("DELETE", path)
     eventually(lambda: policies(world["b"], "gone/one") is None)
@@ -240,7 +240,7 @@ def test_deleted_elsewhere_while_a_cluster_was_away(world: World) -> None:
     assert set(state["kept"]) == {"namespaces/gone/one", "tenants/gone"}
     assert policies(world["c"], "gone/one") is not None
     eventually(lambda: agree(world))
-    world["c"].rest("DELETE", kept)
+    world["c"].rest("DELETE", f"{kept}?force=true")
     eventually(lambda: "gone" not in world["c"].rest("GET", "/admin/v2/tenants"))
     empty(world, "c")
     eventually(lambda: policies(world["c"], "acme/orders"), within_s=90)
