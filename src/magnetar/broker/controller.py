@@ -23,7 +23,7 @@ from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, t
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
-from magnetar.core.ids import LATEST, NONE, Position
+from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import (
@@ -122,9 +122,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
     def last_batch_index(self, topic: str) -> int:
         """Where the last message is in its batch, or -1."""
-        found = self._topic(topic)
-        last = found.last_message_position()
-        return found.withdrawals.last_index(last) if last != NONE else -1
+        return self._topic(topic).withdrawals.last_message()[1]
 
     def replicated_topics(self) -> list[str]:
         """Topics that have replicated subscriptions."""
