@@ -92,7 +92,10 @@ class BatchReader(DataSourceReader):
                 keys = frozenset(bytes(value) for value in values if isinstance(value, bytes | bytearray))
                 self._keys = keys if self._keys is None else self._keys & keys
         if column == "__publishTime" and isinstance(getattr(one, "value", None), datetime):
-            ms = int(one.value.timestamp() * 1000)  # type: ignore[attr-defined]
+            try:
+                ms = int(one.value.timestamp() * 1000)  # type: ignore[attr-defined]
+            except (ValueError, OverflowError, OSError):
+                return  # the first day of all, as queries have it that mean "any time"
             if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
                 self._from_ms = max(self._from_ms or 0, ms)
             if isinstance(one, LessThan | LessThanOrEqual | EqualTo):
