@@ -10,7 +10,8 @@ holds only for the same incarnation and generation; anything else the source rep
 A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
 with what the destination persisted (FINDINGS A2). When a destination's change counter moves, every topic of the link
 becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from before the
-destination's loss, told to the source after the comparison, would hide that loss.
+destination's loss, told to the source after the comparison, would hide that loss. For the same reason nothing counts that is
+reported of a batch that was taken as over: a lane has a *life* for each of its queries, and ranges say of which they are.
 
 Time (`now_ms`) and chance (`rng`) come in from outside.
 """
@@ -81,6 +82,7 @@ class Book:
         self.destinations = {link.target: Destination(self._limits.bulk_batch_bytes_max) for link in links}
         self._rng = rng
         self._cores = max(1, cores)
+        self._lives: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------------- what sources report
 
@@ -289,7 +291,7 @@ class Book:
         works, _ = self.available(lane, now_ms)
         bounds = self._bounds(works, now_ms)
         tasks = self._tasks(lane, works, bounds)
-        number = 0
+        number, life = 0, self._lives.get(lane, 0)
         planned = []
         for grants in tasks:
             ranges = []
@@ -301,17 +303,17 @@ class Book:
                 # What was published since the source's last report should go with the rest, unless somebody counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
                 most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
-                ranges.append(self._range(number, link, topic, most))
+                ranges.append(self._range(number, link, topic, most, life))
                 number += 1
             used = sorted({r.link for r in ranges})
             planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
         return planned
 
     @staticmethod
-    def _range(number: int, link: int, topic: TopicState, bytes_max: int) -> m.Range:
+    def _range(number: int, link: int, topic: TopicState, bytes_max: int, life: int) -> m.Range:
         c, s, gen = topic.cursor
         after, sent, up_to = m.pair(c), m.pair(s), m.pair(topic.last)
-        return m.Range(number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max)
+        return m.Range(number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max, life)
 
     def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
         state = self.links[number]
@@ -354,8 +356,20 @@ class Book:
 
     # ------------------------------------------------------------------------------------------------ what tasks tell
 
-    def batch_reported(self, lane: str, reports: Iterable[m.TaskReport], now_ms: int) -> None:
+    def batch_over(self, lane: str) -> None:
+        """A lane's query ended: what its last batch did not report by now is over, and counts no more should it come."""
+        self._lives[lane] = self._lives.get(lane, 0) + 1
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+
+    def batch_reported(self, lane: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
         """Fold what the tasks of a lane's batch reported."""
+        life = self._lives.get(lane, 0)
+        late = [one for report in reports for one in report.ranges if one.life != life]
+        for one in late:
+            self.links[one.link].bucket.spend(one.bytes)
+        if late:
+            return  # those of one batch are all of one life
         for state in self.links.values():
             state.in_flight.pop(lane, None)
         troubled: set[str] = set()

@@ -160,12 +160,12 @@ class Conductor:
             self._cold.discard(lane)
 
     def query_ended(self, lane: str) -> None:
-        """Take a lane's last batch as over: what it did not report by now nobody will.
+        """Take a lane's last batch as over: what it did not report by now is not waited for, and not believed later.
 
         Else it would be in flight until the lane's next plan, which may wait for what cannot happen while it is: a handshake.
         """
         with self._desk.changing() as book:
-            book.batch_reported(lane, [], self._clock())
+            book.batch_over(lane)
 
     def _plan_packed(self, lane: str) -> list[bytes]:
         return [m.encode(task) for task in self.plan(lane)]

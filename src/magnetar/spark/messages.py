@@ -59,6 +59,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         up_to: the newest position known when it was planned; reading may go past it, and ends once it is reached.
         bytes_max: reading ends once this many bytes were read. A bound for the length of a batch, not a ceiling: the
             read in which it is reached is used whole.
+        life: of its lane (`book.Book.batch_over`).
     """
 
     number: int
@@ -70,6 +71,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
     s: Pair
     up_to: Pair
     bytes_max: int
+    life: int = 0
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -138,6 +140,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
         confirmed_ms: clock when the last confirmation came; 0: none.
         at: position of the entry that blocks, if it is one.
         conflict: a GeoSchemaConflict's bytes, if it is one of schemas.
+        life: as planned.
     """
 
     link: int
@@ -159,6 +162,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
     confirmed_ms: int = 0
     at: Pair | None = None
     conflict: Packed = b""
+    life: int = 0
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):

@@ -77,7 +77,7 @@ class Sending:
             m.pair(self.confirmed) if self.confirmed is not None else part.s,
             self.entries, self.messages, self.bytes, self.duplicates, whole and not self.trouble,
             self.trouble, self.kind, self.reason, self.throttle_ms, self.oldest_publish_ms, self.confirmed_ms, self.at,
-            self.conflict,
+            self.conflict, part.life,
         )  # fmt: skip
 
 

@@ -130,6 +130,26 @@ def test_a_late_report_of_another_generation_or_incarnation_is_ignored(late: dic
     assert not of.links[0].owed
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_report_that_comes_when_its_batch_was_taken_as_over_hides_no_loss(again: bool) -> None:
+    """The destination lost what it had confirmed, and was compared since: with nothing, for nothing had been reported sent."""
+    of = ready()
+    [part] = ranges(of)
+    of.batch_over(ALL)
+    of.target_changed(0)
+    assert shake(of, counter=4, w={"t": -1})[0].topics
+    if again:
+        [fresh] = ranges(of)  # the lane's next query
+        assert fresh.after == part.after
+    told(of, ALL, outcome(part, c=9, s=9, bytes=7))
+    assert of.links[0].topics["t"].cursor == LinkCursor(at(-1), at(-1), 1)
+    assert not of.links[0].owed
+    if again:
+        assert of.links[0].flying, "the next batch is under way as before"
+        told(of, ALL, outcome(fresh, c=9, s=9))
+        assert of.links[0].topics["t"].cursor == LinkCursor(at(9), at(9), 1)
+
+
 def test_a_refusal_leads_to_a_handshake_before_the_next_range() -> None:
     of = ready()
     [part] = ranges(of)

@@ -75,7 +75,7 @@ def outcome(
     position = None if c is None else m.pair(at(c))
     return m.RangeReport(
         part.link, part.topic, part.incarnation, part.gen, position, m.pair(at(s)) if s is not None else part.s,
-        done=c is not None and not trouble, trouble=trouble, **more,
+        done=c is not None and not trouble, trouble=trouble, life=part.life, **more,
     )  # fmt: skip
 
 
