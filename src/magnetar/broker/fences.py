@@ -152,7 +152,7 @@ class Fences:
                     "unsettled": self._unsettled(topic, state.index),
                     "paused": state.paused or source.record.paused,
                     "blocked": state.blocked,
-                    "lease": bool(source.lease.holder),
+                    "lease": source.lease.live,
                     "trouble": source.trouble_reason if source.trouble else "",
                 }
                 for target, source in self._broker.links.sources.items()

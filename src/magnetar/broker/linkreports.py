@@ -45,7 +45,7 @@ class LinkReports:
             state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
         elif source.record.paused:
             state, detail = "paused", "paused by an operator"
-        elif not source.lease.holder:
+        elif not source.lease.live:
             state, detail = "idle", LEASE_SILENT
         elif source.trouble:
             state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
@@ -105,7 +105,7 @@ class LinkReports:
             return "the link is paused" if source.record.paused else "the topic is paused on the link"
         if state.blocked is not None:
             return f"blocked ({state.blocked.kind}): {state.blocked.reason}"
-        if not source.lease.holder:
+        if not source.lease.live:
             return LEASE_SILENT
         return source.trouble_reason if source.trouble else ""
 
@@ -156,7 +156,7 @@ class LinkReports:
                     "msgRateExpired": 0.0,
                     "msgExpiredCount": 0,
                     "replicationBacklog": told["lag_messages"],
-                    "connected": bool(source.lease.holder) and not source.trouble,
+                    "connected": source.lease.live and not source.trouble,
                     "replicationDelayInSeconds": told["lag_ms"] // 1000,
                     **self._connection("inbound", flow.inbound),
                     **self._connection("outbound", source.pipeline if source.lease.live else None),
@@ -183,7 +183,7 @@ class LinkReports:
             state = source.topics.get(topic.text)
             if state is not None:
                 to_go = state.pending()[0]
-                active = bool(source.lease.holder)
+                active = source.lease.live
                 found[link_cursor_name(target)] = statkeys.internal_cursor(
                     topic.log,
                     mark_delete=state.cursor.c,

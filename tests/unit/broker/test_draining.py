@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from magnetar.broker.draining import DrainState, describe
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, World
 
 
@@ -46,6 +47,27 @@ def test_paused_topics_are_named_with_the_command_to_run() -> None:
     assert link["topics"][0]["reason"] == f"paused: magnetar links resume a:b --topic {TOPIC}"
 
 
+def test_a_pipeline_that_is_gone_serves_no_link() -> None:
+    """What it left behind looked as if it were on its way, for as long as this broker ran; nor was a failover refused."""
+    world = made()
+    node, other = world["a"], 77
+    world.cut = {("a", "b")}
+    node.publish(b"x")
+    poll = pb.CommandGeoTopics(request_id=1, to="b", pipeline="p", lease_ms=10_000)
+    node.run(node.broker.links.sources["b"].poll, other, poll, lambda _told: None)
+    node.client().subscribe("s")
+    world.settle()
+    (link, _) = look(world)["links"]
+    assert (link["state"], link["topics"][0]["reason"]) == ("up", "on its way")
+    assert node.control.failover_state(TOPIC, "s")["links"]["b"]["lease"]
+    node.run(node.broker.links.disconnected, other)
+    world.advance(2_000)
+    node.publish(b"y")
+    (link, _) = look(world)["links"]
+    assert link["state"] == "idle" and "no pipeline serves this link" in link["topics"][0]["reason"]
+    assert not node.control.failover_state(TOPIC, "s")["links"]["b"]["lease"]
+
+
 def test_messages_of_others_do_not_count() -> None:
     world = made()
     world["b"].publish(b"x")
@@ -62,8 +84,6 @@ def test_writes_on_their_way_count() -> None:
 
 
 def test_producers_are_named() -> None:
-    from magnetar.wire import pulsar_pb2 as pb
-
     world = made()
     client = world["a"].client()
     command = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p-1")
