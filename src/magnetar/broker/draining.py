@@ -47,6 +47,8 @@ class DrainLink(TypedDict):
     state: str
     """See `broker.control.LinkState`."""
     detail: str
+    topics_linked: int
+    """Topics whose entries the link takes."""
     topics_waiting: int
     messages: int
     entries: int
@@ -127,6 +129,7 @@ def _link(broker: "Broker", link: LinkState) -> DrainLink:
         target=link["target"],
         state=link["state"],
         detail=link["detail"],
+        topics_linked=sum(state.wanted for state in states.values()),
         topics_waiting=len(topics),
         messages=sum(topic["messages"] for topic in topics),
         entries=sum(topic["entries"] for topic in topics),

@@ -2,9 +2,11 @@
 
 The broker says what keeps it (`broker.draining`); it is asked again whenever one of its links has news (a long poll of
 each link, no clock), and at least every `LOOK_S` for what no link tells: producers that leave. Before "safe" is said, every
-destination is asked what it has *on disk*: a link's own cursor would not know of a disk that was lost since.
+destination is asked what it has *on disk*, of every topic: a link's own cursor would not know of a disk that was lost since. What
+the token of the links may not ask of is not safe. The token is read anew each time, for one that ends is replaced in its file.
 """
 
+import math
 import signal
 import threading
 import time
@@ -37,6 +39,9 @@ POLL_MS: Final = 20_000
 
 TIMEOUT_S: Final = 10.0
 
+PATIENCE_S: Final = 0.5
+"""With what is left of `--timeout`, an answer has at least so long: what is asked at the last moment may still be told."""
+
 TOPICS_PER_HANDSHAKE: Final = 1_000
 """As the pipeline's: a command of some 100 kB."""
 
@@ -59,15 +64,16 @@ def drain(
 ) -> None:
     """Wait until a cluster can be switched off: everything published there is on the other clusters' disks."""
     chosen = read_config(config)
-    client = AdminClient(chosen.cluster(cluster).admin_url, timeout_s=TIMEOUT_S)
-    token = read_link_token(chosen.replication.token_file) if chosen.links else ""
+    url = chosen.cluster(cluster).admin_url
+    if chosen.links:
+        read_link_token(chosen.replication.token_file)  # refused at once, not when all is delivered
     news = threading.Event()
     if timeout != 0:
         for link in chosen.links:
             if link.source == cluster:
-                _listen(chosen, token, cluster, link.target, news)
+                _listen(chosen, cluster, link.target, news)
     show = _silent if as_json else _shower()
-    until = None if timeout is None else time.monotonic() + timeout
+    time_left = _TimeLeft(timeout)
     stopped = threading.Event()
 
     def stop(*_: object) -> None:
@@ -78,12 +84,11 @@ def drain(
     try:
         while True:
             news.clear()
-            state = look(client, chosen, token, cluster)
+            state = look(url, chosen, cluster, time_left)
             show(state)
-            left = None if until is None else until - time.monotonic()
-            if state["safe"] or stopped.is_set() or (left is not None and left <= 0):
+            if state["safe"] or stopped.is_set() or time_left.over:
                 break
-            news.wait(LOOK_S if left is None else min(LOOK_S, left))
+            news.wait(min(LOOK_S, time_left.seconds))
             stopped.wait(PAUSE_S)
     finally:
         signal.signal(signal.SIGTERM, kept)
@@ -101,47 +106,107 @@ def drain(
 # --------------------------------------------------------------------------------------------------------------- looking
 
 
-def look(client: AdminClient, config: Config, token: str, cluster: str) -> dict[str, Any]:
+class _TimeLeft:
+    """What is left of `--timeout`.
+
+    Args:
+        timeout_s: None: no end; 0: one look, however long that takes.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._one_look = timeout_s == 0
+        self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def seconds(self) -> float:
+        """Until the end; 0 behind it."""
+        return max(0.0, self._until - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether this was the last look."""
+        return self.seconds == 0
+
+    @property
+    def patience_s(self) -> float:
+        """How long an answer may take."""
+        return TIMEOUT_S if self._one_look else max(PATIENCE_S, min(TIMEOUT_S, self.seconds))
+
+    @property
+    def too_late(self) -> bool:
+        """Whether nothing more is to be asked in this look."""
+        return self.over and not self._one_look
+
+
+def look(url: str, config: Config, cluster: str, time_left: _TimeLeft) -> dict[str, Any]:
     """What keeps the cluster, with `unconfirmed`: what destinations do not have on disk although the link says so.
 
     Raises:
         MagnetarError: the cluster itself does not answer, or another one does.
     """
-    state: dict[str, Any] = client.get("/geo/v1/drain")
+
+    def ask() -> dict[str, Any]:
+        answer: dict[str, Any] = AdminClient(url, timeout_s=time_left.patience_s).get("/geo/v1/drain")
+        return answer
+
+    state = ask()
     if state["cluster"] != cluster:
-        raise MagnetarError(f"{client.base_url} is {state['cluster']}, not {cluster}: check the configuration")
+        raise MagnetarError(f"{url} is {state['cluster']}, not {cluster}: check the configuration")
     state["unconfirmed"] = []
     if state["safe"]:
-        state["unconfirmed"] = unconfirmed(config, token, state["cluster"], [link["target"] for link in state["links"]])
+        state["unconfirmed"] = unconfirmed(config, cluster, state["links"], time_left)
         # Asking took time: whoever came meanwhile counts.
-        state |= {"safe": not state["unconfirmed"] and client.get("/geo/v1/drain")["safe"]}
+        state |= {"safe": not state["unconfirmed"] and ask()["safe"]}
     return state
 
 
-def unconfirmed(config: Config, token: str, cluster: str, targets: list[str]) -> list[str]:
+def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_left: _TimeLeft) -> list[str]:
     """A line for each destination, or topic of it, that does not have on disk what its link takes for delivered."""
     from magnetar.runtime.client import LinkClient
 
     lines: list[str] = []
-    for target in targets:
+    for link in links:
+        target = link["target"]
         try:
+            if time_left.too_late:
+                raise MagnetarError("no time is left")
+            token = read_link_token(config.replication.token_file)
+            timeout_ms = math.ceil(time_left.patience_s * 1000)
             with (
-                LinkClient.connect(config.link_address(cluster), token) as here,
-                LinkClient.connect(config.link_address(target), token) as there,
+                LinkClient.connect(config.link_address(cluster), token, timeout_ms=timeout_ms) as here,
+                LinkClient.connect(config.link_address(target), token, timeout_ms=timeout_ms) as there,
             ):
-                lines += _compare(here, there, cluster, target)
+                lines += _compare(here, there, cluster, target, link.get("topics_linked", 0), time_left)
         except MagnetarError as error:
             lines.append(f"{cluster}:{target}: what {target} has cannot be asked: {error}")
     return lines
 
 
-def _compare(here: "LinkClient", there: "LinkClient", cluster: str, target: str) -> list[str]:
+def _compare(
+    here: "LinkClient", there: "LinkClient", cluster: str, target: str, linked: int, time_left: _TimeLeft
+) -> list[str]:
+    """One destination.
+
+    Args:
+        here, there: who is asked.
+        cluster, target: their names.
+        linked: topics that the link takes; who may not know of all of them is told of the others only.
+        time_left: for all of it.
+    """
     from magnetar.wire import pulsar_pb2 as pb
 
     told = here.topics(target)
+    known = [state for state in told.topics if not state.removed]
     lines = []
-    for at in range(0, len(told.topics), TOPICS_PER_HANDSHAKE):
-        states = {state.topic: state for state in told.topics[at : at + TOPICS_PER_HANDSHAKE] if not state.removed}
+    if len(known) < linked:
+        lines.append(
+            f"{cluster}:{target}: the link token may not replicate {linked - len(known):,} of {linked:,} topics, of which "
+            f"{target} cannot be asked"
+        )
+    for at in range(0, len(known), TOPICS_PER_HANDSHAKE):
+        if time_left.too_late:
+            raise MagnetarError("no time is left")
+        states = {state.topic: state for state in known[at : at + TOPICS_PER_HANDSHAKE]}
         queries = [
             pb.GeoWatermarkQuery(
                 topic=name, incarnation=state.incarnation, partitions=state.partitions, last=state.last,
@@ -153,14 +218,17 @@ def _compare(here: "LinkClient", there: "LinkClient", cluster: str, target: str)
         if answer.blocked:
             return [f"{cluster}:{target} blocked: {answer.blocked}: {answer.reason}"]
         for watermark in answer.topics:
-            sent = states[watermark.topic].cursor.s
+            sent = states.pop(watermark.topic).cursor.s
             has = Position(watermark.persisted.ledger, watermark.persisted.entry)
             if has < Position(sent.ledger, sent.entry):
-                lines.append(f"{cluster}:{target} {watermark.topic}: {target} has lost data; it will be sent again")
+                lost = f"{target} has lost data; it will be sent again"
+                lines.append(f"{cluster}:{target} {watermark.topic}: {watermark.reason if watermark.blocked else lost}")
+        if states:
+            lines.append(f"{cluster}:{target} {min(states)}: {target} does not say what it has")
     return lines
 
 
-def _listen(config: Config, token: str, cluster: str, target: str, news: threading.Event) -> None:
+def _listen(config: Config, cluster: str, target: str, news: threading.Event) -> None:
     """Set `news` whenever the state of a link changes, from a thread that ends with the process."""
 
     def run() -> None:
@@ -168,11 +236,13 @@ def _listen(config: Config, token: str, cluster: str, target: str, news: threadi
 
         while True:
             try:
+                token = read_link_token(config.replication.token_file)
                 with LinkClient.connect(config.link_address(cluster), token) as client:
                     told = client.topics(target)
                     while True:
                         told = client.topics(target, told.counter, boot=told.boot, wait_ms=POLL_MS)
                         news.set()
+                        time.sleep(PAUSE_S)  # nobody looks more often
             except MagnetarError:
                 time.sleep(LOOK_S)  # the main thread looks at least as often, and says what is wrong
 

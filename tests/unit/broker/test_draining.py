@@ -32,6 +32,7 @@ def test_messages_wait_for_every_destination() -> None:
     world.settle()
     waiting = look(world)
     assert [(link["target"], link["topics_waiting"]) for link in waiting["links"]] == [("b", 0), ("c", 1)]
+    assert {link["topics_linked"] for link in waiting["links"]} == {1}
     (topic,) = waiting["links"][1]["topics"]
     assert topic["topic"] == TOPIC and "no pipeline serves this link" in topic["reason"]
     world.cut = set()
