@@ -134,28 +134,41 @@ class Sides:
         if not any((link.source, link.target) == (self.peer, self.cluster) for link in self.config.links):
             return
         until = time.monotonic() + STATES_S
-        waiting = self._behind()
-        if waiting:
+        waiting: set[str] | None = None
+
+        def left() -> int:
+            """Of a busy topic it is enough that its link was at the end once; but which there are is known when all are named."""
+            nonlocal waiting
+            names, more = self._behind()
+            if waiting is not None:
+                waiting &= names
+            elif not more:
+                waiting = names
+            return len(names) + more if waiting is None else len(waiting)
+
+        behind = left()
+        if behind:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
             with LinkClient.connect(self.config.link_address(self.peer), self.token) as client:
                 told = client.topics(self.cluster)
-                while waiting and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
+                while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # What a link steps over without its pipeline is no news to a poll: look all the same, now and then.
                     told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, LOOK_MS))
-                    waiting &= self._behind()  # of a busy topic it is enough that its link was at the end once
+                    behind = left()
         except MagnetarError as error:
             say(cell(f"note: {self.peer} does not tell how far its link is: {error}"))
-        if waiting:
+        if behind:
             say(
-                f"note: the link {self.peer}:{self.cluster} is behind in {len(waiting):,} topics: replicated subscriptions "
+                f"note: the link {self.peer}:{self.cluster} is behind in {behind:,} topics: replicated subscriptions "
                 f"may be given messages again there that they consumed before"
             )
 
-    def _behind(self) -> set[str]:
-        """Topics of which the peer's link has not delivered everything."""
-        links = self._there.get("/geo/v1/drain")["links"]
-        return {topic["topic"] for link in links if link["target"] == self.cluster for topic in link["topics"]}
+    def _behind(self) -> tuple[set[str], int]:
+        """Topics of which the peer's link has not delivered everything, and how many there are besides these."""
+        links = [link for link in self._there.get("/geo/v1/drain")["links"] if link["target"] == self.cluster]
+        names = {topic["topic"] for link in links for topic in link["topics"]}
+        return names, sum(link["topics_waiting"] - len(link["topics"]) for link in links)
 
     @contextmanager
     def progress(self, messages: int, say: Callable[[str], None]) -> Iterator[None]:

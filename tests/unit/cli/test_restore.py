@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
 from magnetar.cli import restore
+from magnetar.core.config import load
 from magnetar.spark.restore import Restored, once_repeated
 from magnetar.spark.restoreplan import chosen_by, compare
 from tests.unit.cli.conftest import Answer, FakeBroker
@@ -53,6 +55,41 @@ def test_the_plan_leaves_out_this_life_and_what_is_here_or_was() -> None:
 def test_a_partitioned_topics_name_means_its_partitions() -> None:
     chosen = chosen_by([TOPIC])
     assert chosen(TOPIC) and chosen(TOPIC + "-partition-3") and not chosen(TOPIC + "2")
+
+
+def test_all_states_are_waited_for_also_those_of_topics_that_are_not_named(
+    sides: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer names a hundred; a cluster that lost its disk is behind in all. The rest was given messages again."""
+
+    class Client:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        @staticmethod
+        def topics(_to: str, *_counter: int, **_more: int) -> Any:
+            return SimpleNamespace(counter=1, boot=1)
+
+    monkeypatch.setattr("magnetar.runtime.client.LinkClient", SimpleNamespace(connect=lambda *_: Client()))
+    told = iter([(["t", "u"], 2), (["v", "w"], 0), (["w", "busy"], 0), (["busy"], 0)])
+    looked: list[list[str]] = []
+
+    def drain(*_: object) -> Any:
+        names, more = next(told)
+        looked.append(names)
+        topics = [{"topic": name} for name in names]
+        other = {"target": "c", "topics": [{"topic": "x"}], "topics_waiting": 9}
+        return {"links": [other, {"target": "a", "topics": topics, "topics_waiting": len(names) + more}]}
+
+    both = restore.Sides(load(sides[0]), "a", "b", [])
+    monkeypatch.setattr(both, "_there", SimpleNamespace(get=drain))
+    said: list[str] = []
+    both.wait_for_states(said.append)
+    assert looked[-1] == ["busy"] and len(looked) == 4
+    assert said == ["waiting for the link b:a to bring the subscriptions' states first"]
 
 
 def test_dry_run_changes_nothing(sides: Pair, run: Run) -> None:
