@@ -213,12 +213,14 @@ class AckedSets(HearingTopic):
             self._write([subscription])
 
     def _begin(self, subscription: str) -> None:
-        self.states[subscription] = SubscriptionState(
+        state = self.states[subscription] = SubscriptionState(
             epoch=self._creation_epoch(),
             base=self._creation_base(subscription),
             floor=self._creation_floor(),
             full="created" if self.writes else "",
         )
+        state.bound_base()
+        self._note_left_out(subscription, state)
 
     def _creation_epoch(self) -> Epoch:
         return CREATION

@@ -159,6 +159,11 @@ class SubscriptionState:
                 del messages.origins[key]
             self.left_out += len(over)
 
+    def bound_base(self) -> None:
+        """Leave out of a base that was made from the log what no set has room for: it is told whole, and read with that limit."""
+        if self.base is not None:
+            self._leave_out(self.base, IndexSet())
+
     # ------------------------------------------------------------------------------------------------------ local
 
     def acknowledge(self, messages: IndexSet, *, tell: bool) -> IndexSet:
@@ -182,6 +187,7 @@ class SubscriptionState:
         """
         consumed = self.consumed()
         consumed -= held(consumed)
+        self._leave_out(before, IndexSet())
         self._leave_out(consumed, before)
         consumed |= before
         self.epoch, self.base, self.floor = epoch, consumed, floor
@@ -237,6 +243,7 @@ class SubscriptionState:
         was, scope = self.base, set(self.floor)
         if self.base is None:
             merged, lower = base.copy(), dict(floor)
+            self._leave_out(merged, IndexSet())
         else:
             merged, lower = merge_bases(self.base, self.floor, base, floor)
             self._leave_out(merged, merged & self.base)
@@ -296,7 +303,8 @@ class SubscriptionState:
         else:
             assert not self.floor, "a floor without a base"
         assert self.in_flight >= 0
-        assert len(self.acks.origins) <= ORIGINS_MAX, "more origins than anybody reads"
+        for kept in (self.acks, self.base):
+            assert kept is None or len(kept.origins) <= ORIGINS_MAX, "more origins than anybody reads"
         assert self.epoch.kind in (0, 1)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.core.ids import EARLIEST, LATEST, NONE, OriginKey, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import too_many
+from magnetar.storage.cursor import Cursor
 from magnetar.wire.acksets import CLUSTERS_MAX, ORIGINS_MAX, Epoch, LowWater, Mark
 from tests.unit.geo.ackedsets.rig import Rig, bits, marker, told, union
 
@@ -75,6 +76,29 @@ def test_a_state_of_many_lives_is_read_again(tell: Callable[[Rig], None]) -> Non
     assert rig.machine.counters["damaged_states"] == 0
     assert rig.machine.states["s"].acks == state.acks and rig.machine.states["s"].base == state.base
     assert rig.pass_time(100_000), "what is written of it is read by others, too"
+
+
+def test_a_base_from_a_log_of_many_lives_is_read_again() -> None:
+    """By a creation behind them, and by a seek to their end."""
+    rig = Rig()
+    lived = range(10, 10 + ORIGINS_MAX + 5)
+    last = rig.store(*(rig.foreign("b", b"", 0, 1, incarnation, 0) for incarnation in lived))
+    rig.cursors["s"] = Cursor.at(rig.log, LATEST)
+    rig.machine.created("s")
+    rig.cursors["t"] = Cursor.at(rig.log, EARLIEST)
+    rig.machine.created("t")
+    rig.cursors["t"] = Cursor.at(rig.log, LATEST)
+    rig.machine.sought("t", lambda _error: None)
+    assert {rig.machine.states[name].left_out for name in "st"} == {0}, "it was told"
+    assert sum("left out" in text for _, text in rig.notes) == 2
+    newest = lives("b", 15)
+    written = [one for found in rig.sync() for one in found.sets if one.base is not None]
+    assert {one.subscription: IndexSet(one.base) for one in written if one.base} == {"s": newest, "t": newest}
+    rig.persist()
+    rig.restart()
+    assert rig.machine.counters["damaged_states"] == 0 and rig.machine.counters["malformed"] == 0
+    assert rig.machine.states["s"].base == newest == rig.machine.states["t"].base
+    assert all(rig.cursors[name].is_acked(last) for name in "st")
 
 
 def test_what_is_known_stays_and_the_newest_of_what_is_new_comes() -> None:
