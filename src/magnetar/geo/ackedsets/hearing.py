@@ -74,8 +74,7 @@ class HearingTopic(TellingTopic):
             if isinstance(marker, AckedSetsMarker) and entry.origin:
                 self._check_times(marker)
         except ProtocolError as error:
-            self._count("malformed")
-            self.host.note("warning", f"marker {entry.position} from {writer} is passed over: {error}")
+            self._note_once("malformed", writer, f"marker {entry.position} from {writer} is passed over: {error}")
             return False
         if not self._loading and writer not in self.routing.clusters:
             self._note_once(

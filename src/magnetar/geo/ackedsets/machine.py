@@ -85,7 +85,7 @@ class AckedSets(HearingTopic):
             stored = storing.decode(subscription, state)
         except StorageError as error:
             self._count("damaged_states")
-            self.host.note("error", f"{error}: it is built again from the cursor and the markers that are retained")
+            self._note("error", f"{error}: it is built again from the cursor and the markers that are retained")
             return NONE
         self._covered[subscription] = stored.covered
         if stored.state is None:

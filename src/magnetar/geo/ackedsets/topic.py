@@ -49,12 +49,16 @@ class AckedTopic:
     def _count(self, counter: str, number: int = 1) -> None:
         self.counters[counter] += number
 
+    def _note(self, level: str, text: str) -> None:
+        """One line for the broker's log, with the topic's name."""
+        self.host.note(level, f"{self.host.log.name}: {text}")
+
     def _note_once(self, counter: str, about: str, text: str, level: str = "warning") -> None:
         """Count it every time, tell of it once for each thing that it is about (ten a second would fill a log)."""
         self._count(counter)
         if (counter, about) not in self._noted and len(self._noted) < NOTES_MAX:
             self._noted.add((counter, about))
-            self.host.note(level, text)
+            self._note(level, text)
 
     # ---------------------------------------------------------------------------------------------- asked of the host
 
