@@ -96,10 +96,13 @@ class Catalog:
         """
         for text in change.namespaces:
             if namespace_key(NamespaceName.parse(text)) in change.deletes:
-                prefix = f"persistent://{text}/"
-                coming = [topic for topic in self._creating if topic.startswith(prefix)]
+                coming = self.coming(f"persistent://{text}/")
                 if coming:
                     raise Conflict(f"namespace {text} is getting topic {coming[0]}; delete it first")
+
+    def coming(self, prefix: str) -> list[str]:
+        """Topics that are just being created whose names begin so."""
+        return [topic for topic in self._creating if topic.startswith(prefix)]
 
     def known(self, name: TopicName) -> bool:
         """Whether a topic of that name exists in either form, or is just being created."""
@@ -217,8 +220,11 @@ class Catalog:
 
         def stored(error: str) -> None:
             topic = None if error else self._broker.add_topic(name, record)
-            for waiting in self._creating.pop(text):
-                waiting(topic, _problem(error))
+            waiting = self._creating.pop(text)
+            if error:
+                self._broker.metasync.not_made(name)
+            for then in waiting:
+                then(topic, _problem(error))
 
         self._outbox.put(Store(puts, (DELETED_PREFIX + text,), stored))
 
@@ -286,6 +292,8 @@ class Catalog:
                 topic = None if error else self._broker.add_topic(name, record)
                 for waiting in self._creating.pop(str(name)):
                     waiting(topic, _problem(error))
+            if error:
+                self._broker.metasync.not_made(base)
             done(_problem(error))
 
         def store(number: int) -> None:

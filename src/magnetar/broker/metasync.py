@@ -392,12 +392,18 @@ class MetadataSync(SyncTelling):
 
     def topic_removed(self, name: TopicName) -> None:
         """A topic is gone: what was only kept for it goes too."""
+        if self.machine is None:
+            return
+        if self.text == str(name):
+            self._retry(self._open)
+        self.not_made(name)
+
+    def not_made(self, name: TopicName) -> None:
+        """A topic that was being created, or its partitions, will not be there: as when one is gone."""
         machine = self.machine
         if machine is None:
             return
         paths = [f"{NAMESPACE_PREFIX}{name.namespace_name}", partitioned_key(name.base)]
-        if self.text == str(name):
-            self._retry(self._open)
         if any(path in machine.projector.projected for path in paths):
             self._outbox_later(lambda: self._again(paths))
 

@@ -71,7 +71,7 @@ class SyncView:
         return self._broker.resources.document(path)
 
     def keeps(self, path: str) -> str:
-        """Topics of this cluster that need a document."""
+        """Topics of this cluster that need a document; one that is just being created would be there without it."""
         if path.startswith(CLUSTER_PREFIX):
             return "it is this cluster" if path == CLUSTER_PREFIX + self._broker.cluster else ""
         if path.startswith(NAMESPACE_PREFIX):
@@ -82,7 +82,9 @@ class SyncView:
             return ""
         if path == f"{NAMESPACE_PREFIX}{self.name.namespace_name}":
             return "the topic of synchronisation"
-        count = sum(1 for text in self._broker.topics if text.startswith(prefix))
+        count = sum(1 for text in self._broker.topics if text.startswith(prefix)) + len(
+            self._broker.catalog.coming(prefix)
+        )
         return f"{count} topic{'s' if count > 1 else ''}" if count else ""
 
     def refuses(self, path: str) -> bool:

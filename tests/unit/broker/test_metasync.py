@@ -232,6 +232,39 @@ def test_what_topics_need_is_kept_until_they_are_deleted_by_name() -> None:
     assert not told(b)["kept"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_that_is_being_created_needs_its_namespace_too(fails: bool, partitions: int) -> None:
+    """It was there without one: nobody saw it, and a new namespace of the name had it."""
+    world = worlds("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    world.advance(1_000)
+    b.hold_stores = True
+    answers: list[Any] = []
+    b.control.create_topic(str(TOPIC), partitions or None, {}, answers.append)
+    creation = b.stores[-1]
+    a.apply(a.broker.resources.delete_namespace(NS, []))
+    world.advance(1_000)
+    assert policies(a) is None
+    if fails:
+        b.stores.remove(creation)
+        assert creation.then is not None
+        b.run(creation.then, "no space left")
+    b.hold_stores = False
+    world.advance(3_000)
+    assert [answer is not None for answer in answers] == [fails]
+    assert (policies(b) is None) is fails and bool(told(b)["kept"]) is not fails
+    made = [text for text, one in b.broker.topics.items() if one.name.namespace_name == NS]
+    assert len(made) == (0 if fails else partitions or 1)
+    if partitions and not fails:
+        return  # what is known of it as a whole goes by its own name
+    for text in made:
+        assert b.control_call(lambda done, text=text: b.control.delete_topic(text, False, done)) is None  # type: ignore[misc]
+    world.advance(1_000)
+    assert policies(b) is None and not told(b)["kept"]
+
+
 def test_partitioned_topics_are_made_grow_and_are_hidden_where_they_have_no_place() -> None:
     world = worlds()
     a, b, c = (world[name] for name in "abc")
