@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
     from magnetar.broker.session import Session
 
+WAITING_MAX: Final = 10_000
+"""A ceiling on attempts that wait for one topic to be stored, or for one seek: what its client gave up meanwhile stays among them
+until the store answers. 10 MB; whoever comes then tries again, as official clients do by themselves."""
+
 Done = Callable[[BrokerError | None], None]
 Opened = Callable[[Topic | None, BrokerError | None], None]
 
@@ -50,6 +54,10 @@ _IN_ORDER: Final = (SubType.EXCLUSIVE, SubType.FAILOVER)
 
 def _problem(error: str) -> BrokerError | None:
     return BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}") if error else None
+
+
+def _crowded(waiting: int, what: str) -> BrokerError:
+    return BrokerError(ErrorCode.SERVICE_NOT_READY, f"{what}, and {waiting:,} wait for that; try again")
 
 
 class Catalog:
@@ -196,7 +204,11 @@ class Catalog:
         """Create one topic (or one partition), durably."""
         text = str(name)
         if text in self._creating:
-            self._creating[text].append(then)
+            waiting = self._creating[text]
+            if len(waiting) >= WAITING_MAX:
+                then(None, _crowded(len(waiting), f"topic {text} is not stored yet"))
+            else:
+                waiting.append(then)
             return
         if len(self._broker.topics) + len(self._creating) >= self._broker.config.topics_max:
             then(
@@ -564,7 +576,10 @@ class Catalog:
         waiting = self._seeking.get(subscription)
         if waiting is None:
             return False
-        waiting.append(lambda: self._attach_checked(session, topic, command, done))
+        if len(waiting) >= WAITING_MAX:
+            done(_crowded(len(waiting), f"a seek of subscription {subscription.name} is not stored yet"))
+        else:
+            waiting.append(lambda: self._attach_checked(session, topic, command, done))
         return True
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:

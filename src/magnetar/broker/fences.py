@@ -38,6 +38,9 @@ FENCE_PREFIX: Final = "fences/"
 RETRY_MS: Final = 500
 """After a final state, or a fence, that could not be stored."""
 
+CHANGES_MAX: Final = 100
+"""A ceiling on changes of one fence that wait for the store: a failover makes five, whoever asks more often gets no further."""
+
 Key = tuple[str, str]
 Done = Callable[[MagnetarError | None], None]
 
@@ -237,6 +240,13 @@ class Fences:
             self._outbox.put(Store({fence_key(*key): after.encode()}, (), stored))
 
         queue = self._changes.setdefault(key, deque())
+        if len(queue) >= CHANGES_MAX:
+            done(
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY, f"{len(queue)} changes of this fence wait for the metadata store"
+                )
+            )
+            return
         queue.append(take)
         if len(queue) == 1:
             take()

@@ -1,7 +1,9 @@
 """The fences of a broker whose store refuses at the wrong moment."""
 
+from magnetar.broker.fences import CHANGES_MAX
+from magnetar.core.errors import MagnetarError
 from magnetar.geo.failover import Phase
-from tests.support.geoworld import TOPIC, World
+from tests.support.geoworld import TOPIC, Node, World
 
 
 def test_a_store_that_refuses_the_end_of_the_wait_is_asked_again() -> None:
@@ -34,3 +36,27 @@ def test_a_store_that_refuses_the_end_of_the_wait_is_asked_again() -> None:
     world.advance(2_000)
     fence = node.broker.fences.fence(TOPIC, "s")
     assert (fence.phase, fence.left) == (Phase.FENCED, 2) and fence.final is not None
+
+
+def subscribed() -> Node:
+    node = World("ab")["a"]
+    node.create()
+    node.client().subscribe("s", 1)
+    node.world.advance(1_000)
+    return node
+
+
+def refused(answers: list[MagnetarError | None]) -> list[str]:
+    return [str(answer) if answer is not None else "" for answer in answers]
+
+
+def test_changes_that_the_store_does_not_answer_do_not_pile_up() -> None:
+    node = subscribed()
+    node.hold_stores = True
+    answers: list[MagnetarError | None] = []
+    for _ in range(CHANGES_MAX + 3):
+        node.control.failover_begin(TOPIC, "s", "b", "", 0, answers.append)
+    assert refused(answers) == [f"{CHANGES_MAX} changes of this fence wait for the metadata store"] * 3
+    node.hold_stores = False
+    node.world.advance(1_000)
+    assert refused(answers)[3:] == [""] * CHANGES_MAX

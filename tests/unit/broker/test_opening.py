@@ -5,9 +5,11 @@ from typing import Final
 
 import pytest
 
+from magnetar.broker import catalog
 from magnetar.broker.authorizing import Authorizer
 from magnetar.broker.credentials import Identity
 from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.permissions import Action, grant
@@ -76,6 +78,47 @@ def node() -> Node:
     node = World("a")["a"]
     node.create()
     return node
+
+
+def test_attempts_that_are_closed_do_not_pile_up_while_the_store_hangs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "WAITING_MAX", 3)
+    node.hold_stores = True
+    person, other = Person(node), Person(node)
+    for request in range(0, 8, 2):
+        person.produce(request, FRESH)
+        person.close_producer(request + 1)
+    other.subscribe(1, FRESH)
+    assert person.refused(4, *EARLY)
+    assert person.refused(6, ErrorCode.SERVICE_NOT_READY, "is not stored yet, and 3 wait for that; try again")
+    assert other.refused(1, ErrorCode.SERVICE_NOT_READY, f"topic {FRESH} is not stored yet")
+    node.hold_stores = False
+    node.world.advance(100)
+    other.subscribe(2, FRESH)
+    person.produce(9, FRESH)
+    node.world.advance(100)
+    assert other.told(2) == "done" and isinstance(person.told(9), str)
+
+
+def test_attempts_that_wait_for_a_seek_do_not_pile_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "WAITING_MAX", 3)
+    seeker, person = node.client(), Person(node)
+    consumer = seeker.subscribe("s", 1, replicated=False)
+    node.world.settle()
+    node.hold_stores = True
+    seeker.seek(consumer, EARLIEST)
+    for request in range(0, 8, 2):
+        person.subscribe(request)
+        node.world.settle()
+        person.close_consumer(request + 1)
+    assert person.refused(4, *EARLY)
+    assert person.refused(6, ErrorCode.SERVICE_NOT_READY, "a seek of subscription s is not stored yet, and 3 wait")
+    node.hold_stores = False
+    node.world.advance(1_000)
+    person.subscribe(9)
+    node.world.advance(100)
+    assert person.told(9) == "done"
 
 
 def producers(node: Node) -> list[str]:
