@@ -73,7 +73,7 @@ class LinkTopicState(TypedDict):
     """Age of the oldest message not settled; 0 when there is none."""
     paused: bool
     blocked: str
-    """`schema`, `partitions`, `identity`, `policy`, `size`, `corrupt`, or "" when it is not blocked."""
+    """`schema`, `partitions`, `identity`, `policy`, `size`, `corrupt`, `terminated`, or "" when it is not blocked."""
     blocked_detail: NotRequired[str]
     """One line: what is in the way and the command to run."""
     blocked_since_ms: NotRequired[int]

@@ -212,6 +212,11 @@ class Topic:
             return None
         return BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
 
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no messages any more."""
+        return self.record.terminated
+
     def check_stays(self) -> None:
         """Refuse a change of a topic that is being deleted.
 

@@ -21,7 +21,7 @@ from magnetar.core.names import TopicName, check_cluster
 from magnetar.geo import chain
 from magnetar.geo.handshakes import DestinationHost, DestinationTopic, Handshakes
 from magnetar.geo.identity import SILENCE_MS, Standing
-from magnetar.geo.incoming import Obstacle, Stamp, Unknown, check_lists, prepare, wanted
+from magnetar.geo.incoming import Obstacle, Stamp, Unknown, check_lists, markers_before, prepare, wanted
 from magnetar.geo.reading import place
 from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, NewEntry
@@ -176,6 +176,10 @@ class LinkDestination(Handshakes):
         end = positions[-1]
         if verdict.first_new is not None:
             entries, obstacle = self._prepare(coming, verdict.first_new)
+            if topic.terminated:
+                entries, obstacle = markers_before(
+                    entries, obstacle, f"{request.topic} was terminated in {self.cluster}"
+                )
             stored = self._store(topic, coming, entries, response) if entries else True
             if not stored:
                 coming.reply(response)
@@ -277,7 +281,7 @@ class LinkDestination(Handshakes):
                 self._persisted(name, source, topic.log.watermark(source))
 
         try:
-            topic.append(entries, outcome, durable=True)
+            topic.append(entries, outcome, durable=True, marker=topic.terminated)
         except BrokerError as error:
             _unblock(response)
             response.retry, response.reason = True, error.message

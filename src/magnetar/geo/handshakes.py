@@ -28,10 +28,23 @@ class DestinationTopic(Protocol):
 
     log: TopicLog
 
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no messages any more. Markers it does: its subscriptions go on."""
+        ...
+
     def append(
-        self, entries: list[NewEntry], token: Callable[[Append, str], None], *, durable: bool | None = None
+        self,
+        entries: list[NewEntry],
+        token: Callable[[Append, str], None],
+        *,
+        durable: bool | None = None,
+        marker: bool = False,
     ) -> Append:
-        """Send entries on their way; `token(append, error)` tells the outcome. Raises BrokerError when it cannot be now."""
+        """Send entries on their way; `token(append, error)` tells the outcome. Raises BrokerError when it cannot be now.
+
+        `marker`: they are nothing but markers.
+        """
         ...
 
 

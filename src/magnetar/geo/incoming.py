@@ -127,6 +127,17 @@ def refused(translation: Translation, number: int, position: Position) -> Obstac
     return Obstacle("schema", f"message {position} {refusal.reason}", position, refusal.conflict)
 
 
+def markers_before(
+    entries: list[NewEntry], obstacle: Obstacle | Unknown | None, why: str
+) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
+    """What a topic takes that takes no messages any more: the markers in front of the first one, which stops the link."""
+    for at, entry in enumerate(entries):
+        if not entry.flags & _MARKER:
+            reason = f"{why}: message {entry.source} cannot be stored there"
+            return entries[:at], Obstacle("terminated", reason, entry.source)
+    return entries, obstacle
+
+
 def wanted(request: "Sized", payload: bytes, unknown: Unknown, translation: Translation) -> set[int]:
     """The unknown version and others behind it, so that they are asked for together."""
     found = {unknown.version}

@@ -33,7 +33,7 @@ class Blocked:
     """Why a topic does not go on.
 
     Attributes:
-        kind: `policy`, `partitions`, `size`, `identity`, `corrupt`, `schema`.
+        kind: `policy`, `partitions`, `size`, `identity`, `corrupt`, `schema`, `terminated`.
         reason: one line for the operator.
         since_ms: when it began.
         position: of the entry that is in the way; NONE if it is not one entry.

@@ -532,6 +532,31 @@ def test_an_administrator_switches_it_on_and_off() -> None:
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
 
 
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_a_terminated_topic_hears_what_is_acknowledged_elsewhere(mode: str) -> None:
+    """Its link stopped at the first marker, without a reason; nothing could be failed over to it."""
+    world = two(mode=mode)
+    a, b = world["a"], world["b"]
+    consumer(a)
+    positions = a.publish(b"0", b"1")
+    world.advance(2_000)
+    answers: list[Any] = []
+    a.control.terminate(TOPIC, lambda _position, error: answers.append(error))
+    world.advance(1_000)
+    assert answers == [None]
+    client, number = consumer(b)
+    client.ack(number, *(here(b, position) for position in positions))
+    world.advance(5_000)
+    assert a.topic.subscriptions["s"].backlog_entries() == 0
+    messages, (late,) = a.topic.log.next_index, b.publish(b"2")
+    world.advance(5_000)
+    [link] = b.control.links()
+    [told] = link["topics"]
+    assert told["blocked"] == "terminated" and told["blocked_at"] == str(late)
+    assert f"{TOPIC} was terminated in a: message {late} cannot be stored there" in told["blocked_detail"]
+    assert a.topic.log.next_index == messages and a.topic.subscriptions["s"].backlog_entries() == 0
+
+
 def test_a_policy_replicates_all_without_the_clients() -> None:
     world = two()
     client, number = consumer(world["a"], replicated=False)

@@ -42,10 +42,17 @@ class RigTopic:
     log: TopicLog
     disk: dict[Position, StoredEntry] = field(default_factory=dict)
     fenced: bool = False
+    terminated: bool = False
 
     def append(
-        self, entries: list[NewEntry], token: Callable[[Append, str], None], *, durable: bool | None = None
+        self,
+        entries: list[NewEntry],
+        token: Callable[[Append, str], None],
+        *,
+        durable: bool | None = None,
+        marker: bool = False,
     ) -> Append:
+        assert marker or not self.terminated
         if self.fenced:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, "waits for its storage")
         append = self.log.stage(entries, self.rig.outbox.now_ms, token=token)
