@@ -23,11 +23,6 @@ from magnetar.storage.cursor import Cursor, bits_of
 from magnetar.storage.positions import PositionSet
 from magnetar.wire.pulsar_pb2 import MessageIdData
 
-EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
-EXPIRED_ENTRY: Final = "magnetar.expired.entry"
-"""Cursor properties of a replicated subscription: everything at or below has expired *here*. Expiry is no acknowledgement
-(FINDINGS B11): when another cluster's seek brings messages back, those that expired here stay away."""
-
 OnAcked = Callable[[str, Acked], None]
 OnExpired = Callable[[str, Position, Position], None]
 
@@ -295,8 +290,7 @@ class AckedSubscription(ABC):
     @property
     def expired(self) -> Position:
         """Everything at or below has expired here; NONE when that is not known of anything."""
-        properties = self.cursor.properties
-        return Position(properties.get(EXPIRED_LEDGER, NONE.ledger), properties.get(EXPIRED_ENTRY, NONE.entry))
+        return self.cursor.expired
 
 
 def _position(item: MessageIdData) -> Position:

@@ -687,10 +687,12 @@ class Catalog:
 
     def _accepted(self, topic: Topic | None, subscription: Subscription, compacted: Compacted | None) -> None:
         """A consumer is let in that reads compacted, or not (None)."""
-        if topic is not None and compacted is not None and subscription.replicated:
-            self._broker.replication.set_replicated(topic, subscription, False)
-            text = f"subscription {subscription.name} of {topic.text} reads compacted: it is no longer replicated"
-            self._outbox.put(Note("warning", text))
+        if topic is not None and compacted is not None:
+            if subscription.replicated:
+                self._broker.replication.set_replicated(topic, subscription, False)
+                text = f"subscription {subscription.name} of {topic.text} reads compacted: it is no longer replicated"
+                self._outbox.put(Note("warning", text))
+            self._broker.replication.reads_compacted(topic, subscription)
         subscription.read(compacted)
 
     def unsubscribe(self, consumer: Consumer, *, force: bool, done: Done) -> None:

@@ -302,8 +302,30 @@ class ReplicatedTopic(StoredStates):
 
         self.when_ready(tell)
 
+    def unreplicated(self, subscription: Subscription) -> None:
+        """A subscription that is here is no longer replicated; what it was stays stored, until it is again."""
+        self._names = None
+        self._connect(subscription)
+        self.progress.forget(subscription.name)
+
+        def tell() -> None:
+            if self._is(subscription) and not subscription.replicated:
+                self._event(lambda machine: machine.unreplicated(subscription.name))
+                self.dirty(subscription.name)
+
+        self.when_ready(tell)
+
+    def reads_compacted(self, subscription: Subscription) -> None:
+        """What a subscription's cursor says from now on is not what was acknowledged: should it be replicated, it begins anew."""
+
+        def tell() -> None:
+            if self._made is not None and self._made[0].pauses(subscription.name):
+                self.deleted(subscription)
+
+        self.when_ready(tell)
+
     def deleted(self, subscription: Subscription) -> None:
-        """A subscription is no longer here, or no longer replicated; what stays of it is stored by `beside`."""
+        """A subscription is no longer here; what stays of it is stored by `beside`."""
         self._names = None
         self._connect(subscription)
 

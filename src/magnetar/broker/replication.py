@@ -226,7 +226,12 @@ class Replication:
             return
         subscription.set_replicated(replicated)
         if topic.replicated is not None:
-            (topic.replicated.created if replicated else topic.replicated.deleted)(subscription)
+            (topic.replicated.created if replicated else topic.replicated.unreplicated)(subscription)
+
+    def reads_compacted(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription that is not replicated gives up what compaction leaves out: nobody acknowledges that."""
+        if topic.replicated is not None and subscription.durable:
+            topic.replicated.reads_compacted(subscription)
 
     def policies_changed(self, topics: Iterable[Topic]) -> None:
         """A change of policies of these topics is in force."""

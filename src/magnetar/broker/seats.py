@@ -35,6 +35,10 @@ class ExactMachine(ModalMachine, Protocol):
         """Whether there is something to tell of it."""
         ...
 
+    def pauses(self, subscription: str) -> bool:
+        """Whether it keeps the state of one that is not replicated any more."""
+        ...
+
     def own_marks(self) -> tuple[Mark, ...]:
         """What origins retain of their own, for the links that lead from here."""
         ...

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from magnetar.broker import subscription_stats
-from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER, AckedSubscription
+from magnetar.broker.acknowledging import AckedSubscription
 from magnetar.broker.consumer import Consumer, Counters, SubType
 from magnetar.broker.dispatch.base import Dispatcher, KeySharedPolicy
 from magnetar.broker.dispatch.exclusive import Exclusive
@@ -26,8 +26,8 @@ from magnetar.broker.effects import Note, Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.broker.rates import Rate, rate_of
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.ids import Position
-from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor, bits_of
+from magnetar.core.ids import NONE, Position
+from magnetar.storage.cursor import BYTES_STORED_MAX, EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_of
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta
 from magnetar.wire.versions import may_push
@@ -339,9 +339,11 @@ class Subscription(AckedSubscription):
 
     def reset_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         """Move the cursor, as `seek_to`, of a subscription that has no consumers."""
-        before = self.cursor.mark_delete
+        before, noted = self.cursor.mark_delete, EXPIRED_LEDGER in self.cursor.properties
         for key in (EXPIRED_LEDGER, EXPIRED_ENTRY):
             self.cursor.properties.pop(key, None)
+        if not self.replicated and noted:
+            self._note_expiry(NONE)
         # How long an ack_set is, its client decides: of it no more is read than the batch has messages.
         messages = self._log.count_at(position) if self._log.valid(position) else 0
         self.cursor.reset(position, bits_of(ack_set[: (messages + 63) // 64]))
@@ -386,12 +388,18 @@ class Subscription(AckedSubscription):
         if position <= before or position > self._log.last:
             return 0
         backlog = self.backlog_entries()
-        if self.replicated:
-            self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
+        if self.replicated or EXPIRED_LEDGER in self.cursor.properties:
+            self._note_expiry(position)
         self._ack_up_to(position, tell=False)
         if self.on_expired is not None:
             self.on_expired(self.name, before, position)
         return backlog - self.backlog_entries()
+
+    def _note_expiry(self, position: Position) -> None:
+        """Everything at or below has expired here. Whose expiry is noted is replicated, or was: should it be again, what expired
+        meanwhile is not told as acknowledged.
+        """
+        self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
 
     def nth_unacknowledged(self, number: int) -> Position | None:
         """The `number`-th (from 1) entry that is not acknowledged, or None."""
@@ -467,6 +475,7 @@ class Subscription(AckedSubscription):
             self.cursor.properties[REPLICATED] = 1
         else:
             del self.cursor.properties[REPLICATED]
+            self._note_expiry(self.expired)
         self.cursor.dirty = True
         self._on_dirty(self)
 

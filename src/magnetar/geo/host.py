@@ -190,8 +190,14 @@ class Machine(Protocol):
         """The cursor was moved by a seek or reset (it has moved); `then("")` when the seek may be answered."""
         ...
 
+    def unreplicated(self, subscription: str) -> None:
+        """A subscription that stays here was switched to not replicated. What it was when it was still replicated may be kept for
+        the time when it is again.
+        """
+        ...
+
     def deleted(self, subscription: str) -> None:
-        """A subscription was deleted here, or switched to not replicated.
+        """A subscription was deleted here.
 
         `encode` then gives a small mark, which the host keeps without a cursor and hands to `load` at the next start (b"":
         nothing to keep): markers of other clusters do not bring the subscription back until `created` is called again.

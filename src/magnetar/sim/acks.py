@@ -20,14 +20,13 @@ seeks that the reader stands behind; and the sets, which are kept in both modes,
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from magnetar.broker.acknowledging import EXPIRED_ENTRY, EXPIRED_LEDGER
 from magnetar.core.ids import Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.state import SubscriptionState
 from magnetar.sim.ackrecords import Acked, Coming, Creation, Name, Shared, knows
 from magnetar.sim.clients import Client, Consumer
 from magnetar.sim.updates import Updates
-from magnetar.storage.cursor import Cursor, bits_of
+from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import AckedSet, AckedSetsMarker
 from magnetar.wire.frames import Frame

@@ -35,6 +35,11 @@ PARTIALS_STORED_MAX: Final = 200_000
 BYTES_STORED_MAX: Final = 1 << 40
 """Of runs and batches together: as many as there are, where the store does not say otherwise."""
 
+EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
+EXPIRED_ENTRY: Final = "magnetar.expired.entry"
+"""Properties: everything at or below has expired *here*. Expiry is no acknowledgement (FINDINGS B11): it is not told to other
+clusters, and when one of their seeks brings messages back, those that expired here stay away."""
+
 VERSION: Final = 1
 _RUNS_HEAD: Final = struct.Struct("<qI")
 _PARTIAL_HEAD: Final = struct.Struct("<qqII")
@@ -142,6 +147,12 @@ class Cursor:
         self._acked_messages = 0
         self._partial_messages = 0
         self._advance()
+
+    @property
+    def expired(self) -> Position:
+        """Everything at or below has expired; NONE when that is not known of anything."""
+        properties = self.properties
+        return Position(properties.get(EXPIRED_LEDGER, NONE.ledger), properties.get(EXPIRED_ENTRY, NONE.entry))
 
     @classmethod
     def at(cls, log: CursorLog, position: Position) -> "Cursor":

@@ -532,6 +532,125 @@ def test_an_administrator_switches_it_on_and_off() -> None:
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
 
 
+def gone(client: Client) -> None:
+    client.node.run(client.node.broker.disconnected, client.number)
+    client.node.world.settle()
+
+
+def switch(node: Node, replicated: bool) -> None:
+    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", replicated, done)) is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_is_acknowledged_while_it_is_not_replicated_does_not_come_again(mode: str, restarts: bool) -> None:
+    """Neither here nor, in exact mode, elsewhere: also what was acknowledged in no order, and what was not told when it was
+    switched off.
+    """
+    world = two(mode=mode)
+    a, b = world["a"], world["b"]
+    client, number = consumer(a, kind=SHARED)
+    positions = a.publish(*(b"%d" % n for n in range(10)))
+    world.advance(3_000)
+    for index in (0, 1, 3):
+        client.ack(number, positions[index])
+    world.advance(5_000)
+    client.ack(number, positions[5])
+    switch(a, False)
+    client.ack(number, positions[7])
+    world.advance(2_000)
+    if restarts:
+        a.restart()
+        world.advance(2_000)
+        client, number = consumer(a, kind=SHARED, replicated=False)
+    client.ack(number, positions[2])
+    other, taken = consumer(b, kind=SHARED)
+    other.ack(taken, here(b, positions[9]))
+    world.advance(2_000)
+    assert a.topic.subscriptions["s"].cursor.backlog_messages() == 4
+    switch(a, True)
+    world.advance(5_000)
+    assert client.closed_consumers == [], "nobody is disconnected: nothing came back"
+    gone(client)
+    # A snapshot was taken behind all ten: it is passed when all of them are acknowledged.
+    here_left, there_left = ([4, 6, 8],) * 2 if mode == "exact" else ([4, 6, 8, 9], [*range(9)])
+    assert sorted(got(*consumer(a, kind=SHARED))) == [b"%d" % n for n in here_left]
+    gone(other)
+    assert sorted(got(*consumer(b, kind=SHARED))) == [b"%d" % n for n in there_left]
+    a.restart()
+    world.advance(5_000)
+    client, number = consumer(a, kind=SHARED)
+    assert sorted(got(client, number)) == [b"%d" % n for n in here_left]
+    for index in here_left:
+        client.ack(number, positions[index])
+    world.advance(5_000)
+    for node in (a, b):
+        assert node.topic.subscriptions["s"].cursor.backlog_messages() == 0
+
+
+def test_what_expires_while_it_is_not_replicated_is_nobodys_acknowledgement() -> None:
+    world = two()
+    a, b = world["a"], world["b"]
+    client, number = consumer(a, kind=SHARED)
+    positions = a.publish(*(b"%d" % n for n in range(5)))
+    world.advance(1_000)
+    switch(a, False)
+    subscription = a.topic.subscriptions["s"]
+    a.run(subscription.seek_to, EARLIEST)
+    a.run(subscription.expire_to, positions[1])
+    client, number = consumer(a, kind=SHARED, replicated=False)
+    client.ack(number, positions[3])
+    world.advance(1_000)
+    switch(a, True)
+    world.advance(1_000)
+    assert sorted(got(*consumer(b))) == [b"0", b"1", b"2", b"4"]
+    assert subscription.cursor.backlog_messages() == 2
+
+
+def test_a_seek_elsewhere_while_it_is_not_replicated_is_followed_when_it_is_again() -> None:
+    world = two()
+    a, b = world["a"], world["b"]
+    client, number = consumer(a, kind=SHARED)
+    positions = a.publish(*(b"%d" % n for n in range(5)))
+    world.advance(1_000)
+    for index in (0, 1, 2):
+        client.ack(number, positions[index])
+    world.advance(1_000)
+    switch(a, False)
+    client.ack(number, positions[3])
+    other, taken = consumer(b, kind=SHARED)
+    other.seek(taken, here(b, positions[1]))
+    world.advance(1_000)
+    assert a.topic.subscriptions["s"].cursor.backlog_messages() == 1
+    switch(a, True)
+    world.advance(2_000)
+    assert client.closed_consumers == [number]
+    for node in (a, b):
+        assert sorted(got(*consumer(node, kind=SHARED))) == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_compaction_leaves_out_is_not_told_by_who_is_replicated_again() -> None:
+    """Nobody acknowledged it, and elsewhere it may be the newest of its key."""
+    world = two()
+    a = world["a"]
+    client, number = consumer(a)
+    positions = a.publish(*(b"%d" % n for n in range(3)))
+    world.advance(1_000)
+    client.ack(number, positions[0])
+    world.advance(1_000)
+    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    switch(a, False)
+    world.advance(1_000)
+    assert a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    gone(client)
+    consumer(a, replicated=False, read_compacted=True)
+    world.advance(1_000)
+    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    a.restart()
+    world.advance(1_000)
+    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])
 def test_a_terminated_topic_hears_what_is_acknowledged_elsewhere(mode: str) -> None:
     """Its link stopped at the first marker, without a reason; nothing could be failed over to it."""

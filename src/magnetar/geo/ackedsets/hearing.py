@@ -199,6 +199,9 @@ class HearingTopic(TellingTopic):
                 "subscribes again",
             )
             return False
+        if subscription in self.paused:
+            self._not_replicated(subscription)
+            return False
         if subscription in self.states or self._loading:
             return True
         if self.host.cursor(subscription) is None or subscription in self.host.subscriptions():

@@ -73,6 +73,7 @@ class AckedSets(HearingTopic):
             on_fence=on_fence,
         )
         self._set_bytes_max = set_bytes_max
+        self._loaded: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------------- start
 
@@ -91,7 +92,9 @@ class AckedSets(HearingTopic):
         if stored.state is None:
             self.gone.add(subscription)
         else:
-            self.states[subscription] = stored.state
+            self._loaded.add(subscription)
+            replicated = self.host.cursor(subscription) is None or subscription in self.host.subscriptions()
+            (self.states if replicated else self.paused)[subscription] = stored.state
             self.clock.see(stored.state.epoch.time_ms)
             self._lived(stored.state.consumed())
         self.clock.see(stored.clock_ms)
@@ -112,7 +115,10 @@ class AckedSets(HearingTopic):
         for subscription in self.states.keys() - here:
             if self.host.cursor(subscription) is not None:
                 self._not_replicated(subscription)
-                del self.states[subscription]
+                state = self.states.pop(subscription)
+                if subscription in self._loaded:
+                    self.paused[subscription] = state  # it was switched off during the replay
+        self._missed |= self.paused.keys() - here
         for subscription, state in list(self.states.items()):
             if subscription not in here:
                 self.host.create(subscription)
@@ -121,11 +127,12 @@ class AckedSets(HearingTopic):
                     continue
             self._restarted(state)
             self._reconcile(subscription, state)
-        for subscription in sorted(here - self.states.keys()):
+        for subscription in sorted(here - self.states.keys() - self.paused.keys()):
             self.gone.discard(subscription)
             self._begin(subscription)
             self.host.dirty(subscription)
         self._rebuilds.clear()
+        self._loaded.clear()
         self._tidy()
         for subscription in sorted(self._fenced):
             self._tell_fence(subscription)
@@ -205,12 +212,31 @@ class AckedSets(HearingTopic):
         self._missed.discard(subscription)
         if subscription in self.states:
             return  # known from a marker: no base of its own (E3)
-        self._begin(subscription)
+        paused = self.paused.pop(subscription, None)
+        if paused is None:
+            self._begin(subscription)
+        else:
+            self._resume(subscription, paused)
         self.host.dirty(subscription)
         if self.writes:
-            if missed:
+            if missed or paused is not None:
                 self._request((subscription,))
             self._write([subscription])
+
+    def _resume(self, subscription: str, state: SubscriptionState) -> None:
+        """It is replicated again: what was acknowledged here since it was not is no starting point, for nobody skipped it.
+
+        Were it one, the others' would have it delivered again here, too. What expired is no acknowledgement (E11).
+        """
+        self.states[subscription] = state
+        self._restarted(state)
+        state.full = "replicated again" if self.writes else ""
+        cursor = self.host.cursor(subscription)
+        if cursor is not None:
+            since = self.translator.of_cursor(cursor) - self.translator.held(NONE, cursor.expired)
+            state.acknowledge(since, tell=self.writes)
+            self._note_left_out(subscription, state)
+        self._reconcile(subscription, state)
 
     def _begin(self, subscription: str) -> None:
         state = self.states[subscription] = SubscriptionState(
@@ -282,9 +308,25 @@ class AckedSets(HearingTopic):
         self._answers.setdefault(subscription, []).append(then)
         self._write([subscription])
 
+    def unreplicated(self, subscription: str) -> None:
+        """Not replicated any more, and still here: its state stays as it is (`_resume`)."""
+        state = self.states.pop(subscription, None)
+        if state is not None:
+            self.paused[subscription] = state
+        self._answer(subscription, NONE, f"subscription {subscription} is not replicated any more")
+
+    def unsubscribed(self, subscription: str) -> bool:
+        """Whether it was deleted here, and nobody subscribed since."""
+        return subscription in self.gone
+
+    def pauses(self, subscription: str) -> bool:
+        """Whether it may be replicated again, with what was acknowledged meanwhile."""
+        return subscription in self.paused
+
     def deleted(self, subscription: str) -> None:
-        """Deleted here, or not replicated any more: a mark stands against later markers (B12)."""
+        """Deleted here: a mark stands against later markers (B12)."""
         self.states.pop(subscription, None)
+        self.paused.pop(subscription, None)
         self.gone.add(subscription)
         self._answer(subscription, NONE, f"subscription {subscription} was deleted")
 
@@ -405,7 +447,7 @@ class AckedSets(HearingTopic):
 
     def encode(self, subscription: str) -> bytes:
         """The state to be persisted; a mark for a subscription that was deleted here, b"" for one that never was."""
-        state = self.states.get(subscription)
+        state = self.states.get(subscription, self.paused.get(subscription))
         if state is None and subscription not in self.gone:
             return b""
         stored = storing.Stored(
@@ -477,6 +519,9 @@ class AckedSets(HearingTopic):
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert not self.gone & self.states.keys(), "unsubscribed and there"
+        assert not self.paused.keys() & (self.states.keys() | self.gone), (
+            "not replicated, and replicated or unsubscribed"
+        )
         for subscription, state in self.states.items():
             state.validate()
             cursor = self.host.cursor(subscription)

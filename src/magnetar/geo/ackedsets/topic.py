@@ -26,6 +26,8 @@ class AckedTopic:
     Attributes:
         states: by subscription.
         gone: subscriptions that were deleted here; markers do not bring them back.
+        paused: subscriptions that are not replicated any more, as they were when they still were: what is acknowledged since is
+            told when they are replicated again. Nothing that others tell meanwhile is merged; it is asked for then.
         counters: see `COUNTERS`.
         writes: whether anything is written.
     """
@@ -35,6 +37,7 @@ class AckedTopic:
         self.writes = writes
         self.states: dict[str, SubscriptionState] = {}
         self.gone: set[str] = set()
+        self.paused: dict[str, SubscriptionState] = {}
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.translator = Translator(host.log, host.cluster)
         self.waters = Waters()

@@ -438,19 +438,26 @@ class Snapshots:
             self._work()
             return
         state = self._states[subscription] = self._new_state()
-        before = self._consumed(cursor.mark_delete).widen()
+        before = self._starting_point(subscription, cursor.mark_delete).widen()
+        if any(True for _ in self._host.acknowledged(subscription)):
+            state.news = cursor.mark_delete  # it was replicated before: that is for the others, too
         if held_by(self._host.log, self._host.cluster, NONE, cursor.mark_delete):
             state.base = before
         else:
             # From the first retained message on: what was deleted before says nothing about what others retain.
             state.expired = before
         state.expired.update(self._forgotten(cursor.mark_delete))
+        state.expired.update(held_by(self._host.log, self._host.cluster, NONE, cursor.expired))
         state.based = True
         state.since = self._host.log.last
         state.seeks = self._receiver.strangers.pop(subscription, {})
         state.announce = True
         self._host.dirty(subscription)
         self._work()
+
+    def unreplicated(self, subscription: str) -> None:
+        """See `geo.host.Machine`. Should it be replicated again, exact mode's set tells what was acknowledged (`created`)."""
+        self.deleted(subscription)
 
     def deleted(self, subscription: str) -> None:
         """See `geo.host.Machine`."""

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.geo.ackedsets import AckedSets, MarkerPacer
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.telling import FULL_EVERY
 from magnetar.geo.host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
-from magnetar.wire.acksets import TIME_MS_MAX, Epoch, LowWater, Mark, StateRequest
+from magnetar.wire.acksets import TIME_MS_MAX, AckedSetsMarker, Epoch, LowWater, Mark, StateRequest
 from magnetar.wire.markers import build_marker
 from tests.unit.geo.ackedsets.rig import FENCE, INCARNATION, MESH, Rig, bits, marker, told, union
 
@@ -438,6 +438,52 @@ def test_one_of_that_name_that_is_not_replicated_is_left_alone():
 
 
 # --------------------------------------------------------------------------------------------------------------- failover
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_that_is_not_replicated_any_more_goes_on_from_where_it_was(restarted):
+    """What it acknowledged since is acknowledged, what it had skipped at its start is not; the others are asked for the rest."""
+    rig = Rig()
+    first = rig.publish()
+    rig.subscribe(position=LATEST)
+    positions = [rig.publish() for _ in range(3)]
+    rig.hear(marker("b", told(full=True, base=IndexSet(), floor=(Mark("a", 0, 0),))))
+    assert not rig.cursors["s"].is_acked(first), "the other creation wants it"
+    rig.ack(positions[0])
+    rig.plain["s"] = rig.cursors.pop("s")
+    rig.machine.unreplicated("s")
+    rig.machine.validate()
+    rig.disk = {"s": rig.machine.encode("s")}
+    rig.hear(marker("b", told(acks=bits("a", 3))))
+    if restarted:
+        rig.restart()
+        rig.machine.validate()
+    assert rig.machine.pauses("s") and not rig.machine.states
+    rig.plain["s"].ack([positions[1]])
+    assert not rig.plain["s"].is_acked(positions[2]), "nothing is merged meanwhile"
+    rig.cursors["s"] = rig.plain.pop("s")
+    rig.machine.created("s")
+    written = rig.sync()
+    assert StateRequest("a", ("s",)) in written
+    [full] = [one for found in written if isinstance(found, AckedSetsMarker) for one in found.sets]
+    assert full.full and IndexSet(full.acks) == bits("a", 1, 2) and not full.base
+    assert not rig.machine.pauses("s")
+    rig.hear(marker("b", told(full=True, base=IndexSet(), acks=bits("a", 3))))
+    assert [rig.cursors["s"].is_acked(at) for at in (first, *positions)] == [False, True, True, True]
+
+
+def test_one_that_is_deleted_while_it_is_not_replicated_is_gone():
+    rig = Rig()
+    rig.subscribe()
+    rig.plain["s"] = rig.cursors.pop("s")
+    rig.machine.unreplicated("s")
+    del rig.plain["s"]
+    rig.machine.deleted("s")
+    rig.machine.validate()
+    assert rig.machine.unsubscribed("s") and not rig.machine.pauses("s")
+    rig.disk = {"s": rig.machine.encode("s")}
+    rig.restart()
+    assert rig.machine.unsubscribed("s") and not rig.machine.pauses("s")
 
 
 def test_the_final_state_carries_the_token_and_is_answered_when_durable():
