@@ -26,6 +26,9 @@ EXAMPLE = "magnetar failover persistent://public/default/orders billing --from u
 POLL_MS: Final = 5_000
 """One long poll. Well below the client's timeout; a longer one saves nothing."""
 
+POLL_S_MIN: Final = 0.1
+"""A poll that is answered sooner, and tells nothing new, was not held: the broker has as many as it takes."""
+
 REQUEST_S: Final = 10.0
 """For an answer that waits for nothing but a disk."""
 
@@ -170,7 +173,7 @@ class Move:
         self._force = False
         self._above = ""
         self._deadline = 0.0
-        self._fenced = False
+        self._fenced = self._silent = False
         self._uncertain: set[str] = set()
 
     @property
@@ -376,7 +379,10 @@ class Move:
             if row["phase"] not in {"fencing", "fenced"}:
                 raise Stuck(f"somebody else ended the failover: it is {_phase(row)} in {self.source}")
             query = {"since": row["version"], "wait_ms": self._poll_ms("the final state was not written")}
+            asked, since = time.monotonic(), row["version"]
             row = self._ask(self._a, self.source, partial(self._a.get, path, query))
+            if row["version"] == since and not row["final"]:
+                _pause(asked)
         return row
 
     def _await_merged(self) -> None:
@@ -384,9 +390,10 @@ class Move:
             while row["phase"] != "moved":
                 why = f"{self.target} did not confirm the final state of {row['topic']} ({row['final']})"
                 query = {"source": self.source, "position": row["final"], "wait_ms": self._poll_ms(why)}
-                path = self._path(row["topic"], "merged")
+                path, asked = self._path(row["topic"], "merged"), time.monotonic()
                 if self._ask(self._b, self.target, partial(self._b.get, path, query))["merged"]:
                     break
+                _pause(asked)
         self._say(f"{self.target} has the final state")
 
     def _skipped(self, row: Row) -> int:
@@ -507,6 +514,9 @@ class Move:
         body = {"tokens": {row["topic"]: row["token"]}}
         both = ""
         try:
+            if self._silent:
+                # Who did not answer for one partition would make each of the others wait as long again, unserved.
+                raise MagnetarError(f"{self.target} fell silent")
             self._b.post(self._path(row["topic"], "give-up"), body)
         except AdminError as refused:
             if refused.status == 409:
@@ -518,6 +528,7 @@ class Move:
             if refused.status != 404:  # 404: the subscription has not come there, so there is nothing to activate
                 both = self._both(row, f"refused to give up ({refused})")
         except MagnetarError:
+            self._silent = True
             both = self._both(row, "fell silent")
         try:
             self._a.post(self._path(row["topic"], "put-back"), body)
@@ -563,6 +574,17 @@ def _phase(row: Row) -> str:
 def _order(token: str) -> tuple[int, str]:
     time_ms, _, cluster = token.partition("@")
     return (int(time_ms) if time_ms else 0, cluster)
+
+
+def _later(token: str, known: str, cluster: str) -> str:
+    """A failover's token that is not earlier than one, and later than another."""
+    return f"{max(_order(token)[0], _order(known)[0] + 1)}@{cluster}"
+
+
+def _pause(asked: float) -> None:
+    """Before a poll is repeated that began at `asked` and told nothing: if it was not held, a moment."""
+    if time.monotonic() - asked < POLL_S_MIN:
+        threading.Event().wait(RECONNECT_S)
 
 
 def _position(text: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from magnetar.cli import failover
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
@@ -31,6 +33,8 @@ class FenceBroker:
         fences: topic or partition -> state.
         lose: step -> "before" or "after": the connection breaks before or after the step took effect, once.
         refuse: step -> a status that is answered without doing anything, once.
+        bodies: step -> the body of the last request.
+        held: how many polls are answered at once, without anything having happened.
         dead: every connection breaks.
     """
 
@@ -57,6 +61,8 @@ class FenceBroker:
         self.refuse: dict[str, int] = {}
         self.dead = False
         self.steps: list[str] = []
+        self.bodies: dict[str, Any] = {}
+        self.held: int | None = None
         self.before: Callable[[str], None] = lambda _step: None
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
@@ -68,6 +74,7 @@ class FenceBroker:
             "topic": topic,
             "cluster": self.cluster,
             "version": 1,
+            "next": str(self.fences[topic].next_token(self.cluster, NOW_MS)),
             "replicated": True,
             "refused": "",
             "consumers": 1,
@@ -84,6 +91,12 @@ class FenceBroker:
         topics = [one for one in self.fences if one == topic or one.startswith(topic + "-partition-")]
         if not topics:
             return 404, {"reason": f"topic {topic} does not exist"}
+        if step in {"merged", "wait"} and self.held is not None:
+            self.held -= 1
+            if self.held < 0:
+                self.merged = self.final = True
+                self.fences[topic] = self.fences[topic].drained(self.fences[topic].token, 0, NOW_MS)
+                self.fences[topic] = self.fences[topic].written(self.fences[topic].token, Position(7, 3))
         if step == "merged":
             return 200, {"merged": self.merged, "exists": True}
         if step == "wait":
@@ -104,7 +117,10 @@ class FenceBroker:
         fence = self.fences[topic]
         if step == "fence":
             above = Token.parse(body["above"]) if body["above"] else NO_TOKEN
-            fence = fence.fence(fence.next_token(self.cluster, NOW_MS, above), body["to"], NOW_MS)
+            named = body.get("tokens", {}).get(topic)
+            token = Token.parse(named) if named else fence.next_token(self.cluster, NOW_MS, above)
+            assert token > above
+            fence = fence.fence(token, body["to"], NOW_MS)
             if self.final:
                 fence = fence.drained(fence.token, self.left, NOW_MS).written(fence.token, Position(7, 3))
         elif step:
@@ -129,6 +145,7 @@ class FenceBroker:
                 names = [unquote(part) for part in parts.path.split("/")]
                 topic, step = f"persistent://{'/'.join(names[5:8])}", "".join(names[9:10])
                 data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                broker.bodies[step] = json.loads(data) if data else None
                 broker.before(step)
                 if broker.dead:
                     return
@@ -415,6 +432,28 @@ def test_a_source_that_never_writes(two: Two) -> None:
     assert two.phases() == ("active", "active")
 
 
+@pytest.mark.parametrize("where", ["final", "merged"])
+def test_a_poll_that_is_not_held_is_not_repeated_at_once(two: Two, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker holds a thousand; others it answers at once."""
+    pauses: list[float] = []
+    monkeypatch.setattr(failover, "_pause", pauses.append)
+    broker = two.a if where == "final" else two.b
+    broker.final = broker.merged = False
+    broker.held = 3
+    answer = two.move()
+    assert answer.code == 0, answer.err
+    assert len(pauses) == 3
+
+
+def test_a_pause_is_made_only_where_an_answer_came_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(failover.threading.Event, "wait", lambda _self, seconds: waited.append(seconds))
+    failover._pause(time.monotonic() - failover.POLL_S_MIN)
+    assert not waited
+    failover._pause(time.monotonic() + 60)
+    assert waited == [failover.RECONNECT_S]
+
+
 def test_a_target_that_dies_in_the_middle(two: Two) -> None:
     def die(step: str) -> None:
         two.b.dead = two.b.dead or step == "merged"
@@ -521,6 +560,7 @@ def test_a_fence_whose_answer_is_lost_is_taken_back_in_all_partitions(make: Call
 
 def test_a_fence_whose_request_is_lost_may_still_come(two: Two) -> None:
     two.a.lose = {"fence": "before"}
+    two.a.refuse = {"call-off": 500}
     answer = two.move()
     assert answer.code == 1 and "a is not fenced so far, but may still be" in answer.err
     two.a.refuse = {"fence": 412}
@@ -560,6 +600,22 @@ def test_partitions_that_moved_and_those_that_did_not_are_both_told(make: Callab
     assert [str(two.a.fences[part].phase) for part in PARTS] == ["moved", "active", "active"]
     assert two.move().code == 0
     assert {fence.phase for fence in two.a.fences.values()} == {Phase.MOVED}
+
+
+def test_a_target_that_fell_silent_keeps_no_partition_waiting_again(make: Callable[..., Two]) -> None:
+    """Each would be unserved for as long as one request is waited for."""
+    two = make(PARTS)
+    asked: list[str] = []
+
+    def silent(step: str) -> None:
+        asked.append(step)
+        two.b.dead = two.b.dead or step == "activate"
+
+    two.b.before = silent
+    answer = two.move()
+    assert answer.code == 1 and "may have become active before it fell silent" in answer.err
+    assert (asked.count("activate"), asked.count("give-up")) == (1, 1)
+    assert {fence.phase for fence in two.a.fences.values()} == {Phase.ACTIVE}
 
 
 def test_a_source_that_cannot_store_the_end_is_asked_again(two: Two) -> None:
