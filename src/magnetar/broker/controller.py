@@ -159,6 +159,9 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             if leaving := found_topic.leaving:
                 done(leaving)
                 return
+            if not replicated and (moving := self._broker.fences.moving(topic, subscription)):
+                done(PreconditionFailed(f"subscription {subscription} of {topic} is {moving}; end that first"))
+                return
             replication.set_replicated(found_topic, found, replicated)
             self._when_durable(found, done)
 

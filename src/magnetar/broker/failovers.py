@@ -35,6 +35,7 @@ class FailoverControl(Protocol):
 
         Raises:
             NotFound: no such topic or subscription.
+            PreconditionFailed: it was deleted here, and what other clusters tell of it is passed over.
         """
         ...
 

@@ -99,6 +99,13 @@ class Fences:
         """A subscription's; of one that never took part in a failover, or does not exist, an active one."""
         return self._fences.get((text, name), Fence())
 
+    def moving(self, text: str, name: str) -> str:
+        """Which failover is under way here, for people; "" when there is none. Its final state can be written only while the
+        subscription is replicated.
+        """
+        fence = self.fence(text, name)
+        return str(fence) if fence.phase in {Phase.FENCING, Phase.FENCED} else ""
+
     def latest_token(self, text: str, name: str) -> Token:
         """Of all failovers of a subscription that this cluster took part in, gave up or heard of."""
         fence, topic = self.fence(text, name), self._broker.topics.get(text)
@@ -130,7 +137,14 @@ class Fences:
 
         Raises:
             NotFound: no such topic or subscription.
+            PreconditionFailed: it was deleted here, so that no other cluster can bring it.
         """
+        there = self._broker.topics.get(text)
+        if there is not None and name not in there.subscriptions and self._finals.unsubscribed(there, name):
+            raise PreconditionFailed(
+                f"subscription {name} of {text} was deleted in {self._broker.cluster}, which takes in nothing of it until "
+                f"somebody subscribes there again: magnetar subscriptions create {there.name.base} {name} --replicated"
+            )
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)
         return self.fence(text, name).told() | {

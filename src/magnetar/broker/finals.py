@@ -43,6 +43,9 @@ class _Finishing(Protocol):
     def fence(self, subscription: str) -> FenceToken | None:
         """Of the latest final state that was merged."""
 
+    def unsubscribed(self, subscription: str) -> bool:
+        """Whether it was deleted here, so that what others tell is passed over."""
+
 
 class FinalStates:
     """Writes final states into topics.
@@ -59,6 +62,11 @@ class FinalStates:
         if topic.replicated is None:
             return "no link concerns its topic"
         return ""
+
+    @staticmethod
+    def unsubscribed(topic: Topic, subscription: str) -> bool:
+        """Whether a subscription was deleted here: until somebody subscribes again nothing of it is taken in."""
+        return topic.replicated is not None and cast("_Finishing", topic.replicated.exact).unsubscribed(subscription)
 
     def mode(self, topic: Topic) -> str:
         """What the topic's namespace says: "exact" or "snapshot"."""

@@ -213,6 +213,11 @@ class Move:
         for row in there:
             if row["phase"] in {"fencing", "fenced"}:
                 raise MagnetarError(f"{self._what} is itself {_phase(row)} in {self.target}; end that first")
+            if not row["replicated"]:
+                raise MagnetarError(
+                    f"{self._what} is not replicated in {self.target}, which takes in nothing of it: "
+                    f"magnetar subscriptions replicate {self.topic} {self.subscription} --everywhere"
+                )
         warnings = self._warnings(rows, there, force=force)
         links = [row["links"][self.target] for row in rows]
         plan = {

@@ -1,8 +1,12 @@
 """The fences of a broker whose store refuses at the wrong moment."""
 
+import pytest
+
 from magnetar.broker.fences import CHANGES_MAX
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import LATEST
 from magnetar.geo.failover import Phase
+from magnetar.metadata.errors import NotFound, PreconditionFailed
 from tests.support.geoworld import TOPIC, Node, World
 
 
@@ -60,3 +64,35 @@ def test_changes_that_the_store_does_not_answer_do_not_pile_up() -> None:
     node.hold_stores = False
     node.world.advance(1_000)
     assert refused(answers)[3:] == [""] * CHANGES_MAX
+
+
+def test_a_subscription_that_is_being_moved_stays_replicated() -> None:
+    """Its final state could not be written: that was tried twice a second, with a line each time, until somebody ended it."""
+    node = subscribed()
+    node.hold_log = True
+    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
+    off = node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", False, done))
+    assert "is fenced (to b, failover" in str(off) and str(off).endswith("; end that first")
+    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", True, done)) is None
+    node.hold_log = False
+    node.world.advance(5_000)
+    assert node.broker.fences.fence(TOPIC, "s").final is not None
+    assert not [text for _, text in node.notes if "trying again" in text]
+    assert node.control_call(lambda done: node.control.failover_unfence(TOPIC, "s", done)) is None
+    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", False, done)) is None
+
+
+def test_a_subscription_that_was_deleted_at_the_target_is_told_beforehand() -> None:
+    """Nothing of it is taken in there: it was fenced, waited for, and put back, with no word about why."""
+    a = subscribed()
+    world, b = a.world, a.world["b"]
+    with pytest.raises(NotFound):
+        b.control.failover_state(TOPIC, "never")
+    assert b.control_call(lambda done: b.control.delete_subscription(TOPIC, "s", True, done)) is None
+    with pytest.raises(
+        PreconditionFailed, match=f"was deleted in b, .*: magnetar subscriptions create {TOPIC} s --repl"
+    ):
+        b.control.failover_state(TOPIC, "s")
+    assert b.control_call(lambda done: b.control.create_subscription(TOPIC, "s", LATEST, True, {}, done)) is None
+    world.advance(1_000)
+    assert b.control.failover_state(TOPIC, "s")["backlog"] == 0

@@ -383,6 +383,14 @@ def test_what_cannot_be_moved_is_told_beforehand(two: Two) -> None:
     assert "is itself fencing, to c in b" in two.move().err
 
 
+def test_a_target_that_takes_nothing_in_is_told_beforehand(two: Two) -> None:
+    """Of a subscription of that name which is its own; it was found out when all were fenced and had waited."""
+    two.b.extra = {"replicated": False}
+    answer = two.move()
+    assert answer.code == 1 and "is not replicated in b, which takes in nothing of it: magnetar sub" in answer.err
+    assert set(two.a.steps) == {""} and two.phases() == ("active", "active")
+
+
 def test_what_the_user_should_know_is_said(two: Two) -> None:
     two.b.link = None
     answer = two.move()
