@@ -39,7 +39,12 @@ class FakeFailovers:
 
     def failover_state(self, topic: str, subscription: str) -> dict[str, Any]:
         self._check(topic, subscription)
-        return self.fences.get(subscription, Fence()).told() | {"topic": topic, "subscription": subscription}
+        fence = self.fences.get(subscription, Fence())
+        return fence.told() | {
+            "topic": topic,
+            "subscription": subscription,
+            "next": str(fence.next_token("us-west", NOW_MS)),
+        }
 
     def failover_wait(self, topic: str, subscription: str, since: int, wait_ms: int, done: Any) -> None:
         done(self.failover_state(topic, subscription), None)
@@ -57,13 +62,18 @@ class FakeFailovers:
         else:
             self._soon(done)
 
-    def failover_begin(self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done) -> None:
+    def failover_begin(
+        self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done, *, named: str = ""
+    ) -> None:
         self._check(topic, subscription)
         if target == "us-west":
             raise BadRequest("it is there already")
         latest = Token.parse(above) if above else NO_TOKEN
+        token = Token.parse(named) if named else None
         self._change(
-            subscription, lambda fence: fence.fence(fence.next_token("us-west", NOW_MS, latest), target, NOW_MS), done
+            subscription,
+            lambda fence: fence.fence(token or fence.next_token("us-west", NOW_MS, latest), target, NOW_MS),
+            done,
         )
 
     def failover_step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
@@ -74,6 +84,7 @@ class FakeFailovers:
             "complete": lambda fence: fence.complete(named, NOW_MS),
             "put-back": lambda fence: fence.put_back(named, NOW_MS),
             "give-up": lambda fence: fence.give_up(named),
+            "call-off": lambda fence: fence.call_off(named, NOW_MS),
         }
         self._change(subscription, steps[step], done)
 
@@ -98,17 +109,19 @@ def _tokens(text: str) -> str:
     return f'{{"tokens": {{"{T}": "{text}"}}}}'
 
 
-def _step_cases(step: Step, good: tuple[str, str], over: tuple[str, str]) -> list[tuple[str, str, str | None, int]]:
-    return [
+def _step_cases(
+    step: Step, good: tuple[str, str], over: tuple[str, str] | None
+) -> list[tuple[str, str, str | None, int]]:
+    cases = [
         ("POST", f"{FO}/t/{good[0]}/{step}", _tokens(good[1]), 200),
         ("POST", f"{FO}/t/{good[0]}/{step}", _tokens("nonsense"), 400),
         ("POST", f"{FO}/t/{good[0]}/{step}", '{"tokens": {}}', 400),
         ("POST", f"{FO}/many/{good[0]}/{step}", _tokens(good[1]), 400),
         ("POST", f"{FO}/t/no/{step}", _tokens(good[1]), 404),
         ("POST", f"{FO}/missing/s/{step}", _tokens(good[1]), 404),
-        ("POST", f"{FO}/t/{over[0]}/{step}", _tokens(over[1]), 409),
         ("POST", f"{FO}/t/pulsar.dedup/{step}", _tokens(good[1]), 412),
     ]
+    return cases if over is None else [*cases, ("POST", f"{FO}/t/{over[0]}/{step}", _tokens(over[1]), 409)]
 
 
 CASES: list[tuple[str, str, str | None, int]] = [
@@ -130,6 +143,10 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("POST", f"{FO}/t/moving/fence", '{"to": "us-east"}', 200),
     ("POST", f"{FO}/t/s/fence", '{"to": "us-west"}', 400),
     ("POST", f"{FO}/t/s/fence", "{}", 400),
+    ("POST", f"{FO}/t/s/fence", f'{{"to": "us-east", "tokens": {{"{T}": "1800000000000@us-west"}}}}', 200),
+    ("POST", f"{FO}/t/s/fence", f'{{"to": "us-east", "tokens": {{"{T}": "nonsense"}}}}', 400),
+    ("POST", f"{FO}/t/s/fence", '{"to": "us-east", "tokens": ["5@us-west"]}', 400),
+    ("POST", f"{FO}/t/here/fence", f'{{"to": "us-east", "tokens": {{"{T}": "5@us-west"}}}}', 409),
     ("POST", f"{FO}/missing/s/fence", '{"to": "us-east"}', 404),
     ("POST", f"{FO}/t/moving/fence", '{"to": "spare"}', 409),
     ("POST", f"{FO}/t/s/fence", '{"to": "Upper.Case"}', 412),
@@ -137,6 +154,7 @@ CASES: list[tuple[str, str, str | None, int]] = [
     *_step_cases("complete", ("written", "9@us-west"), ("moving", "9@us-west")),
     *_step_cases("put-back", ("moving", "9@us-west"), ("moving", "5@us-west")),
     *_step_cases("give-up", ("s", "5@us-east"), ("here", "9@us-east")),
+    *_step_cases("call-off", ("moving", "9@us-west"), None),
     ("GET", f"{FO}/t/s/unacknowledged", None, 200),
     ("GET", f"{FO}/many/s/unacknowledged", None, 400),
     ("GET", f"{FO}/t/no/unacknowledged", None, 404),

@@ -35,11 +35,14 @@ class Begin(Struct):
         above: the latest failover that the target knows of (`token` or `given_up` of its state).
         grace_ms: how long acknowledgements of what was sent are awaited; longer, up to 10 s, while they come fast enough to be
             all there by then.
+        tokens: topic or partition -> the token that its failover shall have: `next` of its state, or a later one of this
+            cluster. With it the failover can be called off when no answer comes.
     """
 
     to: str
     above: str = ""
     grace_ms: int = GRACE_MS
+    tokens: dict[str, str] = {}
 
 
 class OfToken(Struct):
@@ -137,7 +140,9 @@ async def fence(call: Call) -> Any:
     topics = _topics(call)
     await _each(
         topics,
-        lambda topic, done: call.control.failover_begin(topic, name, to, body.above, body.grace_ms, done),
+        lambda topic, done: call.control.failover_begin(
+            topic, name, to, body.above, body.grace_ms, done, named=body.tokens.get(topic, "")
+        ),
         call,
     )
     return _states(call)
@@ -165,6 +170,10 @@ _step("activate", "At the target, when it has merged the final state: go on with
 _step("complete", "At the source, when the target is active: send the consumers there.")
 _step("put-back", "At the source: call the failover off, everything is as before.")
 _step("give-up", "At the target: call the failover off; it can activate nothing here any more.")
+_step(
+    "call-off",
+    "At the source, when `fence` was not answered: this failover is put back, or refused when it comes; no other one ends.",
+)
 
 
 RUNS = '{"runs": [["us-west", 1763700000000, 17, 20]]}'

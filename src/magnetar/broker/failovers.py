@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Done = Callable[[MagnetarError | None], None]
 DoneState = Callable[[dict[str, Any] | None, MagnetarError | None], None]
 
-Step = Literal["activate", "complete", "put-back", "give-up"]
-STEPS: Final[tuple[Step, ...]] = ("activate", "complete", "put-back", "give-up")
+Step = Literal["activate", "complete", "put-back", "give-up", "call-off"]
+STEPS: Final[tuple[Step, ...]] = ("activate", "complete", "put-back", "give-up", "call-off")
 
 
 class FailoverControl(Protocol):
@@ -55,7 +55,9 @@ class FailoverControl(Protocol):
         """
         ...
 
-    def failover_begin(self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done) -> None:
+    def failover_begin(
+        self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done, *, named: str = ""
+    ) -> None:
         """Fence a subscription here, to move it to `target`; joins a failover to the same target that is under way.
 
         Args:
@@ -64,6 +66,7 @@ class FailoverControl(Protocol):
             above: the latest failover that the target knows of, as text; "" for none.
             grace_ms: how long acknowledgements of what was sent are awaited.
             done: see `broker.control`.
+            named: the token that it shall have, later than all that are known (`next` of the state); "" for any.
 
         Raises or answers:
             NotFound, BadRequest, PreconditionFailed, Conflict.
@@ -71,8 +74,8 @@ class FailoverControl(Protocol):
         ...
 
     def failover_step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
-        """Take a step of the failover named by `token`: activate and give-up at the target, complete and put-back at the
-        source (`geo.failover`).
+        """Take a step of the failover named by `token`: activate and give-up at the target, complete, put-back and call-off at
+        the source (`geo.failover`).
 
         Raises or answers:
             BadRequest: no token. NotFound. Conflict: this failover is over, or not so far.
@@ -158,10 +161,13 @@ class FailoverController:
 
         self._enter(lambda: fences.wait(topic, wait_ms, lambda: bool(look()["merged"]), lambda: done(look(), None)))
 
-    def failover_begin(self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done) -> None:
+    def failover_begin(
+        self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done, *, named: str = ""
+    ) -> None:
         """Fence."""
         latest = self._token(topic, subscription, above) if above else NO_TOKEN
-        self._enter(lambda: self._broker.fences.begin(topic, subscription, target, latest, grace_ms, done))
+        token = self._token(topic, subscription, named) if named else NO_TOKEN
+        self._enter(lambda: self._broker.fences.begin(topic, subscription, target, latest, grace_ms, done, token))
 
     def failover_step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
         """One step."""
@@ -171,6 +177,7 @@ class FailoverController:
             "complete": fences.complete,
             "put-back": fences.put_back,
             "give-up": fences.give_up,
+            "call-off": fences.call_off,
         }[step]
         self._enter(lambda: take(topic, subscription, named, done))
 

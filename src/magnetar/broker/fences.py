@@ -27,7 +27,7 @@ from magnetar.broker.waiting import Waits
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
-from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
+from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed
 from magnetar.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ class Fences:
             )
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)
-        return self.fence(text, name).told() | {
+        fence = self.fence(text, name)
+        return fence.told() | {
+            "next": str(fence.next_token(self._broker.cluster, self._outbox.now_ms, self._finals.heard(topic, name))),
             "topic": text,
             "subscription": name,
             "cluster": self._broker.cluster,
@@ -354,7 +356,9 @@ class Fences:
 
     # ----------------------------------------------------------------------------------------------------- operations
 
-    def begin(self, text: str, name: str, target: str, above: Token, grace_ms: int, done: Done) -> None:
+    def begin(
+        self, text: str, name: str, target: str, above: Token, grace_ms: int, done: Done, named: Token = NO_TOKEN
+    ) -> None:
         """Fence a subscription, to move it to `target`.
 
         Args:
@@ -363,6 +367,8 @@ class Fences:
             above: the latest failover that the target knows of.
             grace_ms: how long acknowledgements of what was sent are awaited (`broker.grace`).
             done: when it is fenced, durably.
+            named: the token of the failover, as `describe` said what the next one is; NO_TOKEN: any. Who names it can call it
+                off without having been answered.
 
         Raises:
             NotFound, BadRequest, PreconditionFailed: it cannot be moved there.
@@ -374,6 +380,10 @@ class Fences:
             raise BadRequest(f"subscription {name} of {text} is in {target} already: name another cluster")
         if not 0 <= grace_ms <= GRACE_MS_MAX:
             raise BadRequest(f"the grace period is 0 to {GRACE_MS_MAX} ms, not {grace_ms}")
+        if named != NO_TOKEN and named.cluster != self._broker.cluster:
+            raise BadRequest(
+                f"failover {named} cannot begin in {self._broker.cluster}: its token names another cluster"
+            )
         self.url_of(target)
         source = self._broker.links.sources.get(target)
         if source is None or not source.linked or not source.wants(text):
@@ -387,7 +397,11 @@ class Fences:
 
         def step(fence: Fence) -> Fence:
             now_ms, known = self._outbox.now_ms, max(above, self._finals.heard(topic, name))
-            return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms)
+            if named == NO_TOKEN:
+                return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms)
+            if fence.phase is Phase.ACTIVE and named <= known:
+                raise Conflict(f"failover {named} is not later than {known}")
+            return fence.fence(named, target, now_ms)
 
         def begun(error: MagnetarError | None) -> None:
             fence = self.fence(*key)
@@ -419,6 +433,15 @@ class Fences:
         """
         self._existing(text, name)
         self._change((text, name), lambda fence: fence.put_back(token, self._outbox.now_ms), done)
+
+    def call_off(self, text: str, name: str, token: Token, done: Done) -> None:
+        """Call a failover off whose beginning was not answered: if it is still on its way here, it is refused when it comes.
+
+        Raises:
+            NotFound.
+        """
+        self._existing(text, name)
+        self._change((text, name), lambda fence: fence.call_off(token, self._outbox.now_ms), done)
 
     def unfence(self, text: str, name: str, done: Done) -> None:
         """End a fence by hand.

@@ -172,6 +172,7 @@ class Move:
         self._there: list[Row] = []
         self._force = False
         self._above = ""
+        self._tokens: dict[str, str] = {}
         self._deadline = 0.0
         self._fenced = self._silent = False
         self._uncertain: set[str] = set()
@@ -208,6 +209,12 @@ class Move:
                 raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
         self._rows, self._there, self._force = rows, there, force
         self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
+        # Named here, so that a failover can be called off whose beginning is not answered. (Older brokers do not tell `next`.)
+        self._tokens = {
+            row["topic"]: _later(row["next"], self._above, self.source)
+            for row in rows
+            if row["phase"] == "active" and row.get("next")
+        }
         for row in rows:
             self._check(row)
         for row in there:
@@ -337,7 +344,7 @@ class Move:
         consumers = sum(row["consumers"] for row in self._rows)
         try:
             started = time.monotonic()
-            body = {"to": self.target, "above": self._above, "grace_ms": grace_ms}
+            body = {"to": self.target, "above": self._above, "grace_ms": grace_ms, "tokens": self._tokens}
             self._rows = self._ask(
                 self._a, self.source, lambda: self._a.post(self._path(str(self.topic), "fence"), body)
             )
@@ -494,9 +501,11 @@ class Move:
             why: it is called off.
             certain: the source has answered, so that nothing of a request is still under way there.
         """
+        called_off = False
         if not self._fenced:
             try:
-                # The fence may have been taken although no answer came, or in some partitions only.
+                # The fence may have been taken although no answer came, or in some partitions only, or may still be.
+                called_off = not certain and self._call_off()
                 self._rows = self._a.get(self._path(str(self.topic)))
             except MagnetarError:
                 return f"{why}; whether {self.source} is fenced is not known: magnetar status says it when it is back"
@@ -504,6 +513,8 @@ class Move:
         ours = [row for row in self._rows if row["target"] == self.target]
         outcomes = [self._put_back(row) for row in ours if row["phase"] in {"fencing", "fenced"}]
         told = list(dict.fromkeys(outcome for outcome in outcomes if outcome))
+        if not outcomes and called_off:
+            return f"{why}; called off: {self._what} is active in {self.source} as before"
         if not outcomes and not self._fenced and not certain:
             return f"{why}; {self.source} is not fenced so far, but may still be: magnetar status says it"
         if not outcomes:
@@ -513,6 +524,18 @@ class Move:
         if not all(outcomes):
             told.append(f"what is left of it is put back: active in {self.source} as before")
         return "; ".join([why, *told])
+
+    def _call_off(self) -> bool:
+        """See to it that a beginning that is still under way comes to nothing; whether that is certain for all partitions."""
+        # Who does not answer for one partition is not asked about the others.
+        return len(self._tokens) == len(self._rows) and all(self._called_off_in(*one) for one in self._tokens.items())
+
+    def _called_off_in(self, topic: str, token: str) -> bool:
+        try:
+            self._a.post(self._path(topic, "call-off"), {"tokens": {topic: token}})
+        except MagnetarError:
+            return False  # an older broker, or one that does not answer: what it says of itself then decides
+        return True
 
     def _put_back(self, row: Row) -> str:
         """Of one partition; "" when it is certain that only the source is active."""

@@ -16,6 +16,8 @@ A failover from A to B is four steps of the command, each of them durable before
     unfence    fencing, fenced, moved                          -> active      by hand; the token is used up as well
     activate   active, moved (later token, not given up)       -> active      a failover back ends a fence in this way
     give up    any, unless the token has activated it          -> the same    the token can activate nothing here any more
+    call off   fencing, fenced (same token)                    -> active      at the source, by whoever had no answer to `fence`:
+               any other                                       -> the same    the token can begin nothing here any more
 
 Nothing is fenced except by a failover, and a fence has no other end than those three. The *token* (hybrid time, cluster of the
 fence) gives failovers of one subscription an order, whichever cluster they start in: a step that comes late, or twice, or from a
@@ -198,6 +200,12 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if token < self.token:
             raise Conflict(f"failover {token} cannot put it back: {self}")
         return self._active(token, End.PUT_BACK, now_ms)
+
+    def call_off(self, token: Token, now_ms: int) -> "Fence":
+        """Whether it began, is about to or is still on its way here: this very failover is none, and no other ends by it."""
+        if self.phase in {Phase.FENCING, Phase.FENCED} and token == self.token:
+            return self._active(token, End.PUT_BACK, now_ms)
+        return self if token <= self.given_up else replace(self, given_up=token)
 
     def unfence(self, token: Token, now_ms: int) -> "Fence":
         """An operator ends the fence, whatever the target does."""

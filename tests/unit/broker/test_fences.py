@@ -6,7 +6,7 @@ from magnetar.broker.fences import CHANGES_MAX
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
 from magnetar.geo.failover import Phase
-from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 from tests.support.geoworld import TOPIC, Node, World
 
 
@@ -52,6 +52,49 @@ def subscribed() -> Node:
 
 def refused(answers: list[MagnetarError | None]) -> list[str]:
     return [str(answer) if answer is not None else "" for answer in answers]
+
+
+@pytest.mark.parametrize("first", ["fence", "call-off"])
+def test_a_failover_that_is_called_off_is_none_whichever_comes_first(first: str) -> None:
+    """The store hangs: whoever asked for the fence waits for an answer no more, and never heard what became of it."""
+    node = subscribed()
+    named = node.control.failover_state(TOPIC, "s")["next"]
+    begun: list[MagnetarError | None] = []
+    ended: list[MagnetarError | None] = []
+    node.hold_stores = True
+    if first == "fence":
+        node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
+    node.control.failover_step("call-off", TOPIC, "s", named, ended.append)
+    if first != "fence":
+        node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
+    assert not begun and not ended
+    node.hold_stores = False
+    node.world.advance(5_000)
+    assert refused(ended) == [""]
+    assert refused(begun) == ["" if first == "fence" else f"failover {named} is not later than {named}"]
+    assert node.broker.fences.fence(TOPIC, "s").phase is Phase.ACTIVE
+    assert not node.topic.subscriptions["s"].held
+    node.restart()
+    node.world.advance(1_000)
+    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done, named=named))
+    later = node.control.failover_state(TOPIC, "s")["next"]
+    assert (
+        node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done, named=later)) is None
+    )
+    assert node.control.failover_state(TOPIC, "s")["token"] == later
+
+
+def test_a_failover_is_named_later_than_all_that_is_known_and_by_its_source() -> None:
+    node = subscribed()
+    named = node.control.failover_state(TOPIC, "s")["next"]
+    time_ms = int(named.partition("@")[0])
+    with pytest.raises(BadRequest, match="its token names another cluster"):
+        node.control.failover_begin(TOPIC, "s", "b", "", 0, lambda _: None, named=f"{time_ms}@b")
+    above = f"{time_ms + 5}@b"
+    answers: list[MagnetarError | None] = []
+    node.control.failover_begin(TOPIC, "s", "b", above, 0, answers.append, named=named)
+    assert refused(answers) == [f"failover {named} is not later than {above}"]
+    assert node.broker.fences.fence(TOPIC, "s").phase is Phase.ACTIVE
 
 
 def test_changes_that_the_store_does_not_answer_do_not_pile_up() -> None:

@@ -133,6 +133,7 @@ class FenceBroker:
                     "complete": lambda: fence.complete(token, NOW_MS),
                     "put-back": lambda: fence.put_back(token, NOW_MS),
                     "give-up": lambda: fence.give_up(token),
+                    "call-off": lambda: fence.call_off(token, NOW_MS),
                 }[step]()
         self.fences[topic] = fence
 
@@ -564,6 +565,18 @@ def test_a_fence_whose_answer_is_lost_is_taken_back_in_all_partitions(make: Call
     answer = two.move()
     assert answer.code == 1 and "active in a as before" in answer.err
     assert {fence.phase for fence in two.a.fences.values()} == {Phase.ACTIVE}
+
+
+def test_a_fence_that_comes_when_it_was_called_off_is_none(make: Callable[..., Two]) -> None:
+    """It was on its way for longer than the command waits for an answer."""
+    two = make(PARTS)
+    two.a.lose = {"fence": "before"}
+    answer = two.move()
+    assert answer.code == 1 and "called off" in answer.err and "active in a as before" in answer.err
+    status, refused = two.a.answer(TOPIC, "fence", {}, two.a.bodies["fence"])
+    assert status == 409 and "is not later than" in refused["reason"]
+    assert {fence.phase for fence in two.a.fences.values()} == {Phase.ACTIVE}
+    assert two.move().code == 0
 
 
 def test_a_fence_whose_request_is_lost_may_still_come(two: Two) -> None:

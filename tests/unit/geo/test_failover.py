@@ -46,6 +46,8 @@ STEPS = {
     "activate": lambda state: state.activate(T, 9),
     "activate later": lambda state: state.activate(Token(300, "a"), 9),
     "give up": lambda state: state.give_up(T),
+    "call off": lambda state: state.call_off(T, 9),
+    "call off later": lambda state: state.call_off(Token(300, "a"), 9),
 }
 TABLE = {
     # what each state becomes; "!" is a refusal, "=" no change
@@ -62,6 +64,8 @@ TABLE = {
     "activate": ("active", "!", "!", "!", "!", "!", "!", "="),
     "activate later": ("active", "!", "!", "!", "active", "active", "active", "active"),
     "give up": ("active", "fencing", "fenced", "fenced", "moved", "=", "=", "!"),
+    "call off": ("active", "active", "active", "active", "moved", "=", "=", "active"),
+    "call off later": ("active", "fencing", "fenced", "fenced", "moved", "active", "active", "active"),
 }
 
 
@@ -127,6 +131,19 @@ def test_a_token_is_later_than_all_that_is_known_also_with_a_slow_clock() -> Non
     assert ACTIVE.give_up(Token(700, "b")).next_token("a", 5) == Token(701, "a")
 
 
+@pytest.mark.parametrize("name", STATES)
+def test_what_was_called_off_begins_nothing_any_more(name: str) -> None:
+    """Neither when its request comes late, nor when what held the fence meanwhile is over."""
+    late = Token(300, "a")
+    state = STATES[name].call_off(late, 9)
+    if state.phase is not Phase.ACTIVE:
+        assert state.fence(late, state.target, 10) == state, "joined, as any other"
+        state = state.put_back(state.token, 10)
+    with pytest.raises(Conflict, match="300@a is not later than 300@a"):
+        state.fence(late, "b", 11)
+    assert state.next_token("a", 5) > late
+
+
 def test_what_the_final_state_lacks_is_remembered() -> None:
     assert (FENCED.left, WRITTEN.left, MOVED.left, BACK.left) == (2, 2, 2, 0)
 
@@ -157,7 +174,7 @@ def test_careless_commands_never_activate_out_of_order(seed: int) -> None:
             commands.append((source, target, states[source].token))
             continue
         source, target, token = chance.choice(commands)
-        step = chance.choice(("drained", "written", "activate", "complete", "put_back", "give_up", "crash"))
+        step = chance.choice(("drained", "written", "activate", "complete", "put_back", "give_up", "call_off", "crash"))
         try:
             if step == "drained":
                 states[source] = states[source].drained(token, 0, now_ms)
@@ -176,6 +193,10 @@ def test_careless_commands_never_activate_out_of_order(seed: int) -> None:
                     states[source] = states[source].complete(token, now_ms)
             elif step == "put_back":
                 states[source] = states[source].put_back(token, now_ms)
+            elif step == "call_off":
+                before = states[source]
+                states[source] = before.call_off(token, now_ms)
+                assert before.token == token or states[source].phase is before.phase
             elif step == "give_up":
                 states[target] = states[target].give_up(token)
                 dead[target] = max(dead[target], token)
