@@ -16,6 +16,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import Phase
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.policy import MAY_GO, local_messages
+from magnetar.geo.source import LinkSource
 from magnetar.storage.topiclog import TopicLog
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def entries_to_go(log: TopicLog, after: Position, up_to: Position) -> int:
 
 def describe(broker: "Broker") -> DrainState:
     """Look at everything now."""
-    links = [_link(broker, link) for link in broker.links.states() if broker.links.sources[link["target"]].linked]
+    links = [_link(broker, source) for source in broker.links.sources.values() if source.linked]
     producers = [
         {"topic": topic.text, "producer": producer.name, "address": producer.address}
         for topic in broker.topics.values()
@@ -117,12 +118,13 @@ def describe(broker: "Broker") -> DrainState:
     )
 
 
-def _link(broker: "Broker", link: LinkState) -> DrainLink:
-    states = broker.links.sources[link["target"]].topics
+def _link(broker: "Broker", source: LinkSource) -> DrainLink:
+    # Thousands of topics have nothing to wait for: of these nothing is worked out.
+    link, states = broker.links.state_alone(source), source.topics
     topics = [
-        _topic(link, told, states[told["topic"]])
-        for told in link["topics"]
-        if not told["orphan"] and _waits(states[told["topic"]])
+        _topic(link, broker.links.topic_state(state, source.to), state)
+        for _, state in sorted(states.items())
+        if state.wanted and _waits(state)
     ]
     topics.sort(key=lambda one: (not one["blocked"], -one["messages"], one["topic"]))
     return DrainLink(
@@ -138,7 +140,8 @@ def _link(broker: "Broker", link: LinkState) -> DrainLink:
 
 
 def _waits(state: LinkTopic) -> bool:
-    return state.rewinding is not None or entries_to_go(state.log, state.cursor.c, state.log.last) > 0
+    c, last = state.cursor.c, state.log.last
+    return state.rewinding is not None or (c < last and entries_to_go(state.log, c, last) > 0)
 
 
 def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopic:
@@ -172,7 +175,7 @@ def unwritten(broker: "Broker") -> list[dict[str, str]]:
         if topic.replicated is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
             continue
         for name in topic.replicated.subscriptions():
-            state = topic.replicated.describe(name)
+            state = topic.replicated.to_tell(name)
             reason = _to_tell(state) or (_snapshot_to_pass(broker, topic, name) if state.get("toTell") else "")
             if reason:
                 found.append({"topic": topic.text, "subscription": name, "reason": reason})

@@ -34,11 +34,20 @@ class LinkReports:
 
     def states(self) -> list[LinkState]:
         """Every outgoing link."""
-        return [self._state(source) for source in self.sources.values()]
+        return [
+            self._state(source, [self.topic_state(state, source.to) for _, state in sorted(source.topics.items())])
+            for source in self.sources.values()
+        ]
 
-    def _state(self, source: LinkSource) -> LinkState:
-        now_ms = self._broker.outbox.now_ms
-        topics = [self._topic_state(state, now_ms, source.to) for _, state in sorted(source.topics.items())]
+    def state_alone(self, source: LinkSource) -> LinkState:
+        """An outgoing link without its topics, and figures that are theirs."""
+        return self._state(source, [])
+
+    def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
+        """One topic of the link to a target."""
+        return self._topic_state(state, self._broker.outbox.now_ms, target)
+
+    def _state(self, source: LinkSource, topics: list[LinkTopicState]) -> LinkState:
         wanted = [topic for topic in topics if not topic["orphan"]]
         state, detail = "up", ""
         if not source.linked:

@@ -542,6 +542,11 @@ class ReplicatedTopic(StoredStates):
             told |= machine.describe(subscription)
         return told
 
+    def to_tell(self, subscription: str) -> dict[str, Any]:
+        """Of `describe` what says whether others have yet to be told something, of a replicated one."""
+        machine = self.exact if self.mode == "exact" else self.snapshot
+        return {"ready": self.ready} | (machine.to_tell(subscription) if self.ready else {})
+
     def untold(self, subscription: str) -> Lag:
         """Acknowledged here and in no update of snapshot mode yet; in exact mode `progress` knows what is in no marker."""
         if self._made is None or self.mode != "snapshot":

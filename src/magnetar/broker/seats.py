@@ -1,7 +1,7 @@
 """The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.core.ids import OriginKey, Position
 from magnetar.geo.host import Machine, MarkerHost, Messages
@@ -21,6 +21,10 @@ class ModalMachine(Machine, Protocol):
 
     def metrics(self) -> dict[str, int]:
         """Counters of the topic."""
+        ...
+
+    def to_tell(self, subscription: str) -> dict[str, Any]:
+        """Of `describe` what says whether others have yet to be told something; at once, however large the set."""
         ...
 
 

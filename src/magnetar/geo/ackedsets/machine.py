@@ -490,9 +490,7 @@ class AckedSets(HearingTopic):
             "setBytes": consumed.bytes(),
             "runs": consumed.count_runs(),
             "pending": len(pending),
-            "unsent": len(state.dirty),
-            "fullStateDue": state.full,
-            "inFlight": state.in_flight,
+            **self.to_tell(subscription),
             "lastSentMs": self.sent_ms.get(subscription, 0),
             "lastReceivedMs": received,
             "fence": None if state.fence is None else state.fence._asdict(),
@@ -500,6 +498,13 @@ class AckedSets(HearingTopic):
             "forgottenBelow": {cluster: f"{mark[0]}:{mark[1]}" for cluster, mark in sorted(state.forgot.items())},
             "heldBy": sorted(self._held_by(consumed)),
         }
+
+    def to_tell(self, subscription: str) -> dict[str, Any]:
+        """The part of `describe` that says what is not told yet."""
+        state = self.states.get(subscription)
+        if state is None:
+            return {}
+        return {"unsent": len(state.dirty), "fullStateDue": state.full, "inFlight": state.in_flight}
 
     def _held_by(self, consumed: IndexSet) -> set[str]:
         """Clusters for which bits are kept that nobody here needs: they are down, or have yet to say that they need none."""

@@ -27,7 +27,7 @@ at the same time in several clusters merge by intersection, as in exact mode (B2
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
@@ -670,7 +670,7 @@ class Snapshots:
             "cachedSnapshots": len(state.cache),
             "toldUpTo": str(state.told),
             "acknowledgedHere": str(state.news),
-            "toTell": state.has_news,
+            **self.to_tell(subscription),
             "untold": untold,
             "untoldSinceMs": since_ms,
             "lastSentMs": self._sent_ms.get(subscription, 0),
@@ -678,6 +678,11 @@ class Snapshots:
             "seeks": {cluster: seek.time_ms for cluster, seek in sorted(state.seeks.items())},
             **self._taker.describe(),
         }
+
+    def to_tell(self, subscription: str) -> dict[str, Any]:
+        """The part of `describe` that says whether something is not told yet."""
+        state = self._states.get(subscription)
+        return {} if state is None else {"toTell": state.has_news}
 
     def metrics(self) -> dict[str, int]:
         """Counters of the topic since start."""
