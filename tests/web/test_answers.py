@@ -192,6 +192,24 @@ def test_lookup_names_this_broker_and_may_refuse_unknown_topics(tell: Tell) -> N
     tell(strict, info=INFO._replace(topic_auto_creation=False))
 
 
+def test_a_pattern_is_looked_up_as_if_it_were_a_name(tell: Tell) -> None:
+    """So do Java's clients, to find the broker that watches the list; by HTTP, too."""
+
+    async def story(world: World) -> None:
+        for pattern in (".*", "a-%5Cd+", "x" * 600):
+            answer = await world.ask("GET", f"/lookup/v2/topic/persistent/public/default/{pattern}")
+            assert (answer.status, answer.json["brokerUrl"]) == (200, INFO.service_url), pattern
+        for topic in (
+            "persistent/public/default/a%0A%5C",
+            "non-persistent/public/default/a%5C",
+            "persistent/public/de%20f/a%5C",
+        ):
+            assert (await world.ask("GET", f"/lookup/v2/topic/{topic}")).status == 412, topic
+        assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/nowhere/a%5C")).status == 404
+
+    tell(story)
+
+
 def test_a_listener_is_named_by_parameter_or_header(tell: Tell) -> None:
     path = "/lookup/v2/topic/persistent/public/default/x"
     urls = {"outside": ("pulsar://out:6650", ""), "other": ("pulsar://other:6650", "")}

@@ -12,7 +12,7 @@ from magnetar.admin.replies import LateError, SlowError, TooLargeError
 from magnetar.broker.control import BrokerControl, BrokerInfo, Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
-from magnetar.core.names import NamespaceName, TopicName, check_subscription
+from magnetar.core.names import NamespaceName, TopicName, check_subscription, looked_up
 from magnetar.core.numbers import whole_number
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import BadRequest, InFlight
@@ -126,6 +126,17 @@ class Call:
         """
         namespace = self.namespace()
         name = TopicName.parse(f"{self.domain}://{namespace}/{self.name('topic')}")
+        self.resources.policies(namespace)
+        return name
+
+    def looked_up(self) -> TopicName:
+        """The same of a lookup: it may name a pattern.
+
+        Raises:
+            NameNotValid. NotFound: the namespace.
+        """
+        namespace = self.namespace()
+        name = looked_up(f"{self.domain}://{namespace}/{self.name('topic')}")
         self.resources.policies(namespace)
         return name
 

@@ -19,7 +19,7 @@ from magnetar.broker.access import Access
 from magnetar.broker.authorizing import Operation, Where
 from magnetar.broker.credentials import Identity, basic_from_header, denied
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.names import NamespaceName, TopicName, looked_up
 from magnetar.runtime.tls import common_name
 
 if TYPE_CHECKING:
@@ -179,4 +179,5 @@ def _where(request: web.Request, route: "Route") -> Where:
     if "topic" not in names:
         return namespace
     domain = "non-persistent" if "/non-persistent/" in route.path else "persistent"
-    return TopicName.parse(f"{domain}://{namespace}/{names['topic']}")
+    parse = looked_up if route.path.startswith("/lookup/") else TopicName.parse
+    return parse(f"{domain}://{namespace}/{names['topic']}")

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
 from magnetar.broker.schemas import SchemaTopic, schema_message
-from magnetar.broker.session_names import topic_name
+from magnetar.broker.session_names import looked_up_name, namespace_name, topic_name
 from magnetar.core import names
-from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.schemas.versions import encode_version
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -52,7 +52,7 @@ class SessionLookups:
 
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:
-            name = topic_name(command.topic)
+            name = looked_up_name(command.topic)
             self._broker.catalog.check_namespace(name)
             self._session.check(Operation.LOOK, name, command.original_principal)
             urls = self._broker.urls(command.advertised_listener_name)
@@ -63,12 +63,9 @@ class SessionLookups:
 
     def _topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         try:
-            namespace = names.NamespaceName.parse(command.namespace)
-        except NameNotValid as error:
-            self._session.refuse(
-                command.request_id,
-                BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)),
-            )
+            namespace = namespace_name(command.namespace)
+        except BrokerError as error:
+            self._session.refuse(command.request_id, error)
             return
         access, identity = self._broker.access, self._session.identity
         # Mode: 0 persistent, 1 non-persistent, 2 all.

@@ -14,6 +14,9 @@ from magnetar.core.errors import NameNotValid
 TOPIC_BYTES_MAX: Final = 512
 """A ceiling: longer names would dominate per-topic memory; Pulsar's own tools break near 255 bytes of path segment."""
 
+LOOKED_UP_BYTES_MAX: Final = 64 * 1024
+"""A ceiling on what is looked up as if it were a name: as much as fits into the head of an HTTP request."""
+
 PART_BYTES_MAX: Final = 128
 """A ceiling for tenant, namespace and cluster names."""
 
@@ -126,6 +129,28 @@ class TopicName(NamedTuple):
     def with_partition(self, number: int) -> "TopicName":
         """The name of one partition of this topic."""
         return self._replace(local=f"{self.local}-partition-{number}")
+
+
+def looked_up(text: str) -> TopicName:
+    """The topic that a lookup names.
+
+    Java's clients look up a pattern as if it were a name, to find the broker that watches the list of what matches: behind
+    the namespace of a persistent topic may stand what no topic's name can hold, but for slashes: with one of these it
+    is no pattern for Java's clients either.
+
+    Raises:
+        NameNotValid: it is neither.
+    """
+    try:
+        return TopicName.parse(text)
+    except NameNotValid:
+        domain, _, rest = text.partition("://")
+        parts = rest.split("/", 2)
+        if domain != "persistent" or len(parts) != 3 or not parts[2] or _CONTROL.search(text):
+            raise
+        if "/" in parts[2] or _size(text) > LOOKED_UP_BYTES_MAX:
+            raise
+        return TopicName(domain, *NamespaceName.parse(f"{parts[0]}/{parts[1]}"), parts[2])
 
 
 def check_cluster(text: str) -> str:
