@@ -642,6 +642,39 @@ def test_a_list_of_topics_shows_what_one_may_see(secured: Secured) -> None:
     assert isinstance(found, list) and "persistent://public/default/list-unseen" in found
 
 
+def test_a_watched_list_of_topics_shows_what_one_may_see_and_follows(secured: Secured) -> None:
+    path = "/admin/v2/persistent/public/default/watched-"
+    full = "persistent://public/default/watched-"
+    for name in ("seen", "unseen"):
+        secured.broker.rest("PUT", path + name)
+    secured.grant("watcher", "consume", place=path + "seen")
+    watch = pb.CommandWatchTopicList(
+        request_id=1, watcher_id=1, namespace="public/default", topics_pattern=full + "[a-z]+"
+    )
+
+    def begun(client: Raw, role: str) -> pb.BaseCommand:
+        client.handshake(auth_method_name="token", auth_data=token(role).encode())
+        client.send(pb.BaseCommand(type=64, watchTopicList=watch))
+        answer = client.answer()
+        assert answer is not None
+        return answer
+
+    with stranger(secured.broker) as client:
+        assert begun(client, "nobody-at-all").error.error == ErrorCode.AUTHORIZATION
+    with stranger(secured.broker) as client, stranger(secured.broker) as other:
+        assert list(begun(client, "watcher").watchTopicListSuccess.topic) == [full + "seen"]
+        assert list(begun(other, "root").watchTopicListSuccess.topic) == [full + "seen", full + "unseen"]
+        secured.broker.rest("PUT", path + "secret")
+        update = other.answer()
+        assert update is not None and list(update.watchTopicUpdate.new_topics) == [full + "secret"]
+        secured.grant("watcher", "consume", place=path + "unseen")
+        update = client.answer()  # nothing of the secret one came before
+        assert update is not None and list(update.watchTopicUpdate.new_topics) == [full + "unseen"]
+        secured.broker.rest("DELETE", path + "seen/permissions/watcher")
+        update = client.answer()
+        assert update is not None and list(update.watchTopicUpdate.deleted_topics) == [full + "seen"]
+
+
 # ------------------------------------------------------------------------------------------------ what changes meanwhile
 
 

@@ -153,6 +153,14 @@ class BrokerProcess:
             raise
         return json.loads(data) if data else None
 
+    def figure(self, name: str) -> float:
+        """A figure of the whole broker, as `/metrics` tells it."""
+        request = urllib.request.Request(self.web + "/metrics", headers=self.headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        (value,) = [line.split()[-1] for line in lines if line.startswith(name + "{")]
+        return float(value)
+
 
 class World:
     """Some clusters on this machine, with one clusters.toml.

@@ -65,6 +65,23 @@ BAD_NAMES: Final = [
     "\u202e\U0001f600" * 40,
     "a" * 300,
 ]
+PATTERNS: Final = [
+    ".*",
+    "persistent://public/default/fuzz-.*",
+    "persistent://public/default/fuzz-[0-3]",
+    "persistent://public/default/(fuzz|guard)-(p|[0-9a-f]+)",
+    "(a+)+b",
+    "((a{999}){999}){999}",
+    ".*(a|b).{12}",
+    "(.*a){300}.*b",
+    "(" * 400 + ")" * 400,
+    "[^\\d-\\Q]\\E]",
+    "(?i)\\x{10ffff}*",
+    "(?=a)\\1{2,1}",
+    "persistent://" * 3,
+    "x" * 70_000,
+]
+"""Of topics' names: some that a client sends, and some that a broker has to refuse, or to bear."""
 NUMBERS: Final = [
     0,
     1,
@@ -109,9 +126,39 @@ TRANSACTIONS: Final = [50, 52, 54, 56, 58, 60, 62]
 """Refused, one by one: the connection goes on."""
 
 UNKNOWN: Final = [kind for kind in range(1, 100) if kind not in COMMAND_FIELDS] + [200, 999, 1018, 5_000, (1 << 29) - 1]
-"""Types for which our BaseCommand has no field: topic watchers', all that Pulsar may give a meaning yet, and what is nobody's."""
+"""Types for which our BaseCommand has no field: all that Pulsar may give a meaning yet, and what is nobody's."""
 
-USUAL: Final = [4, 4, 5, 5, 6, 6, 6, 6, 10, 10, 11, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 39]
+USUAL: Final = [
+    4,
+    4,
+    5,
+    5,
+    6,
+    6,
+    6,
+    6,
+    10,
+    10,
+    11,
+    11,
+    12,
+    15,
+    16,
+    18,
+    19,
+    20,
+    21,
+    23,
+    25,
+    28,
+    29,
+    32,
+    34,
+    39,
+    64,
+    64,
+    67,
+]
 """What clients send, as often as it is tried."""
 
 LINKS: Final = [
@@ -142,6 +189,8 @@ _GEO_FROM: Final = 1000
 _APPEND: Final = 1004
 _RESTORE: Final = 1012
 _AUTH_RESPONSE: Final = 37
+_WATCH: Final = 64
+_WATCH_CLOSE: Final = 67
 
 HERE: Final = "aa"
 THERE: Final = "bb"
@@ -250,7 +299,7 @@ class Fuzzer:
         if field.type in _FLOATS:
             return self._pick([0.0, -1.0, 1e308, float("inf"), float("nan")])
         if field.type == FieldDescriptor.TYPE_STRING:
-            return self._pick([*BAD_NAMES, *TOPICS, *SUBSCRIPTIONS])
+            return self._pick([*BAD_NAMES, *TOPICS, *SUBSCRIPTIONS, *PATTERNS])
         if field.type == FieldDescriptor.TYPE_BYTES:
             return self.chance.randbytes(int(self._pick([0, 1, 8, 9, 100, 70_000])))
         return self._number(field)
@@ -377,6 +426,12 @@ class Fuzzer:
                 self._message_id(body.message_id)
             else:
                 body.message_publish_time = self._pick(_NUMBERS_64)
+        elif kind in {_WATCH, _WATCH_CLOSE}:
+            body.watcher_id = self._pick([0, 1, 2, 3, 1 << 40, (1 << 64) - 1])
+            if kind == _WATCH:
+                body.topics_pattern = self._pick(PATTERNS[:4] if self.chance.random() < 0.8 else PATTERNS)
+                if self.chance.random() < 0.3:
+                    body.topics_hash = self._pick(["00000000", "", "x" * 1_000])
         elif kind == _AUTH_RESPONSE:
             body.client_version = "fuzz"
             body.response.auth_method_name = self._pick(["token", "token", "token", "basic", "magnetar-link", ""])

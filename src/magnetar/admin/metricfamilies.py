@@ -71,6 +71,9 @@ BROKER_FIGURES: Final = _of(
     ("pulsar_broker_subscriptions_count", "gauge", "Subscriptions.", "subscriptions"),
     ("pulsar_broker_producers_count", "gauge", "Producers.", "producers"),
     ("pulsar_broker_consumers_count", "gauge", "Consumers.", "consumers"),
+    ("magnetar_topic_watchers", "gauge", "Watchers of topic lists, one for each pattern consumer.", "watchers"),
+    ("magnetar_topic_patterns", "gauge", "Different patterns among these (`topic_patterns_max`).", "patterns"),
+    ("magnetar_topic_watch_updates_total", "counter", "Updates of topic lists since the start.", "watch_updates"),
 )
 
 BROKER_TOTALS: Final = _of(

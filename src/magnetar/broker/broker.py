@@ -42,6 +42,7 @@ from magnetar.broker.series import Series
 from magnetar.broker.session import Session
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topicwatch import TopicWatches
 from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
@@ -179,6 +180,7 @@ class Broker:
         self.schemas = Schemas(self, stored)
         self.nonpersistent = NonPersistentTopics(self)
         self.compactions = Compactions(self, stored)
+        self.watches = TopicWatches(self)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
         self._load(stored, recovered)
         self.idempotencies.started()
@@ -283,6 +285,7 @@ class Broker:
             self.replication.added(topic)
             self.deduplications.added(topic)
             self.idempotencies.added(topic)
+            self.watches.added(topic)
         return topic
 
     def remove_topic(self, topic: Topic) -> None:
@@ -299,6 +302,7 @@ class Broker:
         self.compactions.removed(topic)
         self.replication.removed(topic)
         self.metasync.topic_removed(topic.name)
+        self.watches.removed(topic)
 
     def forget_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription is none of its topic's any more."""
@@ -635,6 +639,7 @@ class Broker:
         self.fences.validate()
         self.schemas.validate()
         self.nonpersistent.validate()
+        self.watches.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 

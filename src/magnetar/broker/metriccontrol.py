@@ -23,6 +23,8 @@ class BrokerFigures(NamedTuple):
 
     Attributes:
         topics, subscriptions, producers, consumers: of both domains.
+        watchers, patterns: of topic lists, and the different ones among these.
+        watch_updates: told to them since the start.
         by_namespace: topics of each `tenant/namespace`.
         totals: rates and backlog, as the last round of upkeep found them.
         connections, latency: since the start; not to be changed.
@@ -36,6 +38,9 @@ class BrokerFigures(NamedTuple):
     totals: Totals
     connections: Connections
     latency: PublishLatency
+    watchers: int = 0
+    patterns: int = 0
+    watch_updates: int = 0
 
 
 class CompactionFigures(NamedTuple):
@@ -106,6 +111,9 @@ class MetricController:
             broker.upkeep.totals,
             broker.connections,
             broker.publish_latency,
+            broker.watches.count,
+            broker.watches.patterns,
+            broker.watches.updates,
         )
 
     def topic_figures(self, topic: str) -> TopicFigures:

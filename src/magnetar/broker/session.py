@@ -4,6 +4,7 @@ What a connection may do in which state is `wire.connection`'s matter; what each
 
     session_login      CONNECT where there is authentication, AUTH_RESPONSE
     session_lookups    partitions, lookup, topics of a namespace, schemas
+    session_watchers   WATCH_TOPIC_LIST and its end
     session_producers  PRODUCER, SEND, CLOSE_PRODUCER
     session_consumers  SUBSCRIBE, ACK, FLOW, SEEK and the like
     geo_session        what links say
@@ -29,6 +30,7 @@ from magnetar.broker.session_consumers import SessionConsumers
 from magnetar.broker.session_login import SessionLogin
 from magnetar.broker.session_lookups import SessionLookups
 from magnetar.broker.session_producers import SessionProducers
+from magnetar.broker.session_watchers import SessionWatchers
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -83,6 +85,7 @@ class Session:
         self.login = SessionLogin(self)
         self.producers = SessionProducers(self)
         self.consumers = SessionConsumers(self)
+        self.watchers = SessionWatchers(self)
         self.nonpersistent = SessionNonPersistent(self)
         self.geo: GeoSession | None = None
         self.closed = False
@@ -100,6 +103,7 @@ class Session:
             **SessionLookups(self).handlers(),
             **self.producers.handlers(),
             **self.consumers.handlers(),
+            **self.watchers.handlers(),
             **dict.fromkeys(_TRANSACTIONS, self._refuse_transaction),
         }
         self._handlers = self.nonpersistent.before(handlers)
@@ -293,6 +297,7 @@ class Session:
         if self.handshake.connected and not self.closed:
             self.producers.permissions_changed()
             self.consumers.permissions_changed()
+            self.watchers.permissions_changed()
             self.nonpersistent.permissions_changed()
 
     def disconnected(self) -> None:
@@ -303,6 +308,7 @@ class Session:
             self.geo.disconnected()
         self.producers.disconnected()
         self.consumers.disconnected()
+        self.watchers.disconnected()
         self.nonpersistent.disconnected()
         self._probed()
         # Most of what a connection leaves: without this it waits in circles for Python's collector, with thousands of others.
@@ -318,6 +324,7 @@ class Session:
         if self.geo is None:
             self.hold(not writable, "unread")
         self.consumers.set_writable(writable)
+        self.watchers.set_writable(writable)
         self.nonpersistent.set_writable(writable)
 
     def refuse(self, request_id: int, error: BrokerError) -> None:

@@ -335,6 +335,14 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling, deletions included: ten times what a topic is to be fast with; more is a producer that makes them up."""
     handles_per_connection_max: Count = 10_000
     """A ceiling on producers, and one on consumers, of one connection; those that are being opened count."""
+    topic_watchers_per_connection_max: Count = 1_000
+    """A ceiling on watchers of topic lists, of which a client has one for each of its pattern consumers. Those beyond it, and
+    those that the next two limits refuse, ask for the whole list again and again, as clients did before there were watchers."""
+    topic_patterns_max: Count = 1_000
+    """A ceiling per broker on different patterns that are watched: each new topic is matched with all of its namespace. What many
+    clients watch counts once, unless their roles see single topics alone."""
+    topic_pattern_bytes_max: Count = 1_000
+    """A ceiling on such a pattern: twice the longest name of a topic. Pulsar's default is 50."""
     unacked_messages_per_consumer_max: CountOrZero = 50_000
     """Back-pressure on Shared and Key_Shared consumers; 0 for none. Pulsar's default."""
     unacked_messages_per_subscription_max: CountOrZero = 200_000

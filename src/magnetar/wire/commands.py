@@ -40,7 +40,11 @@ def connected(protocol_version: int, message_bytes_max: int, hello: pb.GeoHello 
                 server_version=SERVER_VERSION,
                 protocol_version=agreed(protocol_version),
                 max_message_size=message_bytes_max,
-                feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+                feature_flags=pb.FeatureFlags(
+                    supports_topic_watchers=True,
+                    supports_get_partitioned_metadata_without_auto_creation=True,
+                    supports_topic_watcher_reconcile=True,
+                ),
                 geo=hello,
             ),
         )
@@ -270,6 +274,30 @@ def topics_of_namespace(request_id: int, topics: Sequence[str]) -> bytes:
             type=33,
             getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
                 request_id=request_id, topics=topics, filtered=False, changed=True
+            ),
+        )
+    )
+
+
+def watch_topic_list_success(request_id: int, watcher_id: int, topics: Sequence[str], topics_hash: str) -> bytes:
+    """WATCH_TOPIC_LIST_SUCCESS: all names that match; none when the client's hash says that it has them."""
+    return encode(
+        pb.BaseCommand(
+            type=65,
+            watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
+                request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+            ),
+        )
+    )
+
+
+def watch_topic_update(watcher_id: int, new: Sequence[str], gone: Sequence[str], topics_hash: str) -> bytes:
+    """WATCH_TOPIC_UPDATE, to who asked by WATCH_TOPIC_LIST alone: clients leave what is gone first, then open what is new."""
+    return encode(
+        pb.BaseCommand(
+            type=66,
+            watchTopicUpdate=pb.CommandWatchTopicUpdate(
+                watcher_id=watcher_id, new_topics=new, deleted_topics=gone, topics_hash=topics_hash
             ),
         )
     )

@@ -354,12 +354,14 @@ class FeatureFlags(message.Message):
     SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: builtins.int
     SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: builtins.int
     SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: builtins.int
+    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: builtins.int
     supports_auth_refresh: builtins.bool
     supports_broker_entry_metadata: builtins.bool
     supports_partial_producer: builtins.bool
     supports_topic_watchers: builtins.bool
     supports_get_partitioned_metadata_without_auto_creation: builtins.bool
     supports_repl_dedup_by_lid_and_eid: builtins.bool
+    supports_topic_watcher_reconcile: builtins.bool
     def __init__(
         self,
         *,
@@ -369,10 +371,11 @@ class FeatureFlags(message.Message):
         supports_topic_watchers: builtins.bool | None = ...,
         supports_get_partitioned_metadata_without_auto_creation: builtins.bool | None = ...,
         supports_repl_dedup_by_lid_and_eid: builtins.bool | None = ...,
+        supports_topic_watcher_reconcile: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1496,6 +1499,110 @@ class CommandGetTopicsOfNamespaceResponse(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics_hash", b"topics_hash"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics", b"topics", "topics_hash", b"topics_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandWatchTopicList(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    TOPICS_PATTERN_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    namespace: builtins.str
+    topics_pattern: builtins.str
+    topics_hash: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+        namespace: builtins.str | None = ...,
+        topics_pattern: builtins.str | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandWatchTopicListSuccess(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    topics_hash: builtins.str
+    @builtins.property
+    def topic(self) -> containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+        topic: abc.Iterable[builtins.str] | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "topic", b"topic", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandWatchTopicUpdate(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    NEW_TOPICS_FIELD_NUMBER: builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    watcher_id: builtins.int
+    topics_hash: builtins.str
+    @builtins.property
+    def new_topics(self) -> containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def deleted_topics(self) -> containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        watcher_id: builtins.int | None = ...,
+        new_topics: abc.Iterable[builtins.str] | None = ...,
+        deleted_topics: abc.Iterable[builtins.str] | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["deleted_topics", b"deleted_topics", "new_topics", b"new_topics", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandWatchTopicListClose(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3537,6 +3644,10 @@ class BaseCommand(message.Message):
     ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: builtins.int
     TCCLIENTCONNECTREQUEST_FIELD_NUMBER: builtins.int
     TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: builtins.int
+    WATCHTOPICLIST_FIELD_NUMBER: builtins.int
+    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: builtins.int
+    WATCHTOPICUPDATE_FIELD_NUMBER: builtins.int
+    WATCHTOPICLISTCLOSE_FIELD_NUMBER: builtins.int
     TOPICMIGRATED_FIELD_NUMBER: builtins.int
     GEO_TOPICS_FIELD_NUMBER: builtins.int
     GEO_TOPICS_RESPONSE_FIELD_NUMBER: builtins.int
@@ -3664,6 +3775,14 @@ class BaseCommand(message.Message):
     @builtins.property
     def tcClientConnectResponse(self) -> CommandTcClientConnectResponse: ...
     @builtins.property
+    def watchTopicList(self) -> CommandWatchTopicList: ...
+    @builtins.property
+    def watchTopicListSuccess(self) -> CommandWatchTopicListSuccess: ...
+    @builtins.property
+    def watchTopicUpdate(self) -> CommandWatchTopicUpdate: ...
+    @builtins.property
+    def watchTopicListClose(self) -> CommandWatchTopicListClose: ...
+    @builtins.property
     def topicMigrated(self) -> CommandTopicMigrated: ...
     @builtins.property
     def geo_topics(self) -> CommandGeoTopics: ...
@@ -3758,6 +3877,10 @@ class BaseCommand(message.Message):
         endTxnOnSubscriptionResponse: CommandTxnResponse | None = ...,
         tcClientConnectRequest: CommandTcClientConnectRequest | None = ...,
         tcClientConnectResponse: CommandTcClientConnectResponse | None = ...,
+        watchTopicList: CommandWatchTopicList | None = ...,
+        watchTopicListSuccess: CommandWatchTopicListSuccess | None = ...,
+        watchTopicUpdate: CommandWatchTopicUpdate | None = ...,
+        watchTopicListClose: CommandWatchTopicListClose | None = ...,
         topicMigrated: CommandTopicMigrated | None = ...,
         geo_topics: CommandGeoTopics | None = ...,
         geo_topics_response: CommandGeoTopicsResponse | None = ...,
@@ -3778,8 +3901,8 @@ class BaseCommand(message.Message):
         geo_schemas_wanted: CommandGeoSchemasWanted | None = ...,
         geo_schemas_brought: CommandGeoSchemasBrought | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

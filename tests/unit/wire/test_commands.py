@@ -29,6 +29,8 @@ REPLIES = {
     "partitions_response": (commands.partitions_response(1, 4), 22),
     "partitions_failed": (commands.partitions_failed(1, *REFUSED), 22),
     "topics_of_namespace": (commands.topics_of_namespace(1, ["b", "a"]), 33),
+    "watch_topic_list_success": (commands.watch_topic_list_success(1, 2, ["b", "a"], "00000000"), 65),
+    "watch_topic_update": (commands.watch_topic_update(2, ["a"], ["b"], "00000000"), 66),
     "close_producer": (commands.close_producer(1), 15),
     "close_consumer": (commands.close_consumer(1), 16),
     "ack_response": (commands.ack_response(1, 2), 38),
