@@ -8,6 +8,8 @@ published message the payload is its number in decimal digits, filled up with do
     subscribe    topic, subscription, type, retries: opens the one consumer (from the earliest message), closing another
                  before; with retries above 0 it consumes the retry topic as well, and a message that has been there so
                  often goes to the dead letter topic
+    pattern      topic, subscription, type, period: the same for all topics whose names match `topic`; the client asks for a
+                 new list every `period` seconds, unless it is told of changes (Java's alone)
     consume      count, acknowledge ("individual", "cumulative", "negative", "later" or ""): receives so many, answers them.
                  "later" publishes them again to the subscription's retry topic, with a delay
     seek         the consumer goes to the earliest message
@@ -154,7 +156,7 @@ class Conversation:
     def tell(self, op: str, **what: Any) -> None:
         """Send a command."""
         defaults = {"topic": "", "subscription": "", "type": "Shared", "compression": "", "acknowledge": "", "from": 0}
-        defaults |= {"count": 0, "size": 20, "batch": False, "chunk": False, "retries": 0}
+        defaults |= {"count": 0, "size": 20, "batch": False, "chunk": False, "retries": 0, "period": 0}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(defaults | {"op": op} | what).encode() + b"\n")
 

@@ -40,6 +40,7 @@ public final class Main {
         int count;
         int size;
         int retries;
+        int period;
         boolean batch;
         boolean chunk;
     }
@@ -114,6 +115,18 @@ public final class Main {
             made.enableRetry(true).deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(c.retries).build());
         }
         consumer = made.subscribe();
+        return Map.of();
+    }
+
+    private Map<String, ?> pattern(Command c) throws PulsarClientException {
+        if (consumer != null) {
+            consumer.close();
+        }
+        consumer = client.newConsumer().topicsPattern(c.topic).subscriptionName(c.subscription)
+                .subscriptionType(SubscriptionType.valueOf(c.type))
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .patternAutoDiscoveryPeriod(c.period, TimeUnit.SECONDS)
+                .subscribe();
         return Map.of();
     }
 
@@ -194,6 +207,8 @@ public final class Main {
                 return Map.of("sent", c.count);
             case "subscribe":
                 return subscribe(c);
+            case "pattern":
+                return pattern(c);
             case "consume":
                 return consume(c);
             case "seek":
