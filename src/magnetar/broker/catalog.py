@@ -7,7 +7,7 @@ link, whether or not a pipeline runs.
 Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -108,8 +108,8 @@ class Catalog:
                 if coming:
                     raise Conflict(f"namespace {text} is getting topic {coming[0]}; delete it first")
 
-    def coming(self, prefix: str) -> list[str]:
-        """Topics that are just being created whose names begin so."""
+    def coming(self, prefix: str = "") -> list[str]:
+        """Full names of topics that are just being created, of those that begin so."""
         return [topic for topic in self._creating if topic.startswith(prefix)]
 
     def known(self, name: TopicName) -> bool:
@@ -118,10 +118,6 @@ class Catalog:
         exists = text in self._broker.topics or text in self._broker.nonpersistent.topics
         exists = exists or self._broker.resources.partitions(name) is not None
         return exists or text in self._creating or text in self._partitioning
-
-    def coming(self) -> Collection[str]:
-        """Full names of topics that are just being created."""
-        return self._creating.keys()
 
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
         """How many partitions a topic has; 0 when it is not partitioned.

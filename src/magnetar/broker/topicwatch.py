@@ -57,8 +57,12 @@ TELLING_STEPS: Final = 20
 STEPS_PER_MS: Final = 1_000
 """Of making lists: a step is about a microsecond."""
 
-MATCHING_STEPS: Final = 4
-"""For each topic that is matched with a new pattern."""
+INSTRUCTIONS_MAX: Final = 100_000
+"""A ceiling on the programs of all patterns that are watched together: a new topic is matched with all of its namespace at
+once, in 4 us a pattern and at worst 0.4 us an instruction. A pattern of people has a hundred."""
+
+REFUSED_STEPS: Final = 2_000
+"""What a pattern that is refused may have taken, at most."""
 
 PASSING_STEP: Final = 10
 """So many topics of other namespaces are passed in one step."""
@@ -316,6 +320,11 @@ class TopicWatches:
         """How many lists there are."""
         return sum(map(len, self._lists.values()))
 
+    @property
+    def instructions(self) -> int:
+        """How large their patterns are together."""
+        return sum(found.pattern.instructions for lists in self._lists.values() for found in lists.values())
+
     # ------------------------------------------------------------------------------------------------------- watching
 
     def ask(self, asked: Asked) -> None:
@@ -401,11 +410,17 @@ class TopicWatches:
         try:
             pattern = TopicPattern(text)
         except PatternNotValid as error:
-            making.steps += error.work
+            making.steps += REFUSED_STEPS
             raise BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)) from error
+        making.steps += pattern.making_steps
+        if pattern.instructions + self.instructions > INSTRUCTIONS_MAX:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"the patterns that are watched have {INSTRUCTIONS_MAX} instructions together, the most allowed",
+            )
         making.found = TopicList(namespace, pattern, key, None if everything else session)
         making.topics = self._topics_of(namespace)
-        making.steps += pattern.work + len(self._broker.topics) // PASSING_STEP
+        making.steps += len(self._broker.topics) // PASSING_STEP
         return None
 
     def _go_on(self, steps: int) -> int:
@@ -418,18 +433,19 @@ class TopicWatches:
             self._making = None
             self._spent(making)
             return 1
-        end = making.at + max(1, steps // MATCHING_STEPS)
+        each = found.pattern.matching_steps
+        end = making.at + max(1, steps // each)
         portion = making.topics[making.at : end]
         making.names.update(topic.text for topic in portion if found.takes(topic.name))
         making.at = end
-        making.steps += MATCHING_STEPS * len(portion)
+        making.steps += each * len(portion)
         if end < len(making.topics):
             self._wake(self._broker.outbox.now_ms + 1)
         else:
             self._making = None
             self._spent(making)
             self._made(making, found)
-        return 1 + MATCHING_STEPS * len(portion)
+        return 1 + each * len(portion)
 
     def _made(self, making: "_Making", found: TopicList) -> None:
         """A list is complete: whoever asked is answered."""

@@ -260,7 +260,7 @@ def test_a_topic_that_is_being_created_needs_its_namespace_too(fails: bool, part
     if partitions and not fails:
         return  # what is known of it as a whole goes by its own name
     for text in made:
-        assert b.control_call(lambda done, text=text: b.control.delete_topic(text, False, done)) is None  # type: ignore[misc]
+        assert b.control_call(lambda done, text=text: b.control.delete_topic(text, True, done)) is None  # type: ignore[misc]
     world.advance(1_000)
     assert policies(b) is None and not told(b)["kept"]
 

@@ -9,10 +9,10 @@ import pytest
 from magnetar.broker import topicwatch
 from magnetar.broker.authorizing import Authorizer
 from magnetar.broker.credentials import Identity
-from magnetar.broker.topicwatch import STEPS_PER_MS, TELL_MS, Changes, topics_hash
-from magnetar.core.automata import WORK_MAX
+from magnetar.broker.topicwatch import INSTRUCTIONS_MAX, REFUSED_STEPS, STEPS_PER_MS, TELL_MS, Changes, topics_hash
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.patterns import TopicPattern
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.permissions import Action, grant, revoke
 from magnetar.metadata.policytypes import InactiveTopics
@@ -456,8 +456,8 @@ def test_a_connection_that_ends_leaves_nothing(node: Node) -> None:
         wait(node)
 
 
-HARD: Final = ".*(a|b).{12}"
-"""More than a table can hold; to find that out is worth some time."""
+HARD: Final = ".*a.{1000}"
+"""More than a pattern may be; to find that out is worth some time."""
 
 
 def ask(client: Client, pattern: str, request: int, number: int) -> None:
@@ -480,15 +480,33 @@ def test_who_asks_for_ever_new_lists_waits_and_the_others_hardly(node: Node) -> 
     assert kinds(greedy, range(100, 150)).count(14) == 1, "no more than one is worked on at a time"
     ask(modest, ALL, 1, 1)
     assert kinds(modest, [1]) == [0]
-    node.world.advance(2 * WORK_MAX // STEPS_PER_MS)
+    node.world.advance(2 * REFUSED_STEPS // STEPS_PER_MS)
     assert kinds(modest, [1]) == [65], "it is its turn behind one other"
     assert 0 in kinds(greedy, range(100, 150))
     ask(modest, ALL, 2, 2)
     assert kinds(modest, [2]) == [65], "a list that is there costs nothing"
     ask(greedy, ALL, 150, 50)
     assert kinds(greedy, [150]) == [0], "but nobody passes their own requests"
-    node.world.advance(50 * WORK_MAX // STEPS_PER_MS + 100)
+    node.world.advance(50 * REFUSED_STEPS // STEPS_PER_MS + 100)
     assert kinds(greedy, range(100, 151)) == [14] * 50 + [65]
+
+
+def test_patterns_that_are_too_large_together_are_refused(node: Node) -> None:
+    client = node.client()
+    each = TopicPattern("(.*a){200}.*0").instructions
+    number = INSTRUCTIONS_MAX // each + 1
+    for request in range(number):
+        ask(client, f"(.*a){{200}}.*{request % 10}" + "b" * (request // 10), request, request)
+        node.world.advance(1_000)
+    answers = kinds(client, range(number))
+    refused = answers.count(14)
+    assert answers == [65] * (number - refused) + [14] * refused and 0 < refused < 5
+    answer = client.answered(number - 1)
+    assert answer is not None and "instructions" in answer.error.message
+    client.send(pb.BaseCommand(type=67, watchTopicListClose={"watcher_id": 0, "request_id": 1_000}))
+    ask(client, "(.*a){200}.*", 1_001, 1_001)
+    node.world.advance(1_000)
+    assert kinds(client, [1_001]) == [65], "what is watched no more does not count"
 
 
 def test_a_watcher_that_is_closed_while_it_waits_is_refused_and_never_comes(node: Node) -> None:
