@@ -125,19 +125,13 @@ def test_the_end_of_a_watcher_and_of_its_connection(broker: BrokerProcess, clien
     eventually(lambda: broker.figure("magnetar_topic_watchers") == before, what="it went with its connection")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "code"),
-    [
-        ("(", ErrorCode.INVALID_TOPIC_NAME),
-        ("(a)\\1", ErrorCode.INVALID_TOPIC_NAME),
-        ("a" * 70_000, ErrorCode.NOT_ALLOWED),
-    ],
-)
-def test_a_refused_pattern_harms_nothing_else(client: Raw, prefix: str, pattern: str, code: ErrorCode) -> None:
+@pytest.mark.parametrize("pattern", ["(", "(a)\\1", "a" * 70_000])
+def test_a_refused_pattern_harms_nothing_else(client: Raw, prefix: str, pattern: str) -> None:
     command = pb.CommandWatchTopicList(request_id=3, watcher_id=1, namespace=NAMESPACE, topics_pattern=pattern)
     client.send(pb.BaseCommand(type=64, watchTopicList=command))
     answer = client.answer()
-    assert answer is not None and (answer.type, answer.error.request_id, answer.error.error) == (14, 3, code)
+    assert answer is not None
+    assert (answer.type, answer.error.request_id, answer.error.error) == (14, 3, ErrorCode.NOT_ALLOWED)
     assert Watching(client, prefix + ".*").names == set()
 
 

@@ -783,7 +783,7 @@ class World:
         trim = site.log.trim(keep, site.now_ms + 1, Retention(0, 0))
         if trim is None:
             return
-        site.saved = Saved(trim.first_ledger, trim.next_index, dict(trim.watermarks))
+        site.saved = Saved(trim.first_ledger, trim.next_index, dict(trim.watermarks), trim.end)
         site.log.forget(trim)
         for ledger in trim.ledgers:
             site.disk.pop(ledger, None)
@@ -980,9 +980,13 @@ class Saved(NamedTuple):
     first_ledger: int
     next_index: int
     watermarks: dict[str, Position]
+    end: Position
 
     def watermark_positions(self) -> dict[str, Position]:
         return self.watermarks
+
+    def end_position(self) -> Position:
+        return self.end
 
 
 class OneWayWorld(World):

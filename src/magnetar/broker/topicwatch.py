@@ -411,7 +411,8 @@ class TopicWatches:
             pattern = TopicPattern(text)
         except PatternNotValid as error:
             making.steps += REFUSED_STEPS
-            raise BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)) from error
+            # Not InvalidTopicName: Java's client tries again after that for half a minute before it goes on without.
+            raise BrokerError(ErrorCode.NOT_ALLOWED, str(error)) from error
         making.steps += pattern.making_steps
         if pattern.instructions + self.instructions > INSTRUCTIONS_MAX:
             raise BrokerError(

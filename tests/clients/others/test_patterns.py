@@ -127,4 +127,6 @@ def test_a_pattern_that_is_not_watched_is_looked_for_again(
     java.ask("publish", topic=prefix + "no", count=2)
     java.ask("publish", topic=prefix + "yes", **{"from": 5}, count=2)
     assert consumed(java, 2) == [5, 6]
+    java.ask("publish", topic=prefix + "also", **{"from": 8}, count=2)
+    assert consumed(java, 2) == [8, 9]
     assert watchers(broker) == before
