@@ -14,7 +14,7 @@ from typing import Any
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Sync, Timer, Write
+from magnetar.broker.effects import Close, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.broker.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
@@ -246,6 +246,11 @@ class Node:
                 client = self.clients.get(effect.connection)
                 if client is not None:
                     client.got(effect.buffers)
+            case Close():
+                if self.clients.pop(effect.connection, None) is not None:
+                    self.world.at(
+                        self.world.now_ms, self, self.boots, lambda _: self.broker.disconnected(effect.connection)
+                    )
             case Write():
                 self.log.submit(effect.append)
             case Sync():

@@ -61,6 +61,10 @@ INSTRUCTIONS_MAX: Final = 100_000
 """A ceiling on the programs of all patterns that are watched together: a new topic is matched with all of its namespace at
 once, in 4 us a pattern and at worst 0.4 us an instruction. A pattern of people has a hundred."""
 
+REMAKING_STEPS_MAX: Final = 200_000
+"""What making a list anew may take when permissions changed, which is done in one go: nobody must be told a name in between.
+Whose list would take longer loses the connection, comes back and gets a new one in turns."""
+
 REFUSED_STEPS: Final = 2_000
 """What a pattern that is refused may have taken, at most."""
 
@@ -624,6 +628,9 @@ class TopicWatches:
         before, session = watcher.found, watcher.session
         everything = self._sees_all(session, before.namespace)
         if everything and before.owner is None:
+            return 1
+        if before.pattern.matching_steps * len(self._topics_of(before.namespace)) > REMAKING_STEPS_MAX:
+            session.close("its list of topics takes too long to be made anew at once, after permissions changed")
             return 1
         if not everything and before.owner is not None:
             seen = set(self._matching(before))

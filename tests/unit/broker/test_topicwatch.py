@@ -9,7 +9,15 @@ import pytest
 from magnetar.broker import topicwatch
 from magnetar.broker.authorizing import Authorizer
 from magnetar.broker.credentials import Identity
-from magnetar.broker.topicwatch import INSTRUCTIONS_MAX, REFUSED_STEPS, STEPS_PER_MS, TELL_MS, Changes, topics_hash
+from magnetar.broker.topicwatch import (
+    INSTRUCTIONS_MAX,
+    REFUSED_STEPS,
+    REMAKING_STEPS_MAX,
+    STEPS_PER_MS,
+    TELL_MS,
+    Changes,
+    topics_hash,
+)
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.patterns import TopicPattern
@@ -763,6 +771,23 @@ def test_a_list_follows_permissions(node: Node, one: Person) -> None:
     assert one.told() == [(["a", "b", "c", "d"], [])]
     assert (node.broker.watches.count, node.broker.watches.patterns) == (2, 1)
     assert other.told() == [(["d"], [])]
+
+
+def test_a_list_that_takes_long_is_made_anew_in_turns_by_who_comes_back(node: Node, one: Person) -> None:
+    other = Person(node)
+    text = "(.*a){200}.*|" + ALL
+    create(node, *(f"t{number:03}" for number in range(REMAKING_STEPS_MAX // TopicPattern(text).matching_steps + 1)))
+    guard(node, one)
+    allow(node, Action.CONSUME)
+    ask(one.client, text, 101, 1)
+    node.world.advance(10_000)
+    ask(other.client, text, 102, 1)
+    node.world.advance(10_000)
+    assert len(names_of(one.client, 101)) == len(names_of(other.client, 102)) > 200
+    allow(node, Action.CONSUME, topic="t000")
+    allow(node)  # the namespace's are taken back
+    wait(node)
+    assert [client.number in node.broker.sessions for client in (one.client, other.client)] == [False, True]
 
 
 def test_permissions_and_topics_change_in_one_moment(node: Node, one: Person) -> None:
