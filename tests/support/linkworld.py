@@ -83,6 +83,8 @@ def uid_kind(data: bytes) -> tuple[int, int]:
 class Node:
     """One cluster's broker as far as links see it, with a disk."""
 
+    terminated = False
+
     def __init__(self, world: "World", cluster: str) -> None:
         self.world, self.cluster = world, cluster
         self.lives = 0
@@ -228,7 +230,12 @@ class Node:
     # -- what machines ask of a topic and of a broker
 
     def append(
-        self, entries: list[NewEntry], token: Callable[[Append, str], None], *, durable: bool | None = None
+        self,
+        entries: list[NewEntry],
+        token: Callable[[Append, str], None],
+        *,
+        durable: bool | None = None,
+        marker: bool = False,
     ) -> Append:
         if self.world.refusing:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, "fenced")

@@ -148,7 +148,7 @@ async def fence(call: Call) -> Any:
     return _states(call)
 
 
-def _step(name: Step, summary: str) -> None:
+def _step(name: Step, summary: str, errors: tuple[int, ...] = (400, 404, 409, 412)) -> None:
     async def take(call: Call) -> Any:
         body: OfToken = await call.body()
         subscription, topics = call.subscription(), _topics(call)
@@ -161,9 +161,7 @@ def _step(name: Step, summary: str) -> None:
         )
         return _states(call)
 
-    failover.add("POST", f"/{name}", summary, errors=(400, 404, 409, 412), body=OfToken, reply="[FailoverState, ...]")(
-        take
-    )
+    failover.add("POST", f"/{name}", summary, errors=errors, body=OfToken, reply="[FailoverState, ...]")(take)
 
 
 _step("activate", "At the target, when it has merged the final state: go on with the subscription here.")
@@ -173,6 +171,7 @@ _step("give-up", "At the target: call the failover off; it can activate nothing 
 _step(
     "call-off",
     "At the source, when `fence` was not answered: this failover is put back, or refused when it comes; no other one ends.",
+    errors=(400, 404, 412),  # whatever phase it is in
 )
 
 
