@@ -56,6 +56,7 @@ RECORDED = {
     ("exact", 43_057): "the simulator's own",
     ("exact", 46_861): "a state without a cursor, in a topic that was being deleted",
     ("exact", 47_107): "the simulator's own",
+    ("exact", 815_132): "the simulator's own: a subscription was given up and made anew in one event",
     ("exact", 52_786): "a promise that held again before anybody had looked",
     ("snapshot", 8992): "a subscription that was given up in a topic that was deleted",
     ("snapshot", 4504): "the same as in 1015533, brought before there was a machine of snapshot mode",

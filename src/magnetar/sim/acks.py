@@ -352,6 +352,8 @@ class Acks:
             for name, machine in topic.subscriptions.items():
                 truth = self.get((cluster.name, text, name))
                 if truth.machine is not machine:
+                    if truth.machine is not None and not loaded and topic.log is truth.machine._log:
+                        self.all(text, name).given_up = True  # and made anew, all in one event
                     self._made(cluster, text, machine, truth, loaded=loaded)
         for (at, text, name), truth in self.of.items():
             if at == cluster.name and truth.machine is not None:
