@@ -112,7 +112,7 @@ class AckedSubscription(ABC):
         if read >= self._late_up_to:
             self._late_up_to = NONE
             return ids
-        return [item for item in ids if not read < _position(item) <= self._late_up_to]
+        return [item for item in ids if not read < position_of(item) <= self._late_up_to]
 
     def _left(self, position: Position, item: MessageIdData) -> int:
         """The messages of an entry that an ACK leaves, as a bit set; 0 where there is no entry, or no ack_set.
@@ -133,7 +133,7 @@ class AckedSubscription(ABC):
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
             )
-        position = _position(ids[0])
+        position = position_of(ids[0])
         if position.entry == -1 and self._log.valid(Position(position.ledger, 0)):
             # From within a ledger's first batch C++ clients acknowledge what is in front of it by counting down its entry.
             position = self._log.position_before(position)
@@ -184,7 +184,7 @@ class AckedSubscription(ABC):
         for item in ids:
             if item.ack_set:
                 parts.append(item)
-                position = _position(item)
+                position = position_of(item)
                 changed += self.cursor.ack_indexes(position, self._left(position, item))
             else:
                 whole.append(Position(item.ledgerId, item.entryId))
@@ -293,7 +293,7 @@ class AckedSubscription(ABC):
         return self.cursor.expired
 
 
-def _position(item: MessageIdData) -> Position:
+def position_of(item: MessageIdData) -> Position:
     """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
     ledger, entry = item.ledgerId, item.entryId
     return Position(ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry)

@@ -1,11 +1,13 @@
-"""Cuts what is stored all the time, cursors, into transactions that every metadata store takes.
+"""Cuts what is stored into transactions that every metadata store takes: cursors, all the time, and what is very much at once.
 
 ZooKeeper refuses a request of 1 MiB whole, and would do so at every repetition: of thousands of cursors that are dirty at
 once, none would ever be durable.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
+
+from magnetar.broker.effects import Outbox, Store
 
 STORE_BYTES_MAX: Final = 300_000
 """Of one transaction, as `weight` counts: a third of what ZooKeeper takes (`runtime.stores.znodes.TRANSACTION_BYTES_MAX`)."""
@@ -79,3 +81,24 @@ def cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
         keys, weight = keys + more, weight + heavier
     if batch:
         yield merged(batch)
+
+
+def whole_or_cut(pieces: Sequence[Piece], last: Piece) -> list[Piece]:
+    """What ought to be one transaction, as one if every store takes it, else as several; `last` is in the last."""
+    whole = merged([last, *pieces])
+    return [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(pieces), last]
+
+
+def store_in_turn(outbox: Outbox, batches: Sequence[Piece], then: Callable[[str, Sequence[Piece]], None]) -> None:
+    """Store one batch after the other; `then` is told why one was refused, or "", and which ones are stored."""
+
+    def store(at: int) -> None:
+        def stored(error: str) -> None:
+            if error or at + 1 == len(batches):
+                then(error, batches[: at if error else at + 1])
+            else:
+                store(at + 1)
+
+        outbox.put(Store(dict(batches[at].puts), batches[at].deletes, stored))
+
+    store(0)

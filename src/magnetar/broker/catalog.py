@@ -7,11 +7,12 @@ link, whether or not a pipeline runs.
 Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut, merged
+from magnetar.broker.acknowledging import position_of
+from magnetar.broker.batching import Piece, cut, store_in_turn, whole_or_cut
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
@@ -282,17 +283,10 @@ class Catalog:
             more, records[name] = self.creation(name)
             pieces.append(Piece((str(name),), more, (DELETED_PREFIX + str(name),)))
             self._creating[str(name)] = []
-        last = Piece((), puts)
-        whole = merged([last, *pieces])
-        batches = [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(pieces), last]
-        at = 0
 
-        def stored(error: str) -> None:
-            if not error and at + 1 < len(batches):
-                store(at + 1)
-                return
-            if error and at:
-                gone = [key for batch in batches[:at] for key in batch.puts if key != LAST_LEDGER_KEY]
+        def stored(error: str, before: Sequence[Piece]) -> None:
+            if error:
+                gone = [key for batch in before for key in batch.puts if key != LAST_LEDGER_KEY]
                 for part in cut(Piece((), {}, (key,)) for key in gone):
                     self._outbox.put(Store({}, part.deletes, None))
             self._partitioning.discard(text)
@@ -304,12 +298,7 @@ class Catalog:
                 self._broker.metasync.not_made(base)
             done(_problem(error))
 
-        def store(number: int) -> None:
-            nonlocal at
-            at = number
-            self._outbox.put(Store(dict(batches[at].puts), batches[at].deletes, stored))
-
-        store(0)
+        store_in_turn(self._outbox, whole_or_cut(pieces, Piece((), puts)), stored)
 
     def store_epoch(self, topic: Topic, done: Done) -> None:
         """Make the epoch of a topic's exclusive producers durable, as it is now."""
@@ -504,13 +493,13 @@ class Catalog:
                 )
                 return
             if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
-                self._go_on(existing, topic, _position(command.start_message_id))
+                self._go_on(existing, topic, position_of(command.start_message_id))
             if not self._broker.fences.redirects(session, existing, command, done):
                 self._attach(session, existing, command, done)
             return
         if not command.durable:
             named = command.HasField("start_message_id")
-            position = _position(command.start_message_id) if named else _initial(command)
+            position = position_of(command.start_message_id) if named else _initial(command)
             subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
@@ -757,7 +746,7 @@ class Catalog:
             done(leaving)
             return
         if message_id is not None:
-            subscription.seek_to(_position(message_id), message_id.ack_set)
+            subscription.seek_to(position_of(message_id), message_id.ack_set)
         else:
             subscription.seek_time(time_ms or 0)
         if not subscription.durable:
@@ -792,8 +781,3 @@ class Catalog:
 def _initial(command: pb.CommandSubscribe) -> Position:
     """Where a new subscription starts that names no message."""
     return EARLIEST if command.initialPosition == 1 else LATEST
-
-
-def _position(data: pb.MessageIdData) -> Position:
-    """Ids travel as unsigned; Pulsar's -1 arrives as 2^64 - 1."""
-    return Position(*(value - 2**64 if value >= 2**63 else value for value in (data.ledgerId, data.entryId)))

@@ -2,16 +2,16 @@
 force.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece, cut
+from magnetar.broker.batching import Piece, store_in_turn, whole_or_cut
 from magnetar.broker.control import Done
-from magnetar.broker.effects import Note, Store
+from magnetar.broker.effects import Note
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
@@ -75,19 +75,11 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
     narrow = concerns_limits_alone(broker.resources, change)
     links = {} if narrow else broker.links.policy_puts(change)
     last = Piece((), change.puts, (*change.deletes, *broker.schemas.following(change)))
-    whole = last._replace(puts={**change.puts, **links})
     # Of thousands of topics the links are too much for one transaction: they come first. Without the policies that say so, they
     # are links that nobody wants.
-    batches = [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(_each(links)), last]
+    batches = whole_or_cut([Piece((), {key: value}) for key, value in links.items()], last)
 
-    def store() -> None:
-        batch = batches.pop(0)
-        broker.outbox.put(Store(dict(batch.puts), batch.deletes, stored))
-
-    def stored(error: str) -> None:
-        if not error and batches:
-            store()
-            return
+    def stored(error: str, _before: Sequence[Piece]) -> None:
         broker.schemas.followed(change, failed=bool(error))
         if error:
             resources.abort(change)
@@ -100,12 +92,7 @@ def store_change(broker: "Broker", change: Change, done: Done) -> None:
         broker.metasync.committed(change)
         done(None)
 
-    store()
-
-
-def _each(puts: Mapping[str, bytes]) -> Iterator[Piece]:
-    for key, value in puts.items():
-        yield Piece((), {key: value})
+    store_in_turn(broker.outbox, batches, stored)
 
 
 def concerns_limits_alone(resources: Resources, change: Change) -> bool:

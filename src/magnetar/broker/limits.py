@@ -128,7 +128,7 @@ class Limits:
         if not most:
             return
         prefix = f"persistent://{namespace}/"
-        coming = self._broker.catalog.coming()
+        coming = self._broker.catalog.coming(prefix)
         present = sum(
             text.startswith(prefix) and not text.startswith(prefix + "__")
             for texts in (self._broker.topics, coming)

@@ -291,7 +291,7 @@ class MessageController:
             },
             "properties": dict(found.record.properties),
         }
-        return info | ({"terminatedPosition": _shown(found.log.last)} if found.record.terminated else {})
+        return info | ({"terminatedPosition": _shown(found.log.last)} if found.terminated else {})
 
     # ----------------------------------------------------------------------------------------------------- properties
 

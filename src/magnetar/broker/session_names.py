@@ -1,7 +1,12 @@
 """Names as clients write them in commands."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, looked_up
+
+Name = TypeVar("Name")
 
 
 def topic_name(text: str) -> TopicName:
@@ -10,10 +15,7 @@ def topic_name(text: str) -> TopicName:
     Raises:
         BrokerError: it is no name of a topic (InvalidTopicName).
     """
-    try:
-        return TopicName.parse(text)
-    except NameNotValid as error:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)) from error
+    return _parsed(TopicName.parse, text)
 
 
 def looked_up_name(text: str) -> TopicName:
@@ -22,10 +24,7 @@ def looked_up_name(text: str) -> TopicName:
     Raises:
         BrokerError: it is neither (InvalidTopicName).
     """
-    try:
-        return looked_up(text)
-    except NameNotValid as error:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)) from error
+    return _parsed(looked_up, text)
 
 
 def namespace_name(text: str) -> NamespaceName:
@@ -34,7 +33,11 @@ def namespace_name(text: str) -> NamespaceName:
     Raises:
         BrokerError: it is no name of a namespace (InvalidTopicName).
     """
+    return _parsed(NamespaceName.parse, text)
+
+
+def _parsed(parse: Callable[[str], Name], text: str) -> Name:
     try:
-        return NamespaceName.parse(text)
+        return parse(text)
     except NameNotValid as error:
         raise BrokerError(ErrorCode.INVALID_TOPIC_NAME, str(error)) from error

@@ -165,7 +165,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
         "lastConfirmedEntry": str(log.last) if log.last != NONE else "-1:-1",
         "waitingCursorsCount": sum(cursor.get("waitingReadOp", False) for cursor in cursors.values()),
         "pendingAddEntriesCount": topic.entries_pending,
-        "state": "Terminated" if topic.record.terminated else "Fenced" if topic.fenced else "LedgerOpened",
+        "state": "Terminated" if topic.terminated else "Fenced" if topic.fenced else "LedgerOpened",
         "ledgers": [
             statkeys.LEDGER
             | {

@@ -236,7 +236,7 @@ class Topic:
             BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
         """
         self.check_stays()
-        if self.record.terminated and not marker:
+        if self.terminated and not marker:
             raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
         if self.fenced:
             raise BrokerError(

@@ -30,7 +30,7 @@ from crc32c import crc32c
 from magnetar.broker.authorizing import Operation
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.core.patterns import Matcher, PatternNotValid, TopicPattern
+from magnetar.core.patterns import PatternNotValid, TopicPattern
 from magnetar.wire import commands
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class TopicList:
         window: what has not been told yet.
     """
 
-    __slots__ = ("_hash", "_matcher", "key", "names", "namespace", "owner", "pattern", "watchers", "window")
+    __slots__ = ("_beginning", "_hash", "key", "names", "namespace", "owner", "pattern", "watchers", "window")
 
     def __init__(self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: "Session | None") -> None:
         self.namespace = namespace
@@ -163,13 +163,13 @@ class TopicList:
         self.names: list[str] = []
         self.watchers: dict[Watcher, None] = {}
         self.window = Changes()
-        self._matcher: Matcher = pattern.behind(f"{namespace}/")
+        self._beginning = f"{namespace}/"
         self._hash = ""
 
     def takes(self, name: TopicName) -> bool:
         """Whether a topic belongs into it. A partition does by the name of the topic it is of."""
         local = name.local if "-partition-" not in name.local else name.base.local
-        if not self._matcher.matches(local):
+        if not self.pattern.matches(self._beginning + local):
             return False
         if self.owner is None:
             return True

@@ -6,7 +6,7 @@ at worst, to the pattern. It is what Pulsar's brokers and Java's client match wi
 looking ahead) is refused, and a client whose pattern is refused asks for the whole list as before.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import re2
 
@@ -31,22 +31,6 @@ SCHEME: Final = "://"
 
 class PatternNotValid(MagnetarError):
     """A pattern that is no regular expression of RE2, or too large a one; its message is one line for the user."""
-
-
-class Matcher(NamedTuple):
-    """A pattern, for names that all begin in the same way.
-
-    Attributes:
-        pattern: all of a name has to match it.
-        beginning: of the names.
-    """
-
-    pattern: "TopicPattern"
-    beginning: str
-
-    def matches(self, text: str) -> bool:
-        """Whether a name matches that goes on like this."""
-        return self.pattern.matches(self.beginning + text)
 
 
 class TopicPattern:
@@ -91,10 +75,6 @@ class TopicPattern:
     def matches(self, text: str) -> bool:
         """Whether all of a text matches."""
         return self._compiled.fullmatch(text) is not None
-
-    def behind(self, beginning: str) -> Matcher:
-        """The pattern for names that all begin so."""
-        return Matcher(self, beginning)
 
 
 def _shown(text: str) -> str:

@@ -22,6 +22,7 @@ from magnetar.spark import messages as m
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import readable
+from magnetar.wire.varint import signed
 
 ENTRY: Final = 0
 OPEN: Final = 1
@@ -255,15 +256,10 @@ def decode(data: memoryview) -> dict[str, Any]:
     return {
         "key": readable(metadata.partition_key) if metadata.HasField("partition_key") else None,
         "producer_name": readable(metadata.producer_name),
-        "sequence_id": _signed(metadata.sequence_id),
-        "event_time": _signed(metadata.event_time) if metadata.HasField("event_time") else None,
+        "sequence_id": signed(metadata.sequence_id),
+        "event_time": signed(metadata.event_time) if metadata.HasField("event_time") else None,
         "properties": [(readable(pair.key), readable(pair.value)) for pair in metadata.properties],
     }
-
-
-def _signed(number: int) -> int:
-    """An unsigned number of 64 bits as a column holds it, and as Java's clients mean it."""
-    return number - (1 << 64) if number >> 63 else number
 
 
 class Slices:

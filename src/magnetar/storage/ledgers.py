@@ -1,6 +1,6 @@
 """The ledgers of one topic as one ordered sequence of entries: what comes after what, how many lie in between."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap
 
@@ -158,23 +158,20 @@ class Ledgers:
 
         Markers do not count: their time is this broker's, that of the messages around them their producers'.
         """
-        for ledger_id in self._ids:
-            ledger = self._ledgers[ledger_id]
-            if ledger.newest_publish < publish_time_ms:
-                continue
-            for entry, published in enumerate(ledger.publish_times):
-                if published >= publish_time_ms and not ledger.flags[entry] & EntryFlags.MARKER:
-                    return Position(ledger_id, entry)
-        return LATEST
+        return self._first_since(publish_time_ms, lambda ledger: ledger.newest_publish)
 
     def first_since(self, time_ms: int) -> Position:
         """The first message that was not there before `time_ms` (`stored_by`); LATEST when there is none.
 
         Not `seek_time`: a producer whose clock is ahead would keep everything behind its message from getting old.
         """
+        return self._first_since(time_ms, lambda ledger: min(ledger.newest_publish, ledger.newest_ms))
+
+    def _first_since(self, time_ms: int, newest_ms: Callable[[Ledger], int]) -> Position:
+        """The first message published at that time or later, in a ledger that has something as new."""
         for ledger_id in self._ids:
             ledger = self._ledgers[ledger_id]
-            if ledger.newest_publish < time_ms or ledger.newest_ms < time_ms:
+            if newest_ms(ledger) < time_ms:
                 continue
             for entry, published in enumerate(ledger.publish_times):
                 if published >= time_ms and not ledger.flags[entry] & EntryFlags.MARKER:

@@ -29,6 +29,7 @@ from magnetar.wire.acksets import (
 )
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar.wire.text import text_is_valid
+from magnetar.wire.varint import signed
 
 MARKER_PRODUCER: Final = "pulsar.marker"
 """The producer name in a marker's metadata, as Pulsar writes it."""
@@ -135,12 +136,8 @@ def _position(position: Position) -> pb.MarkersMessageIdData:
     return pb.MarkersMessageIdData(ledger_id=position.ledger & (2**64 - 1), entry_id=position.entry & (2**64 - 1))
 
 
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
 def _read_position(data: pb.MarkersMessageIdData) -> Position:
-    return Position(_signed(data.ledger_id), _signed(data.entry_id))
+    return Position(signed(data.ledger_id), signed(data.entry_id))
 
 
 def _clusters(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:

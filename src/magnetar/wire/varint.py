@@ -5,6 +5,12 @@ from typing import Final
 U64: Final = (1 << 64) - 1
 """Also how -1 travels in an unsigned field."""
 
+
+def signed(value: int) -> int:
+    """A number of 64 bits that travelled as unsigned, as who wrote it meant it."""
+    return value - (1 << 64) if value >> 63 else value
+
+
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(128))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker import batching, changes
+from magnetar.broker import batching
 from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece
 from magnetar.broker.effects import Store
 from magnetar.broker.records import TOPIC_PREFIX
@@ -70,7 +70,7 @@ def test_partitions_that_cannot_all_be_stored_leave_nothing(fails: int) -> None:
 
 
 def test_links_of_a_namespace_with_many_topics_come_before_its_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "WHOLE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(batching, "WHOLE_BYTES_MAX", 10_000)
     monkeypatch.setattr(batching, "STORE_BYTES_MAX", 5_000)
     world = World("abc")
     a, namespace = world["a"], NAME.namespace_name

@@ -209,14 +209,19 @@ def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_
 # ------------------------------------------------------------------------------------------------- readers that come back
 
 
-def unloaded_under_a_reader(node: Node) -> tuple[Client, list[Position]]:
-    """It got three messages, and its acknowledgements did not arrive; their positions."""
+def reading(node: Node) -> tuple[Client, list[Position]]:
+    """A reader that got three messages; their positions."""
     node.publish(b"1", b"2", b"3")
     client = node.client()
     subscribe(client, start_message_id=at(EARLIEST))
     client.flow(1)
     node.world.work()
-    positions = [message.position for message in client.take(1)]
+    return client, [message.position for message in client.take(1)]
+
+
+def unloaded_under_a_reader(node: Node) -> tuple[Client, list[Position]]:
+    """It got three messages, and its acknowledgements did not arrive; their positions."""
+    client, positions = reading(node)
     node.run(node.broker.close_clients, node.topic)
     assert client.closed_consumers == [1]
     return client, positions
@@ -246,12 +251,7 @@ def test_a_reader_that_has_read_nothing_misses_nothing(node: Node, start: Positi
 
 @pytest.mark.parametrize("named", [0, 1, 2])
 def test_a_reader_that_sought_is_where_the_seek_put_it(node: Node, named: int) -> None:
-    node.publish(b"1", b"2", b"3")
-    client = node.client()
-    subscribe(client, start_message_id=at(EARLIEST))
-    client.flow(1)
-    node.world.work()
-    positions = [message.position for message in client.take(1)]
+    client, positions = reading(node)
     client.seek(1, positions[1])
     subscribe(client, start_message_id=at(positions[named]))
     assert receive(client) == [b"2", b"3"]

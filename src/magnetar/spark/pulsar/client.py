@@ -18,6 +18,7 @@ from magnetar.core.errors import ErrorCode, MagnetarError, ProtocolError
 from magnetar.spark.pulsar.connection import TIMEOUT_S, Access, Connection, Down, Refused
 from magnetar.spark.pulsar.offsets import EARLIEST, Place
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.varint import signed
 
 _PERSISTENT, _EXCLUSIVE, _FROM_EARLIEST = 0, 0, 1
 
@@ -404,8 +405,8 @@ class Reader:
         answer = self._connection.answer(request_id).getLastMessageIdResponse
         found, mark = answer.last_message_id, answer.consumer_mark_delete_position
         known = answer.HasField("consumer_mark_delete_position")
-        self._mark = (_signed(mark.ledgerId), _signed(mark.entryId)) if known else None
-        ledger, entry = _signed(found.ledgerId), _signed(found.entryId)
+        self._mark = (signed(mark.ledgerId), signed(mark.entryId)) if known else None
+        ledger, entry = signed(found.ledgerId), signed(found.entryId)
         return EARLIEST if entry < 0 else Place(ledger, entry, -1)
 
     def entries(self, wait_s: float) -> Iterator[Entry]:
@@ -457,10 +458,6 @@ class Reader:
 
 def _unsigned(value: int) -> int:
     return value & (1 << 64) - 1
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 _clients: dict[tuple[int, Access], Client] = {}
