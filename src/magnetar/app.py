@@ -32,7 +32,7 @@ from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.collector import Collector
-from magnetar.runtime.descriptors import raise_file_limit
+from magnetar.runtime.descriptors import raise_file_limit, too_few
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
@@ -339,8 +339,12 @@ async def _serve(config: Config, cluster: str) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    files = raise_file_limit()
     try:
         await app.start()
+        # Behind the start: why a broker cannot run is the only line that it writes.
+        if problem := too_few(files, config.broker.connections_max + config.broker.http_connections_max):
+            logger.warning("%s", problem)
         sys.stdout.write(
             f"magnetar broker {cluster} ready {app.broker.service_url} http://{app.cluster.http.host}:{app.http_port}\n"
         )
@@ -408,5 +412,4 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
         force=True,
     )
     warn_of_plain_text(config, config.cluster(cluster))
-    raise_file_limit()
     return uvloop.run(_serve(config, cluster))

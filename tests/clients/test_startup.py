@@ -116,3 +116,17 @@ def test_listening_beyond_loopback_needs_a_word(world: World) -> None:
 def test_wrong_configuration(world: World, text: str, word: str) -> None:
     world.config.write_text(text)
     assert_one_line(run(world.config), word)
+
+
+def test_too_few_descriptors_are_told_and_it_runs(world: World) -> None:
+    """4,096 was the hard limit of many machines; the ceilings of connections allow three times as many."""
+    limited = ["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh", sys.executable, "-m", "magnetar", "broker", "solo"]
+    with subprocess.Popen(
+        [*limited, "-c", str(world.config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as broker:
+        assert broker.stdout is not None
+        assert "ready" in broker.stdout.readline()
+        broker.terminate()
+        _, told = broker.communicate(timeout=60)
+    assert broker.returncode == 0
+    assert "at most 4096 files may be open" in told

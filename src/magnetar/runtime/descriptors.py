@@ -1,17 +1,41 @@
 """How many files and sockets this process may have open."""
 
 import contextlib
+from typing import Final
+
+BESIDE: Final = 100
+"""Descriptors of a broker that are no connections: its log, its store, its listeners, the event loop."""
 
 
-def raise_file_limit() -> None:
+def raise_file_limit() -> int | None:
     """Take what the administrator allows at most: the limit that processes begin with, often 1,024, is for those that use
     select(2), and a broker needs a descriptor for each connection.
+
+    Returns:
+        The limit as it is now; None where there is none.
     """
     try:
         import resource
     except ImportError:  # a platform without such limits
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A kernel may have a ceiling of its own below the limit that it tells (macOS): then it stays as it is.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def too_few(limit: int | None, connections: int) -> str:
+    """What is wrong with a limit that a broker will reach before its own ceilings of connections; "" if nothing is.
+
+    Args:
+        limit: as `raise_file_limit` returns it.
+        connections: `connections_max` and `http_connections_max` together.
+    """
+    if limit is None or limit >= connections + BESIDE:
+        return ""
+    return (
+        f"at most {limit} files may be open (ulimit -Hn), but connections_max and http_connections_max allow {connections}, and "
+        f"{BESIDE} more are needed: raise the limit (systemd: LimitNOFILE), or lower them; until then clients may be left waiting"
+    )

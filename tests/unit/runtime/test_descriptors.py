@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.runtime.descriptors import raise_file_limit
+from magnetar.runtime.descriptors import BESIDE, raise_file_limit, too_few
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def lowered() -> Iterator[int]:
 
 
 def test_it_is_raised_to_what_is_allowed(lowered: int) -> None:
-    raise_file_limit()
+    assert raise_file_limit() == lowered
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (lowered, lowered)
-    raise_file_limit()
+    assert raise_file_limit() == lowered
 
 
 def test_where_there_is_no_limit_or_it_cannot_be_raised_nothing_happens(
@@ -31,8 +31,15 @@ def test_where_there_is_no_limit_or_it_cannot_be_raised_nothing_happens(
         raise ValueError("current limit exceeds maximum limit")
 
     monkeypatch.setattr(resource, "setrlimit", refused)
-    raise_file_limit()
+    assert raise_file_limit() == lowered - 1
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "resource", None)
-    raise_file_limit()
+    assert raise_file_limit() is None
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (lowered - 1, lowered)
+
+
+def test_a_limit_below_the_ceilings_of_connections_is_told() -> None:
+    assert not too_few(None, 12_048)
+    assert not too_few(12_048 + BESIDE, 12_048)
+    assert "at most 4096 files may be open" in too_few(4_096, 12_048)
+    assert too_few(12_048 + BESIDE - 1, 12_048)
