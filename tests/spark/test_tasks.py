@@ -18,8 +18,9 @@ from magnetar.core.ids import NONE, Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
 from magnetar.spark import rows as rows_module
+from magnetar.spark.columns import ENTRY, decoded_columns, keep
 from magnetar.spark.reading import read_task
-from magnetar.spark.rows import ENTRY, arrow_schema, decoded_columns, keep
+from magnetar.spark.rows import arrow_schema
 from magnetar.spark.verify_listing import ENTRY as LISTED
 from magnetar.spark.verify_listing import Part, list_parts
 from magnetar.spark.writing import SENT_COLUMNS, Courier

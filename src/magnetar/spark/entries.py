@@ -1,7 +1,7 @@
 """The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
 
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
-conductor's, moving bytes is `reading`'s and `writing`'s.
+conductor's, moving bytes is `reading`'s and `writing`'s: only tasks import those (see `columns`).
 
 Options: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
 (numbers of the links with a filter; entries of the others travel in blocks).
@@ -10,7 +10,6 @@ Options: `conductor` (path of its socket), `lane`, and for reading `columns` (fu
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -18,19 +17,16 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
 
-from magnetar.spark import messages as m
 from magnetar.spark import offsets, rpc
-from magnetar.spark.reading import read_task
-from magnetar.spark.rows import spark_schema
-from magnetar.spark.states import ALL
+from magnetar.spark.columns import spark_schema
 from magnetar.spark.worker import settle
-from magnetar.spark.writing import write_task
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
 
 FORMAT = "pulsar-entries"
 
@@ -78,19 +74,19 @@ class PulsarEntries(DataSource):
         """Of the rows."""
         return spark_schema(self._columns)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""
-        return EntriesReader(self._conductor(), self.options.get("lane", ALL), self._columns, self._filtered)
+        return EntriesReader(self._given("conductor"), self._given("lane"), self._columns, self._filtered)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The sink of the replication query."""
-        return EntriesWriter(self._conductor(), self.options.get("lane", ALL))
+        return EntriesWriter(self._given("conductor"), self._given("lane"))
 
-    def _conductor(self) -> str:
-        path = self.options.get("conductor")
-        if not path:
-            raise ValueError(f"{FORMAT}: option 'conductor' is missing; streams are made by magnetar.spark.replicate")
-        return path
+    def _given(self, option: str) -> str:
+        value = self.options.get(option)
+        if not value:
+            raise ValueError(f"{FORMAT}: option '{option}' is missing; streams are made by magnetar.spark.replicate")
+        return value
 
 
 class EntriesReader(DataSourceStreamReader):
@@ -107,7 +103,7 @@ class EntriesReader(DataSourceStreamReader):
         """Nothing was read yet."""
         return offsets.offset(0)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> offsets.Offset:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: "ReadLimit") -> offsets.Offset:  # noqa: N802
         """The same offset, or the next one if there is something to do; waits for it for a while."""
         if rpc.request(self._conductor, "wait", self._lane, WAIT_MS):
             return offsets.following(start)
@@ -119,8 +115,11 @@ class EntriesReader(DataSourceStreamReader):
             return []
         return [TaskPartition(task) for task in rpc.request(self._conductor, "plan", self._lane)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
+        from magnetar.spark import messages as m
+        from magnetar.spark.reading import read_task
+
         settle()
         return read_task(m.decode_task(partition.value), self._token, self._columns, filtered=self._filtered)
 
@@ -132,8 +131,11 @@ class EntriesWriter(DataSourceStreamArrowWriter):
         self._conductor, self._lane = conductor, lane
         self._token: str = rpc.request(conductor, "token")
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Send the rows of one task."""
+        from magnetar.spark import messages as m
+        from magnetar.spark.writing import write_task
+
         settle()
         return Committed(m.encode(write_task(iterator, self._token)))
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
-from magnetar.spark.rows import CLOSE, OPEN, Assembler
+from magnetar.spark.columns import CLOSE, OPEN
+from magnetar.spark.rows import Assembler
 from magnetar.wire import pulsar_pb2 as pb
 
 READ_BYTES_MAX: Final = 4 << 20

@@ -20,13 +20,13 @@ from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.runtime.secretfile import read_link_token
 from magnetar.spark import offsets, session
+from magnetar.spark.columns import decoded_columns, keep, spark_schema
 from magnetar.spark.conductor import Conductor
 from magnetar.spark.desk import Pipeline
 from magnetar.spark.linktoken import LOOK_MS, LinkToken
 from magnetar.spark.metricsfile import MetricsFile
 from magnetar.spark.once import Once
 from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.rows import decoded_columns, keep
 from magnetar.spark.states import ALL, Link
 from magnetar.spark.writing import SENT_COLUMNS
 
@@ -176,8 +176,6 @@ def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
         ConfigError: a filter is no SQL condition over the columns of an entry.
     """
     from pyspark.errors import PySparkException
-
-    from magnetar.spark.rows import spark_schema
 
     for link in pipeline.links:
         if link.filter:

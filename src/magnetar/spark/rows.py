@@ -4,13 +4,12 @@ Where a link has no filter nobody asks for single entries, and a row costs the J
 a row is a *block* (`kind` 3), up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
 
 A range opens with a control row (`kind` 1) whose bytes tell the sink where it goes and which position was sent before it,
-and closes with one (`kind` 2) that tells how far was looked at. No filter may drop them (`keep`). Rows of a range are in
-the order of the log; ranges may be interleaved.
+and closes with one (`kind` 2) that tells how far was looked at. No filter may drop them (`columns.keep`). Rows of a range are in
+the order of the log; ranges may be interleaved. What Spark sees of all that is in `columns`.
 
 Nothing here loops over entries, except where a filter names a column that must be decoded from the metadata.
 """
 
-import re
 from collections.abc import Container, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -19,45 +18,26 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.spark import messages as m
+from magnetar.spark.columns import BLOCK, COLUMNS, DECODED, ENTRY
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import readable
 from magnetar.wire.varint import signed
 
-ENTRY: Final = 0
-OPEN: Final = 1
-CLOSE: Final = 2
-BLOCK: Final = 3
-
 Int = np.ndarray[Any, Any]
 
-COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("kind", "tinyint", pa.int8()),
-    ("link", "int", pa.int32()),
-    ("range", "int", pa.int32()),
-    ("ledger", "bigint", pa.int64()),
-    ("entry", "bigint", pa.int64()),
-    ("first_index", "bigint", pa.int64()),
-    ("message_count", "int", pa.int32()),
-    ("flags", "int", pa.int32()),
-    ("publish_time", "bigint", pa.int64()),
-    ("lists", "binary", pa.binary()),
-    ("data", "binary", pa.binary()),
-)
-"""What every row has: name, Spark type, Arrow type. None is ever null. `lists` is empty but in blocks."""
-
-NUMBERS: Final = COLUMNS[:-2]
-DTYPES: Final[tuple[Any, ...]] = tuple(arrow.to_pandas_dtype() for _, _, arrow in NUMBERS)
-
-DECODED: Final = {
-    "topic": ("string", pa.string()),
-    "key": ("string", pa.string()),
-    "producer_name": ("string", pa.string()),
-    "sequence_id": ("bigint", pa.int64()),
-    "event_time": ("bigint", pa.int64()),
-    "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+ARROW: Final[dict[str, Any]] = {
+    "tinyint": pa.int8(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
-"""What rows have only where a link's filter names it: all but the topic is decoded from each entry's metadata."""
+"""Spark's types of our columns, as Arrow's."""
+
+NUMBERS: Final[tuple[tuple[str, Any], ...]] = tuple((name, ARROW[kind]) for name, kind in COLUMNS if kind != "binary")
+DTYPES: Final[tuple[Any, ...]] = tuple(arrow.to_pandas_dtype() for _, arrow in NUMBERS)
 
 FLUSH_BYTES: Final = 256 << 10
 """A read this large becomes a batch of its own, whose data column *is* the received buffer; smaller ones are gathered."""
@@ -75,34 +55,10 @@ LISTS: Final = 6
 """Of a block, one behind the other, 64 bit each: ledgers, entries, first indexes, counts, publish times, sizes."""
 
 
-def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
-    """The columns of `DECODED` that are named in any of these SQL filters (a word in a string literal counts: harmless)."""
-    words = {word.lower() for text in filters for word in re.findall(r"\w+", text)}
-    return tuple(name for name in DECODED if name in words)
-
-
-def spark_schema(decoded: Sequence[str] = ()) -> str:
-    """The schema as Spark's DDL."""
-    fixed = [f"{name} {kind} not null" for name, kind, _ in COLUMNS]
-    return ", ".join([*fixed, *(f"{name} {DECODED[name][0]}" for name in decoded)])
-
-
 def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
     """The schema of the batches."""
-    fixed = [pa.field(name, kind, nullable=False) for name, _, kind in COLUMNS]
-    return pa.schema([*fixed, *(pa.field(name, DECODED[name][1]) for name in decoded)])
-
-
-def keep(filters: dict[int, str]) -> str:
-    """The SQL condition under which rows go on: control rows and markers always, entries if their link's filter is true.
-
-    A filter that is null for an entry drops it, as SQL's WHERE does. Markers are not messages: a filter that knows nothing of
-    them must not stop the state of subscriptions.
-    """
-    cases = " ".join(f"when link = {link} then ({text})" for link, text in sorted(filters.items()) if text)
-    if not cases:
-        return ""
-    return f"kind <> {ENTRY} or first_index < 0 or coalesce(case {cases} else true end, false)"
+    fixed = [pa.field(name, ARROW[kind], nullable=False) for name, kind in COLUMNS]
+    return pa.schema([*fixed, *(pa.field(name, ARROW[DECODED[name]]) for name in decoded)])
 
 
 class Assembler:
@@ -209,15 +165,15 @@ class Assembler:
             return []
         rows = self._rows
         arrays: list[pa.Array] = [
-            pa.Array.from_buffers(spec[2], rows, [None, pa.py_buffer(_joined(column))])
-            for column, spec in zip(self._columns, NUMBERS, strict=True)
+            pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(_joined(column))])
+            for column, (_, kind) in zip(self._columns, NUMBERS, strict=True)
         ]
         arrays.append(pa.array(self._lists, pa.binary()))
         offsets = np.zeros(rows + 1, np.int32)
         np.cumsum(_joined(self._sizes), out=offsets[1:])
         data = self._data[0] if len(self._data) == 1 else b"".join(self._data)
         arrays.append(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]))
-        arrays += [pa.array(self._extra[name], DECODED[name][1]) for name in self._decoded]
+        arrays += [pa.array(self._extra[name], ARROW[DECODED[name]]) for name in self._decoded]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._columns = [[] for _ in NUMBERS]
         self._lists, self._sizes, self._data, self._bytes, self._rows = [], [], [], 0, 0

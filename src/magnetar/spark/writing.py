@@ -21,8 +21,9 @@ import pyarrow as pa
 from magnetar.core.ids import Position
 from magnetar.spark import link as wire
 from magnetar.spark import messages as m
+from magnetar.spark.columns import BLOCK, CLOSE, ENTRY, OPEN
 from magnetar.spark.reading import Connect
-from magnetar.spark.rows import BLOCK, CLOSE, ENTRY, OPEN, Slices
+from magnetar.spark.rows import Slices
 from magnetar.spark.schemas import Enquirer
 from magnetar.wire import pulsar_pb2 as pb
 

@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from magnetar.spark.rows import DECODED, decode
+from magnetar.spark.columns import DECODED
+from magnetar.spark.rows import ARROW, decode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 
@@ -14,7 +15,7 @@ def test_columns_hold_whatever_a_client_wrote() -> None:
     seen.properties.add(key="@@", value="@@")
     seen = pb.MessageMetadata.FromString(seen.SerializeToString().replace(b"@@", b"\xff\xfe"))
     values = decode(memoryview(build(seen, b"x")))
-    made = {name: pa.array([value], DECODED[name][1]).to_pylist() for name, value in values.items()}
+    made = {name: pa.array([value], ARROW[DECODED[name]]).to_pylist() for name, value in values.items()}
     assert made == {
         "key": ["\ufffd\ufffd"], "producer_name": ["\ufffd\ufffd"], "sequence_id": [-1], "event_time": [-(2**63)],
         "properties": [[("\ufffd\ufffd", "\ufffd\ufffd")]],
