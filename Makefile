@@ -9,6 +9,9 @@ PYTEST_ARGS ?=
 PROCESSES ?= 2
 BENCH_ARGS ?=
 
+# What was compiled once is not compiled again by every process (containers often forbid it).
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test clients check bench sim worlds soak docs proto lock clean
 
 help: ## Show the targets
