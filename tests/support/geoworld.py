@@ -137,8 +137,8 @@ class Client:
         self.send(pb.BaseCommand(type=28, seek=command))
         return request
 
-    def unsubscribe(self, consumer: int) -> None:
-        command = pb.CommandUnsubscribe(consumer_id=consumer, request_id=9000 + consumer)
+    def unsubscribe(self, consumer: int, *, force: bool = False) -> None:
+        command = pb.CommandUnsubscribe(consumer_id=consumer, request_id=9000 + consumer, force=force)
         self.send(pb.BaseCommand(type=12, unsubscribe=command))
 
     def take(self, consumer: int) -> list[Message]:

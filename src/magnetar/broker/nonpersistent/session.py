@@ -502,6 +502,8 @@ class SessionNonPersistent:
             self._session.refuse(command.request_id, BrokerError(ErrorCode.METADATA, text))
             return
         self._drop_consumer(command.consumer_id)
+        for other in list(subscription.consumers):
+            self._broker.sessions[other.connection].nonpersistent.evict_consumer(other)
         self._session.send(commands.success(command.request_id))
 
     def _close_consumer(self, base: pb.BaseCommand) -> None:

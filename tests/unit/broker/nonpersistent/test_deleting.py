@@ -35,3 +35,13 @@ def test_the_topic_goes_with_the_last_one() -> None:
     consumer(node, topic=PASSING)
     delete(node, "s", force=True)
     assert PASSING not in node.broker.nonpersistent.topics
+
+
+def test_a_forced_unsubscribe_takes_the_other_consumers_along() -> None:
+    node = World("a")["a"]
+    (leaving, number), (left, lefts) = [consumer(node, "s", SHARED, topic=PASSING) for _ in range(2)]
+    leaving.unsubscribe(number)
+    assert "has other consumers" in leaving.answers.pop().error.message
+    leaving.unsubscribe(number, force=True)
+    assert (leaving.closed_consumers, left.closed_consumers) == ([], [lefts])
+    assert PASSING not in node.broker.nonpersistent.topics
