@@ -253,6 +253,11 @@ class Restorer:
         self.schemas.look(coming.translation)
         entries, unknown = self._new_entries(coming, lambda key, n: self._known(topic, state, gone, key, n))
         self.schemas.note_dropped(coming.translation)
+        if entries and topic.terminated:
+            # Since its disk was lost. Whoever did that was told that nothing comes any more.
+            entries, unknown = [], None
+            response.blocked = "terminated"
+            response.reason = f"{request.topic} was terminated in {self.cluster}: nothing may come behind its end"
         if entries and not self._store(topic, state, request, entries, response):
             reply(response)
             return

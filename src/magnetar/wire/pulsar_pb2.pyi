@@ -3349,7 +3349,7 @@ class CommandGeoRestoreResponse(message.Message):
     refused: builtins.bool
     """the entry before is not here: begin again"""
     blocked: builtins.str
-    """"policy", "partitions", "size", "corrupt", "identity" """
+    """"policy", "partitions", "size", "corrupt", "identity", "terminated" """
     reason: builtins.str
     retry: builtins.bool
     """a passing trouble: back off"""

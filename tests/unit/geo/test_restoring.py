@@ -221,6 +221,18 @@ def test_a_spoilt_or_large_entry_stops_its_topic_behind_what_came_before() -> No
     assert here.last.blocked == "corrupt" and "message 1" in here.last.reason
 
 
+def test_a_terminated_topic_stops_with_its_reason_and_takes_nothing_but_duplicates() -> None:
+    here = Here()
+    here.send([0])
+    here.sync()
+    here.rig.topics[TOPIC].terminated = True
+    here.send([0])
+    assert (here.last.stored, here.last.duplicates, here.last.blocked) == (0, 1, "")
+    here.send([0, 1])
+    assert (here.last.stored, here.last.blocked, here.last.retry) == (0, "terminated", False)
+    assert "terminated in a" in here.last.reason
+
+
 def test_room_runs_out() -> None:
     here = Here(pending_bytes_max=1)
     here.send([0])
