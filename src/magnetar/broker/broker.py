@@ -11,7 +11,7 @@ from typing import Final
 from magnetar.broker.access import NO_SECURITY, Access
 from magnetar.broker.batching import CURSOR_BYTES_MAX
 from magnetar.broker.catalog import Catalog
-from magnetar.broker.changes import create_partitions
+from magnetar.broker.changes import concerned, create_partitions
 from magnetar.broker.compactions import Compactions
 from magnetar.broker.control import Done
 from magnetar.broker.credentials import Keys
@@ -606,29 +606,14 @@ class Broker:
             limits_alone: it concerns only what `changes.LIMITS` names.
         """
         self.access.policies_changed(change)
-        topics = self._concerned(change)
-        self.limits.policies_changed(topics)
+        topics = concerned(change, self.topics)
+        self.limits.policies_changed(topics, concerned(change, self.nonpersistent.topics))
         if limits_alone:
             return
         self.links.policies_changed(change)
         self.replication.policies_changed(topics)
         self.deduplications.policies_changed(topics)
         self.idempotencies.policies_changed(topics)
-
-    def _concerned(self, change: Change) -> list[Topic]:
-        """Topics of the namespaces, and partitions of the topics, whose policies a change touches."""
-        namespaces, bases = set(change.namespaces), tuple(change.topics)
-        if not namespaces and not bases:
-            return []
-        found: list[Topic] = []
-        for text, topic in self.topics.items():
-            name = topic.name
-            # A name's beginning tells most of those that no policy of a topic concerns, without a look at its partition.
-            if f"{name.tenant}/{name.namespace}" in namespaces or (
-                bases and text.startswith(bases) and str(name.base) in bases
-            ):
-                found.append(topic)
-        return found
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""

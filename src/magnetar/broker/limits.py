@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.effects import Timer
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.rates import rate_of
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.throttling import PublishThrottle
@@ -61,8 +62,14 @@ class Limits:
         """A subscription was made."""
         self._follow_subscription(topic, subscription, self.of(topic.name))
 
-    def policies_changed(self, topics: Iterable[Topic]) -> None:
-        """A change of policies of these topics is in force."""
+    def passing_added(self, topic: NonPersistentTopic) -> None:
+        """A topic that stores nothing exists."""
+        self._follow_publishing(topic, self.of(topic.name))
+
+    def policies_changed(self, topics: Iterable[Topic], passing: Iterable[NonPersistentTopic]) -> None:
+        """A change of policies of these topics, of those that store nothing among them, is in force."""
+        for one in passing:
+            self._follow_publishing(one, self.of(one.name))
         resources = self._broker.resources
         for topic in topics:
             self._follow(topic)
@@ -88,22 +95,30 @@ class Limits:
         if topic.limits is limits:
             return
         topic.limits = limits
-        topic.producers.maximum = limits.producers
-        publish = limits.publish
-        before = topic.publish_throttle
-        rate = rate_of(publish.messages, publish.bytes, 1000, now_ms, before.rate if before is not None else None)
-        if before is not None:
-            before.set_rate(rate)
-            if rate is None:
-                topic.publish_throttle = None
-        elif rate is not None:
-            topic.publish_throttle = PublishThrottle(self._broker.outbox, rate)
+        self._follow_publishing(topic, limits)
         dispatch = limits.dispatch
         topic.dispatch_rate = rate_of(
             dispatch.messages, dispatch.bytes, dispatch.period_s * 1000, now_ms, topic.dispatch_rate
         )
         for subscription in topic.subscriptions.values():
             self._follow_subscription(topic, subscription, limits)
+
+    def _follow_publishing(self, topic: Topic | NonPersistentTopic, limits: TopicLimits) -> None:
+        topic.producers.maximum = limits.producers
+        publish, before = limits.publish, topic.publish_throttle
+        rate = rate_of(
+            publish.messages,
+            publish.bytes,
+            1000,
+            self._broker.outbox.now_ms,
+            before.rate if before is not None else None,
+        )
+        if before is not None:
+            before.set_rate(rate)
+            if rate is None:
+                topic.publish_throttle = None
+        elif rate is not None:
+            topic.publish_throttle = PublishThrottle(self._broker.outbox, rate)
 
     def _follow_subscription(self, topic: Topic, subscription: Subscription, limits: TopicLimits) -> None:
         each = limits.subscription_dispatch

@@ -17,7 +17,7 @@ from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
 from magnetar.broker.topic import check_size
 from magnetar.core import names
-from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.entries import NewEntry
@@ -51,6 +51,8 @@ class SessionNonPersistent:
         # Attempts whose schema is on its way to the store. One that is no longer here was given up.
         self._opening_producers: dict[int, pb.CommandProducer] = {}
         self._opening_consumers: dict[int, pb.CommandSubscribe] = {}
+        self._closing: dict[int, list[int]] = {}
+        """Producers that their clients closed while something of them waits for a rate, and the requests that wait for that."""
 
     def before(self, others: dict[int, Handler]) -> dict[int, Handler]:
         """Take from a session's handlers what concerns non-persistent topics; the rest goes where it went.
@@ -222,7 +224,6 @@ class SessionNonPersistent:
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
-            topic.producers.maximum = self._broker.limits.of(topic.name).producers
             evicted = topic.producers.add(producer)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
@@ -318,6 +319,28 @@ class SessionNonPersistent:
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer."""
         producer, topic = self.producers[producer_id]
+        if producer_id in self._closing:
+            return
+        if topic.publish_throttle is not None:
+            admitted = topic.publish_throttle.admit(producer, self, frames)
+            topic.publish_limited += len(admitted) < len(frames)
+            frames = admitted
+        if frames:
+            self._publish(producer, topic, frames)
+
+    def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
+        """Publish what waited for a rate. Nobody is above to end the connection if it breaks the protocol."""
+        try:
+            self._publish(producer, self.producers[producer.producer_id][1], frames)
+        except ProtocolError as error:
+            self._broker.broke_protocol(self._session.number, error)
+
+    def throttled(self, size: int) -> None:
+        """So many bytes more (or fewer) wait for a publish rate, of whatever topics of this connection."""
+        self._session.producers.throttled(size)
+
+    def _publish(self, producer: Producer, topic: NonPersistentTopic, frames: list[Frame]) -> None:
+        producer_id = producer.producer_id
         limits = self._broker.limits.of(topic.name)
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
@@ -348,7 +371,10 @@ class SessionNonPersistent:
         """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
         found = self.producers.get(producer.producer_id)
         if found is not None and found[0] is producer:
+            closing = producer.producer_id in self._closing
             self._drop_producer(producer.producer_id)
+            if closing:
+                return  # its client has the answer that it waited for
             if producer.answered:
                 self._session.send(commands.close_producer(producer.producer_id))
             else:
@@ -356,9 +382,19 @@ class SessionNonPersistent:
 
     def _drop_producer(self, producer_id: int) -> None:
         producer, topic = self.producers.pop(producer_id)
+        if topic.publish_throttle is not None:
+            topic.publish_throttle.forget(producer)
         self._session.producers.closed(producer_id)
         self._broker.follow_up(topic.producers.remove(producer))
         self._broker.nonpersistent.left(topic)
+        for request_id in self._closing.pop(producer_id, ()):
+            self._session.send(commands.success(request_id))
+
+    def _closed_behind(self, producer: Producer) -> None:
+        """All that waited of a producer is published; the last of it may have ended the connection."""
+        found = self.producers.get(producer.producer_id)
+        if found is not None and found[0] is producer:
+            self._drop_producer(producer.producer_id)
 
     def _close_producer(self, base: pb.BaseCommand) -> None:
         producer_id = base.close_producer.producer_id
@@ -366,9 +402,16 @@ class SessionNonPersistent:
         if attempt is not None:
             self._session.refuse_closed(attempt.request_id, f"producer {producer_id}")
         if found is not None:
+            producer, throttle = found[0], found[1].publish_throttle
+            if throttle is not None and throttle.waits(producer):
+                requests = self._closing.setdefault(producer_id, [])
+                requests.append(base.close_producer.request_id)
+                if len(requests) == 1:
+                    throttle.when_published(producer, partial(self._closed_behind, producer))
+                return
             self._drop_producer(producer_id)
-            if not found[0].answered:
-                self._session.refuse_closed(found[0].request_id, f"producer {producer_id}")
+            if not producer.answered:
+                self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
         self._session.send(commands.success(base.close_producer.request_id))
 
     # ---------------------------------------------------------------------------------------------------- consumers

@@ -9,6 +9,7 @@ from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.producers import Producer, Producers, rates_in
 from magnetar.broker.series import Traffic
+from magnetar.broker.throttling import PublishThrottle
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
@@ -42,6 +43,10 @@ class NonPersistentTopic:
         self.created_ms = outbox.now_ms
         self.published_ms = 0
         self.chunked = False
+        self.publish_throttle: PublishThrottle | None = None
+        """What its policies say of the publish rate; kept up to date by `broker.limits`."""
+        self.publish_limited = 0
+        """How often SENDs had to wait for it."""
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
@@ -66,6 +71,7 @@ class NonPersistentTopic:
             receipts: (sequence id, highest sequence id) of each.
         """
         now_ms = self._outbox.now_ms
+        messages_before, bytes_before = self.messages_in, self.bytes_in
         stored = []
         for entry in entries:
             stored.append(
@@ -92,6 +98,8 @@ class NonPersistentTopic:
                 producer.chunks += 1
                 self.chunked = True
         producer.entries += len(entries)
+        if self.publish_throttle is not None and self.publish_throttle.rate is not None:
+            self.publish_throttle.rate.take(self.messages_in - messages_before, self.bytes_in - bytes_before)
         self.published_ms = entries[-1].publish_time
         for subscription in self.subscriptions.values():
             subscription.deliver(stored)
@@ -131,6 +139,7 @@ class NonPersistentTopic:
                 "bytesOutCounter": self.traffic().bytes_out,
                 "msgDropCount": sum(one["msgDropCount"] for one in subscriptions.values()),
                 "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values()),
+                "publishRateLimitedTimes": self.publish_limited,
                 "systemTopicBytesInCounter": self.bytes_in if self.name.local.startswith("__") else 0,
                 "msgChunkPublished": self.chunked,
                 "topicCreationTimeStamp": self.created_ms,
@@ -144,5 +153,7 @@ class NonPersistentTopic:
     def validate(self) -> None:
         """Check what must hold after every step."""
         self.producers.validate()
+        if self.publish_throttle is not None:
+            self.publish_throttle.validate()
         for subscription in self.subscriptions.values():
             assert subscription.consumers, f"subscription {subscription.name} of {self.text} outlived its consumers"

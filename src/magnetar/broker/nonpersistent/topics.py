@@ -47,6 +47,7 @@ class NonPersistentTopics:
         limits = broker.limits.of(name)
         topic = NonPersistentTopic(name, broker.outbox, ledger, limits.producers)
         self.topics[topic.text] = topic
+        broker.limits.passing_added(topic)
         return topic
 
     def keep(self, name: TopicName) -> None:
