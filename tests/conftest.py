@@ -1,5 +1,6 @@
 """What all tests share: their order, how long they may take, and Hypothesis profiles."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -38,6 +39,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests that took long, on a machine whose processors were somebody else's, say so."""
     if (share := _TAKEN.share()) > TELL_TAKEN:
         terminalreporter.write_line(f"{share:.0%} of the processor time that was wanted here, the machine's host took")
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests stay to the end: Python's collector need not look at them again and again, nor forks copy them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -432,9 +432,9 @@ BUGS: dict[str, type[Planted]] = {
 
 KNOWN: dict[str, int] = {
     "one_round": 154, "untagged": 982, "partial": 257, "no_vector": 34, "no_restricted_check": 0, "no_epoch": 91,
-    "reuse_ledgers": 3, "highest_only": 34, "base_is_ack": 5, "expiry_is_ack": 2, "vector_too_late": 44,
+    "reuse_ledgers": 3, "highest_only": 34, "base_is_ack": 5, "expiry_is_ack": 2, "vector_too_late": 162,
     "never_rests": 0, "seek_forgets_nothing": 386, "retells_to_all": 65, "nothing_on_arrival": 0, "no_trailing": 29,
-    "snapshot_must_come_first": 4, "told_too_early": 39, "forgets_deletion": 2, "held_forgets_trimmed": 6,
+    "snapshot_must_come_first": 4, "told_too_early": 1598, "forgets_deletion": 2, "held_forgets_trimmed": 6,
     "stale_base": 142, "no_merge": 11,
 }  # fmt: skip
 """A seed that finds each bug, from a search over 0, 1, 2, ... (`python -m tests.support.snapbugs`)."""

@@ -56,7 +56,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "full_replaces": (11, 13, 14, 19), "no_pending": (75, 118, 128, 130), "floor_is_ack": (5, 6, 27, 44),
     "activates_unasked": (521_553,), "never_caught_up": (11, 14, 17, 18),
     "passed_over": (2, 26, 37, 56), "forgotten_for_good": (16_269,), "lives_ascend": (153, 52, 276),
-    "destination_silent": (68, 126, 229, 232), "unknown_base_is_all": (25, 30, 85, 147),
+    "destination_silent": (68, 126, 229, 232), "unknown_base_is_all": (95, 160, 199, 220, 226),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (18, 26, 31, 35), "final_untold": (62, 96, 99, 154),
     "no_restricted_check": (2, 36, 45, 62), "told_expiry": (8, 18, 25, 27),
     "p_is_previous_entry": (17, 27, 72, 90), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (8, 41),

@@ -62,7 +62,8 @@ def make() -> Path:
         folder = Path(name)
         made = archive.with_suffix(f".{os.getpid()}")
         spark = session.build(
-            app="classes", master="local[2]", log=folder / "spark.log", settings={"spark.ui.port": "0"},  # with it: pipelines have it
+            app="classes", master="local[2]", log=folder / "spark.log",
+            settings={"spark.ui.port": "0"},  # not without the UI: pipelines have it
             lasting=False,  # the archive holds the paths of the JARs: those of the installation
             java=f"-XX:ArchiveClassesAtExit={made} {QUIET}",
         )  # fmt: skip
