@@ -62,7 +62,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     # Spark's default of 200 is for clusters: `verify` of 6,000 entries took 70 s with it.
     "spark.sql.shuffle.partitions": "4",
-    "spark.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     # Looking for extensions among the JARs finds one, functions for machine learning, whose making starts Scala's compiler: 1.8 s
     # of processor, a third of what a session takes. Those that `spark.sql.extensions` names are loaded all the same.
     "spark.sql.extensions.test.loadFromCp": "false",
