@@ -35,19 +35,15 @@ def _processor(pid: int) -> Counter[str]:
             words, times = one.cmdline(), one.cpu_times()
         except psutil.ZombieProcess:
             continue  # a helper that asked Java for its version, say: it has ended, and nobody looked yet
-        java = Path(words[0]).name == "java"
-        daemon = "magnetar.spark.daemon" in words
-        kind = (
-            "driver"
-            if one is first
-            else "java"
-            if java
-            else "python, tasks"
-            if daemon
-            else "python, planning and committing"
-        )
-        spent[kind] += times.user + times.system
+        spent["started" if one is first else _kind(words)] += times.user + times.system
     return spent
+
+
+def _kind(words: list[str]) -> str:
+    """What Spark's driver started, by its command line."""
+    if Path(words[0]).name == "java":
+        return "java"
+    return "python, tasks" if "magnetar.spark.daemon" in words else "python, planning and committing"
 
 
 def broker_start(world: World) -> dict[str, float]:

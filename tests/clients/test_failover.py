@@ -273,7 +273,7 @@ class AppProcess:
 def test_round_trips_under_load(shared: Pair) -> None:
     """Producers in both clusters never stop; the consumer follows again and again; nothing is lost, nothing comes twice."""
     consumer = shared.client("a").subscribe(shared.topic, "s", replicate_subscription_state_enabled=True)
-    round_trips(shared, App(consumer), ROUNDS // 10)
+    round_trips(shared, App(consumer), ROUNDS // 4)
 
 
 @pytest.mark.timeout(600)

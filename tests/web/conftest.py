@@ -1,7 +1,8 @@
 """An admin interface in this process, asked over a real socket on loopback."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,23 @@ class World:
             answer = await self.ask(method, path, body)
             assert answer.status < 300, (method, path, answer.status, answer.data)
 
-    async def within(self, story: Callable[["World"], Awaitable[None]]) -> None:
-        """Serve while a story is told."""
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Meanwhile it can be asked."""
         server = TestServer(self.app, host="127.0.0.1")
         await server.start_server()
         self.url = f"http://127.0.0.1:{server.port}"
         try:
             async with ClientSession(connector=TCPConnector(limit=0)) as session:
                 self._session = session
-                await story(self)
+                yield
         finally:
             await server.close()
+
+    async def within(self, story: Callable[["World"], Awaitable[None]]) -> None:
+        """Serve while a story is told."""
+        async with self.serving():
+            await story(self)
 
 
 Tell = Callable[..., None]

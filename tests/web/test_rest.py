@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from copy import deepcopy
 from typing import Any
 
@@ -544,37 +545,14 @@ async def prepare(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def still() -> Iterator[Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]]:
-    """Tell stories, one after the other, over one world, which none of them changes."""
-    world = World()
+def still() -> Iterator[Tell]:
+    """Run stories over one prepared world, which none of them changes."""
+    world, meanwhile = World(), AsyncExitStack()
     with asyncio.Runner() as runner:
-        stories: asyncio.Queue[Callable[[World], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
-        told: asyncio.Queue[BaseException | None] = asyncio.Queue()
-
-        async def tell_all(world: World) -> None:
-            await prepare(world)
-            while (story := await stories.get()) is not None:
-                try:
-                    await story(world)
-                except BaseException as error:  # noqa: BLE001 - it is the test's, which raises it
-                    told.put_nowait(error)
-                else:
-                    told.put_nowait(None)
-
-        telling = runner.get_loop().create_task(world.within(tell_all))
-
-        def tell(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-            stories.put_nowait(story)
-            if (error := runner.run(told.get())) is not None:
-                raise error
-
-        yield tell
-        stories.put_nowait(None)
-
-        async def over() -> None:
-            await telling
-
-        runner.run(over())
+        runner.run(meanwhile.enter_async_context(world.serving()))
+        runner.run(prepare(world))
+        yield lambda story: runner.run(story(world))
+        runner.run(meanwhile.aclose())
 
 
 def state(world: World) -> Any:

@@ -10,7 +10,7 @@ from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
-from magnetar.broker.throttling import THROTTLED_BYTES_MAX
+from magnetar.broker.throttling import THROTTLED_BYTES_MAX, admitted
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
@@ -309,12 +309,8 @@ class SessionProducers:
         if producer in self._closing:
             return
         topic = self.topics[producer_id]
-        if topic.publish_throttle is not None:
-            admitted = topic.publish_throttle.admit(producer, self, frames)
-            topic.publish_limited += len(admitted) < len(frames)
-            frames = admitted
-        if frames:
-            self._publish(producer, frames)
+        if now := admitted(topic, producer, self, frames):
+            self._publish(producer, now)
 
     def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
         """Publish what waited for a rate. Nobody is above to end the connection if it breaks the protocol."""

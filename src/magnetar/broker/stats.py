@@ -116,7 +116,7 @@ def passing_stats(broker: "Broker", topic: "NonPersistentTopic") -> dict[str, An
 
 def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
     """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
-    nothing = NonPersistentTopic(name, broker.outbox, ledger=0, producers_max=0)
+    nothing = NonPersistentTopic(name, broker.outbox, ledger=0)
     return passing_stats(broker, nothing) | {"topicCreationTimeStamp": 0}
 
 

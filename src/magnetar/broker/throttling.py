@@ -37,6 +37,27 @@ class Publisher(Protocol):
         """So many bytes more (or fewer, below 0) wait."""
 
 
+class Throttled(Protocol):
+    """A topic, stored or not.
+
+    Attributes:
+        publish_throttle: its publish rate; None: it has none.
+        publish_limited: how often SENDs had to wait for it.
+    """
+
+    publish_throttle: "PublishThrottle | None"
+    publish_limited: int
+
+
+def admitted(topic: Throttled, producer: Producer, publisher: Publisher, frames: list[Frame]) -> list[Frame]:
+    """The SENDs that a topic takes now, from the first on; the others wait."""
+    if topic.publish_throttle is None:
+        return frames
+    passed = topic.publish_throttle.admit(producer, publisher, frames)
+    topic.publish_limited += len(passed) < len(frames)
+    return passed
+
+
 class _Waiting:
     """What waits of one producer."""
 
@@ -100,6 +121,11 @@ class PublishThrottle:
             messages -= max(1, frame.command.send.num_messages)
             size -= len(frame.payload)
         return len(frames)
+
+    def take(self, messages: int, size: int) -> None:
+        """So much was published."""
+        if self.rate is not None:
+            self.rate.take(messages, size)
 
     def forget(self, producer: Producer) -> None:
         """A producer is gone, and with it what waited."""

@@ -329,8 +329,8 @@ class Topic:
         if chunks:
             producer.chunks += chunks // _CHUNK
             self.chunked = True
-        if self.publish_throttle is not None and self.publish_throttle.rate is not None:
-            self.publish_throttle.rate.take(count, size)
+        if self.publish_throttle is not None:
+            self.publish_throttle.take(count, size)
         return append
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ ENTRY: Final = 0
 OPEN: Final = 1
 CLOSE: Final = 2
 BLOCK: Final = 3
+"""Kinds of rows: an entry; the two control rows of a range, in front of it and behind it; many entries."""
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("kind", "tinyint"),

@@ -36,8 +36,8 @@ ARROW: Final[dict[str, Any]] = {
 }
 """Spark's types of our columns, as Arrow's."""
 
-NUMBERS: Final[tuple[tuple[str, Any], ...]] = tuple((name, ARROW[kind]) for name, kind in COLUMNS if kind != "binary")
-DTYPES: Final[tuple[Any, ...]] = tuple(arrow.to_pandas_dtype() for _, arrow in NUMBERS)
+NUMBERS: Final[tuple[Any, ...]] = tuple(ARROW[kind] for _, kind in COLUMNS if kind != "binary")
+DTYPES: Final[tuple[Any, ...]] = tuple(kind.to_pandas_dtype() for kind in NUMBERS)
 
 FLUSH_BYTES: Final = 256 << 10
 """A read this large becomes a batch of its own, whose data column *is* the received buffer; smaller ones are gathered."""
@@ -166,7 +166,7 @@ class Assembler:
         rows = self._rows
         arrays: list[pa.Array] = [
             pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(_joined(column))])
-            for column, (_, kind) in zip(self._columns, NUMBERS, strict=True)
+            for column, kind in zip(self._columns, NUMBERS, strict=True)
         ]
         arrays.append(pa.array(self._lists, pa.binary()))
         offsets = np.zeros(rows + 1, np.int32)

@@ -15,6 +15,7 @@ from magnetar.broker.publishing import refused_id, told_of
 from magnetar.broker.session_names import topic_name
 from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
+from magnetar.broker.throttling import admitted
 from magnetar.broker.topic import check_size
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
@@ -321,12 +322,8 @@ class SessionNonPersistent:
         producer, topic = self.producers[producer_id]
         if producer_id in self._closing:
             return
-        if topic.publish_throttle is not None:
-            admitted = topic.publish_throttle.admit(producer, self, frames)
-            topic.publish_limited += len(admitted) < len(frames)
-            frames = admitted
-        if frames:
-            self._publish(producer, topic, frames)
+        if now := admitted(topic, producer, self, frames):
+            self._publish(producer, topic, now)
 
     def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
         """Publish what waited for a rate. Nobody is above to end the connection if it breaks the protocol."""
@@ -545,8 +542,7 @@ class SessionNonPersistent:
             self._session.refuse(command.request_id, BrokerError(ErrorCode.METADATA, text))
             return
         self._drop_consumer(command.consumer_id)
-        for other in list(subscription.consumers):
-            self._broker.sessions[other.connection].nonpersistent.evict_consumer(other)
+        self._broker.nonpersistent.evict(subscription.consumers)
         self._session.send(commands.success(command.request_id))
 
     def _close_consumer(self, base: pb.BaseCommand) -> None:

@@ -25,13 +25,12 @@ class NonPersistentTopic:
         name: fully qualified.
         outbox: the broker's.
         ledger: of the message ids that it gives; no other topic has it.
-        producers_max: a ceiling.
     """
 
-    def __init__(self, name: TopicName, outbox: Outbox, ledger: int, producers_max: int) -> None:
+    def __init__(self, name: TopicName, outbox: Outbox, ledger: int) -> None:
         self.name = name
         self.text = str(name)
-        self.producers = Producers(producers_max)
+        self.producers = Producers(0)  # until `broker.limits` says how many
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.kept = False
         """Made by an administrator: it stays when nobody is there."""
@@ -98,8 +97,8 @@ class NonPersistentTopic:
                 producer.chunks += 1
                 self.chunked = True
         producer.entries += len(entries)
-        if self.publish_throttle is not None and self.publish_throttle.rate is not None:
-            self.publish_throttle.rate.take(self.messages_in - messages_before, self.bytes_in - bytes_before)
+        if self.publish_throttle is not None:
+            self.publish_throttle.take(self.messages_in - messages_before, self.bytes_in - bytes_before)
         self.published_ms = entries[-1].publish_time
         for subscription in self.subscriptions.values():
             subscription.deliver(stored)

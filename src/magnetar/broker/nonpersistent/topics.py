@@ -1,7 +1,9 @@
 """The non-persistent topics of one broker: they come when somebody opens them and go when nobody is there."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.consumer import Consumer
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
@@ -44,8 +46,7 @@ class NonPersistentTopics:
                 ErrorCode.NOT_ALLOWED, f"{broker.config.topics_max} topics exist, the most allowed (topics_max)"
             )
         ledger = broker.ledger_ids.allocate(broker.outbox.now_ms)
-        limits = broker.limits.of(name)
-        topic = NonPersistentTopic(name, broker.outbox, ledger, limits.producers)
+        topic = NonPersistentTopic(name, broker.outbox, ledger)
         self.topics[topic.text] = topic
         broker.limits.passing_added(topic)
         return topic
@@ -95,16 +96,18 @@ class NonPersistentTopics:
             raise NotFound(f"subscription {name} of {topic.text} does not exist")
         if not force:
             raise PreconditionFailed(f"subscription {name} of {topic.text} has consumers; close them or use force")
-        for consumer in list(found.consumers):
+        self.evict(found.consumers)
+
+    def evict(self, consumers: Iterable[Consumer]) -> None:
+        """Close consumers from this side."""
+        for consumer in list(consumers):
             self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
 
     def close_clients(self, topic: NonPersistentTopic) -> None:
         """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
         for producer in topic.producers.everybody():
             self._broker.close_producer(producer)
-        consumers = [one for subscription in topic.subscriptions.values() for one in subscription.consumers]
-        for consumer in consumers:
-            self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
+        self.evict(one for subscription in topic.subscriptions.values() for one in subscription.consumers)
         self.left(topic)
 
     def left(self, topic: NonPersistentTopic) -> None:
