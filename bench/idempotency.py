@@ -22,10 +22,11 @@ from bench.broker import load
 from bench.deduplication import compare
 from bench.links import busy
 from bench.results import Figure, store
-from magnetar.broker.idempotency import BLOCK_SHIFT, FINGERPRINT_BYTES, KeyTable
+from magnetar.broker.idempotency_block import BLOCK_SHIFT, FINGERPRINT_BYTES
 from magnetar.broker.idempotency_judging import judge
 from magnetar.broker.idempotency_keys import KeyProperty
 from magnetar.broker.idempotency_snapshot import encode_block, load_block
+from magnetar.broker.idempotency_table import KeyTable
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import encode_batch
 from magnetar.wire.metadata import build, inspect

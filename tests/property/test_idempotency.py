@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import idempotency, idempotency_saving, idempotency_snapshot
+from magnetar.broker import idempotency_saving, idempotency_snapshot, idempotency_table
 from magnetar.broker.deduplicating import Counters as DeduplicationCounters
 from magnetar.broker.deduplicating import Status, TopicDeduplication
 from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Timer, Write
@@ -408,7 +408,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few keys fill some."""
-    for module in (idempotency, idempotency_snapshot, idempotency_saving):
+    for module in (idempotency_table, idempotency_snapshot, idempotency_saving):
         monkeypatch.setattr(module, "BLOCK_SHIFT", 2)
     monkeypatch.setattr(idempotency_saving, "SAVE_BLOCKS_MAX", 1)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from magnetar.broker import idempotency, idempotency_saving, idempotency_snapshot
+from magnetar.broker import idempotency_saving, idempotency_snapshot, idempotency_table
 from magnetar.broker.idempotency_conflicts import Conflicts
 from magnetar.broker.idempotency_saving import Saving
 from magnetar.broker.idempotency_topic import TopicIdempotency
@@ -324,7 +324,7 @@ class Keyed:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (idempotency, idempotency_snapshot, idempotency_saving):
+    for module in (idempotency_table, idempotency_snapshot, idempotency_saving):
         monkeypatch.setattr(module, "BLOCK_SHIFT", 3)
     monkeypatch.setattr(idempotency_saving, "SAVE_BLOCKS_MAX", 1)
 

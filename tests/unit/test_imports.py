@@ -7,6 +7,8 @@ no socket. Only spark imports pyspark.
 """
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,3 +156,13 @@ def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
 )
 def test_the_rule_lets_through(parts: tuple[str, ...], source: str) -> None:
     assert faults(source, parts) == []
+
+
+HEAVY = {"cryptography", "jwt", "numpy", "pyarrow", "pyspark", "py4j"}
+"""What takes a tenth of a second and more to import, and is for those who use it."""
+
+
+def test_a_broker_starts_without_what_it_may_never_need() -> None:
+    code = "import sys, magnetar.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert HEAVY & set(done.stdout.split()) == set()

@@ -13,10 +13,13 @@ order. The smallest of them all loses to nobody, so that one always stays.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.idempotency import KEPT, ORIGINS_MAX, About, KeyTable
+from magnetar.broker.idempotency_block import KEPT, ORIGINS_MAX, About
 from magnetar.broker.withdrawals import Loser
+
+if TYPE_CHECKING:
+    from magnetar.broker.idempotency_table import KeyTable
 
 _MASK_32: Final = 2**32 - 1
 _HALF: Final = 2**31
@@ -34,7 +37,7 @@ class Conflicts:
         origins: clusters by number.
     """
 
-    def __init__(self, cluster: str, table: KeyTable, origins: list[str] | None = None) -> None:
+    def __init__(self, cluster: str, table: "KeyTable", origins: list[str] | None = None) -> None:
         self.origins = origins or [cluster]
         self._table = table
 

@@ -1,13 +1,16 @@
 """Which messages of an entry are stored already, by their idempotency keys, and what is left to store."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from magnetar.broker.idempotency import KEPT, KeyTable
+from magnetar.broker.idempotency_block import KEPT
 from magnetar.broker.idempotency_keys import KeyProperty, Message, Opened, open_entry, smaller
 from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
+
+if TYPE_CHECKING:
+    from magnetar.broker.idempotency_table import KeyTable
 
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
@@ -59,7 +62,7 @@ class Keyed(NamedTuple):
     repeated: int = 0
 
 
-def stats_of(status: str, policy: IdempotencyPolicy, table: KeyTable) -> dict[str, Any]:
+def stats_of(status: str, policy: IdempotencyPolicy, table: "KeyTable") -> dict[str, Any]:
     """Figures of one topic's keys."""
     keys, index = table.memory()
     return {
@@ -82,7 +85,7 @@ def place(flags: int, at: int) -> int:
     return min(at + 1, KEPT) if flags & _BATCH else 0
 
 
-def numbered(table: KeyTable, pending: Mapping[bytes, int], key: bytes, now_ms: int) -> int:
+def numbered(table: "KeyTable", pending: Mapping[bytes, int], key: bytes, now_ms: int) -> int:
     """The number that a key has, or will have when what is pending is staged; -1: it is new."""
     if key in pending:
         return table.tail + list(pending).index(key)
@@ -90,7 +93,7 @@ def numbered(table: KeyTable, pending: Mapping[bytes, int], key: bytes, now_ms: 
 
 
 def _all_new(
-    table: KeyTable, pending: Mapping[bytes, int], opened: Opened, now_ms: int
+    table: "KeyTable", pending: Mapping[bytes, int], opened: Opened, now_ms: int
 ) -> list[tuple[bytes, int]] | None:
     """The keys of a batch, with their places, if each message has one, and all are new: as nearly always."""
     keys = [key for key, _, _ in opened.messages if key is not None]
@@ -102,7 +105,7 @@ def _all_new(
 
 
 def judge(
-    table: KeyTable, pending: Mapping[bytes, int], name: KeyProperty, seen: Inspected, now_ms: int
+    table: "KeyTable", pending: Mapping[bytes, int], name: KeyProperty, seen: Inspected, now_ms: int
 ) -> Keyed | None:
     """Look an entry's keys up.
 

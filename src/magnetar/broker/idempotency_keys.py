@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.deduplication import span
-from magnetar.broker.idempotency import FINGERPRINT_BYTES
+from magnetar.broker.idempotency_block import FINGERPRINT_BYTES
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.metadata import build, parse_metadata, split

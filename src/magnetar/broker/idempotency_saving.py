@@ -4,16 +4,19 @@ Whatever the transaction covers of the log need not be read again at a start; wh
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from magnetar.broker.effects import Note, Outbox, Store
-from magnetar.broker.idempotency import BLOCK_SHIFT, KeyTable
+from magnetar.broker.idempotency_block import BLOCK_SHIFT
 from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, block_key, encode_block, record_key
 from magnetar.broker.withdrawals import PREFIX as WITHDRAWN
 from magnetar.broker.withdrawals import Withdrawals
 from magnetar.core.ids import NONE, Position
+
+if TYPE_CHECKING:
+    from magnetar.broker.idempotency_table import KeyTable
 
 SAVE_BLOCKS_MAX: Final = 4
 """Blocks encoded in one step: 400 KB; more of them follow when these are stored."""
@@ -59,7 +62,9 @@ class Saving:
         self.covered = NONE
         self._outbox.put(Store({}, tuple(stored.keys), lambda _error: None))
 
-    def save(self, table: KeyTable, durable: int, covered: Position, record: Record, again: Callable[[], None]) -> None:
+    def save(
+        self, table: "KeyTable", durable: int, covered: Position, record: Record, again: Callable[[], None]
+    ) -> None:
         """Store what is new, a few blocks of it; `again` is called when more has to follow.
 
         Args:

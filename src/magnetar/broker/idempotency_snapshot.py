@@ -10,13 +10,16 @@ topic, another property, an older layout) is not used: the log is read instead.
 
 from collections.abc import Mapping
 from struct import Struct, error
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from magnetar.broker.idempotency import BLOCK_SHIFT, Block, KeyTable
+from magnetar.broker.idempotency_block import BLOCK_SHIFT, Block
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.topiclog import TopicLog
+
+if TYPE_CHECKING:
+    from magnetar.broker.idempotency_table import KeyTable
 
 PREFIX: Final = "idempotency/"
 BLOCK_PREFIX: Final = "idempotency-block/"
@@ -71,7 +74,7 @@ def block_key(topic: str, block: int) -> str:
     return f"{BLOCK_PREFIX}{topic}/{block:x}"
 
 
-def encode_block(table: KeyTable, block: int, tail: int) -> bytes:
+def encode_block(table: "KeyTable", block: int, tail: int) -> bytes:
     """The keys of a block below a number."""
     first = max(table.head, block << BLOCK_SHIFT)
     end = min(tail, block + 1 << BLOCK_SHIFT)
@@ -82,7 +85,7 @@ def encode_block(table: KeyTable, block: int, tail: int) -> bytes:
     return b"".join(parts)
 
 
-def load_block(table: KeyTable, data: bytes, tail: int) -> None:
+def load_block(table: "KeyTable", data: bytes, tail: int) -> None:
     """Take the keys of a stored block, below a number.
 
     Raises:

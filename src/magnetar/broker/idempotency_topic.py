@@ -15,11 +15,11 @@ second one.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
 from magnetar.broker.effects import Note, Outbox, Read, Timer
-from magnetar.broker.idempotency import PART_SHIFT, KeyTable, pack
+from magnetar.broker.idempotency_block import PART_SHIFT, pack
 from magnetar.broker.idempotency_conflicts import Conflicts
 from magnetar.broker.idempotency_judging import NEW, Counters, Keyed, judge, numbered, place, stats_of
 from magnetar.broker.idempotency_keys import ENTRY_HEADER_BYTES, KeyProperty, open_stored
@@ -32,6 +32,9 @@ from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.metadata import Inspected
+
+if TYPE_CHECKING:
+    from magnetar.broker.idempotency_table import KeyTable
 
 EXPIRED_PER_STEP: Final = 256
 """Keys forgotten with each append, besides as many as it brings: what a step costs stays even."""
@@ -94,7 +97,7 @@ class TopicIdempotency:
         self.policy = policy
         self._secret = secret
         self._property = KeyProperty(policy.property, secret)
-        self.table = KeyTable(window_ms=policy.window_seconds * 1000, keys_max=policy.keys_max)
+        self.table = _table(policy.window_seconds * 1000, policy.keys_max)
         self.duplicates = 0
         self.twice = 0
         self.withdrawn = 0
@@ -172,7 +175,7 @@ class TopicIdempotency:
         text = f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead"
         self._outbox.put(Note("warning", text))
         self._saving.discard(stored)
-        self.table = KeyTable(window_ms=self.table.window_ms, keys_max=self.table.keys_max)
+        self.table = _table(self.table.window_ms, self.table.keys_max)
         self._conflicts = Conflicts(self._conflicts.origins[0], self.table)
         self._begin()
 
@@ -497,3 +500,9 @@ class TopicIdempotency:
         assert not self.taken, "keys were announced and never staged"
         assert not self._announced[0], "keys were announced and never staged"
         assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"
+
+
+def _table(window_ms: int, keys_max: int) -> "KeyTable":
+    from magnetar.broker.idempotency_table import KeyTable  # numpy takes 0.2 s to import: only for those who have keys
+
+    return KeyTable(window_ms=window_ms, keys_max=keys_max)

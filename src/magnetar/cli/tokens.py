@@ -200,7 +200,7 @@ def _signing_key(secret_key: Path | None, private_key: Path | None) -> tuple[Any
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    from magnetar.broker.credentials import public_algorithms, secret_algorithms
+    from magnetar.broker.tokens import public_algorithms, secret_algorithms
     from magnetar.runtime.secretfile import read_file
     from magnetar.runtime.secrets import parse_secret
 

@@ -13,14 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
-
-from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, PublicKey, parse_passwords, public_algorithms
+from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, parse_passwords
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.security import AuthenticationConfig
 from magnetar.runtime.secretfile import file_state, read_file
@@ -56,25 +49,6 @@ def parse_secret(data: bytes, where: str) -> bytes:
     return secret
 
 
-def parse_public(data: bytes, where: str) -> PublicKey:
-    """A public key, PEM or DER.
-
-    Raises:
-        ConfigError: it is none, or of a kind that tokens do not know.
-    """
-    try:
-        key = load_pem_public_key(data) if b"-----BEGIN" in data else load_der_public_key(data)
-    except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"{where} is not a public key in PEM or DER") from None
-    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey):
-        raise ConfigError(f"{where} is of a kind that tokens do not know: use RSA, EC or Ed25519")
-    try:
-        public_algorithms(key)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return key
-
-
 def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | None = None) -> Keys:
     """All that `[authentication]` names.
 
@@ -92,6 +66,8 @@ def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | Non
         if not environment.get(name):
             raise ConfigError(f"authentication.secret_key_env: the environment has no {name}")
         secrets.append(parse_secret(environment[name].encode(), f"${name}"))
+    if config.public_key_files:
+        from magnetar.runtime.publickeys import parse_public  # cryptography takes 0.1 s to import
     publics = [
         parse_public(read_file(path, "public key", private=False), f"public key {path}")
         for path in config.public_key_files

@@ -1,4 +1,4 @@
-"""Proofs: what the table at the top of `broker.credentials` says, and that no bytes whatever get in or break it."""
+"""Proofs: what the table at the top of `broker.tokens` says, and that no bytes whatever get in or break it."""
 
 import base64
 import hashlib
@@ -20,9 +20,8 @@ from magnetar.broker.credentials import (
     Verifier,
     basic_from_header,
     parse_passwords,
-    public_algorithms,
-    secret_algorithms,
 )
+from magnetar.broker.tokens import public_algorithms, secret_algorithms
 from magnetar.core.errors import BrokerError, ConfigError, ErrorCode
 from magnetar.core.security import AuthenticationConfig
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from magnetar.broker import idempotency
-from magnetar.broker.idempotency import BLOCK_SHIFT, KeyTable, fingerprint
+from magnetar.broker import idempotency_table
+from magnetar.broker.idempotency_block import BLOCK_SHIFT, fingerprint
 from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, KeyProperty, open_entry, smaller
 from magnetar.broker.idempotency_snapshot import (
     VERSION,
@@ -19,6 +19,7 @@ from magnetar.broker.idempotency_snapshot import (
     load_block,
     record_key,
 )
+from magnetar.broker.idempotency_table import KeyTable
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import NONE, Position
 from magnetar.wire.batches import decode_batch, encode_batch
@@ -51,7 +52,7 @@ class Twin:
 @pytest.mark.parametrize("seed", range(24))
 def test_the_table_is_its_dumb_twin(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks, so that they are closed and opened again, and the index moves to larger tables."""
-    monkeypatch.setattr(idempotency, "BLOCK_SHIFT", seed % 3 * 2)
+    monkeypatch.setattr(idempotency_table, "BLOCK_SHIFT", seed % 3 * 2)
     rng = random.Random(seed)
     window, most = rng.choice((50, 500, 5000)), rng.choice((1, 7, 300, 100_000))
     table, twin = KeyTable(window_ms=window, keys_max=most), Twin(window, most)

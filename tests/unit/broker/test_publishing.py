@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.idempotency import fingerprint
+from magnetar.broker.idempotency_block import fingerprint
 from magnetar.broker.idempotency_snapshot import record_key
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position

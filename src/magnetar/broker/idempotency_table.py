@@ -8,96 +8,37 @@
 Keys come in the order of the log and leave in it: at the front by age or because there are too many, at the back when an
 append failed. Leaving touches the ring alone: a slot of the index whose number is not in the ring any more is dead. A number
 may be given anew after a failed append: a stale slot then leads to another key, whose fingerprint does not fit.
-
-A fingerprint is 72 bits of BLAKE2b behind a secret: among 10 million keys a new one is taken for an old one once in 5 * 10^14
-messages, and nobody who does not know the secret can make one that is. Fingerprints never leave their cluster, so that every
-cluster has a secret of its own (docs/decisions/0018).
 """
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
+from magnetar.broker.idempotency_block import (
+    BLOCK_SHIFT,
+    FINGERPRINT_BYTES,
+    HIGH_SHIFT,
+    KEY_BYTES,
+    About,
+    Block,
+    unpack,
+)
 from magnetar.broker.idempotency_index import MOVED_PER_BLOCK, NUMBERS, KeyIndex
 from magnetar.core.ids import NONE, Position
 
-BLOCK_SHIFT: Final = 12
-"""Keys in a block of the ring, as a power of two: 96 KiB, given back as a whole; closing one takes some 3 ms."""
-
-ORIGINS_MAX: Final = 255
-"""Clusters told apart per topic: one byte a key. Messages of any beyond are never withdrawn."""
-
-WHOLE: Final = 0
-"""As a message's place: it is in no batch. Message n of a batch has place n + 1."""
-
-KEPT: Final = 0xFFFF
-"""As a message's place: it is never withdrawn (the last chunk of several, or the end of a huge batch)."""
-
-KEY_BYTES: Final = 24
 from_bytes = int.from_bytes
 _MASK_32: Final = 2**32 - 1
 _HALF: Final = 2**31
-PART_SHIFT: Final = 32
-_ORIGIN_SHIFT: Final = 48
-_HIGH_SHIFT: Final = 56
-_ABOUT: Final = (1 << _HIGH_SHIFT) - 1
+_ABOUT: Final = (1 << HIGH_SHIFT) - 1
 
-FINGERPRINT_BYTES: Final = 9
 BULK: Final = 8
 """From so many keys on, array operations are faster than one look-up after the other."""
 
 _PARTS: Final = np.dtype([("low", "<u8"), ("high", "u1")])
-
-
-def fingerprint(key: bytes, secret: bytes = b"") -> bytes:
-    """Of a key's bytes: 72 bits. `KeyProperty` makes many of them."""
-    return blake2b(secret + key, digest_size=FINGERPRINT_BYTES).digest()
-
-
-def pack(published_ms: int, origin: int, part: int) -> int:
-    """What is kept of a message besides its position: publish time, number of its origin (0: this cluster), place."""
-    return published_ms & _MASK_32 | part << PART_SHIFT | origin << _ORIGIN_SHIFT
-
-
-class About(NamedTuple):
-    """What `pack` packed; the publish time modulo 2^32."""
-
-    published_ms: int
-    origin: int
-    part: int
-
-
-def unpack(about: int) -> About:
-    """See `pack`."""
-    return About(about & _MASK_32, about >> _ORIGIN_SHIFT & 0xFF, about >> PART_SHIFT & 0xFFFF)
-
-
-class Block:
-    """Some keys of the ring, as arrays.
-
-    Attributes:
-        low: of the fingerprints, 64 bits.
-        about: as packed, and 8 bits more of the fingerprint on top.
-        times: broker time, ms modulo 2^32.
-        entries: where they are stored.
-    """
-
-    __slots__ = ("about", "entries", "low", "times")
-
-    def __init__(self) -> None:
-        self.low: array[int] = array("Q")
-        self.about: array[int] = array("Q")
-        self.times: array[int] = array("I")
-        self.entries: array[int] = array("I")
-
-    def columns(self) -> tuple["array[int]", ...]:
-        """All of them, in the order in which they are stored."""
-        return self.low, self.about, self.times, self.entries
 
 
 class KeyTable:
@@ -196,7 +137,7 @@ class KeyTable:
     def _is(self, number: int, key: bytes) -> bool:
         """Whether a key of a closed block has a fingerprint."""
         block, offset = self._blocks[number >> BLOCK_SHIFT], number & self._block_keys - 1
-        return block.about[offset] >> _HIGH_SHIFT == key[8] and block.low[offset] == from_bytes(key[:8], "little")
+        return block.about[offset] >> HIGH_SHIFT == key[8] and block.low[offset] == from_bytes(key[:8], "little")
 
     def copies(self, key: bytes, now_ms: int) -> list[int]:
         """The numbers of all that share a key and are known at a time, oldest first."""
@@ -359,7 +300,7 @@ class KeyTable:
     def _as_columns(self) -> Block:
         block = Block()
         parts = np.frombuffer(b"".join(self._keys), _PARTS)
-        about = np.array(self._about, np.uint64) | parts["high"].astype(np.uint64) << np.uint64(_HIGH_SHIFT)
+        about = np.array(self._about, np.uint64) | parts["high"].astype(np.uint64) << np.uint64(HIGH_SHIFT)
         times = np.array(self._times, np.int64).astype(np.uint32)
         for column, values in zip(block.columns(), (parts["low"], about, times), strict=False):
             column.frombytes(values.tobytes())
@@ -385,7 +326,7 @@ class KeyTable:
 
     def _open(self, block: Block) -> None:
         both = zip(block.low, block.about, strict=True)
-        self._keys += [low.to_bytes(8, "little") + (about >> _HIGH_SHIFT).to_bytes(1, "little") for low, about in both]
+        self._keys += [low.to_bytes(8, "little") + (about >> HIGH_SHIFT).to_bytes(1, "little") for low, about in both]
         self._about += [about & _ABOUT for about in block.about]
         self._times += block.times
         self._entries += block.entries
