@@ -33,6 +33,7 @@ from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.collector import Collector
 from magnetar.runtime.descriptors import raise_file_limit, too_few
+from magnetar.runtime.discarding import Discarder
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
@@ -177,6 +178,8 @@ class BrokerApp:
         outbox = Outbox(now_ms=clock.now_ms())
         # The log thread needs to know whom to tell before the driver exists; nothing is told before the first append.
         told: list[Driver] = []
+        discarder = Discarder()
+        self._stack.callback(discarder.close)
         self.log = LogThread(
             OsFiles(),
             folder.path / "log",
@@ -184,6 +187,7 @@ class BrokerApp:
             on_appended=lambda batch: told[0].appended(batch),  # noqa: PLW0108 - told is filled later
             on_failed=lambda batch, error: told[0].append_failed(batch, error),  # noqa: PLW0108
             on_healed=lambda: told[0].healed(),  # noqa: PLW0108
+            discard=discarder.discard,
         )
         recovered = start_log(self.log, reserve)
         self._stack.callback(self.log.stop)

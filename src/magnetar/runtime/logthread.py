@@ -65,6 +65,7 @@ class LogThread:
         heal_pauses_s: between attempts to heal.
         salt: random bytes, see `storage.records`.
         step_aside: see `runtime.readers`.
+        discard: see `storage.log`.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class LogThread:
         heal_pauses_s: Sequence[float] = HEAL_S,
         salt: Callable[[], bytes] = lambda: os.urandom(SALT_BYTES),
         step_aside: Callable[[], None] = pause,
+        discard: Callable[[Path], None] | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -93,6 +95,7 @@ class LogThread:
             folder,
             segment_bytes=config.segment_bytes,
             disk_free_bytes_min=config.disk_free_bytes_min,
+            discard=discard,
             salt=salt,
         )
         self._readers = SegmentReaders(files, folder, self, step_aside)

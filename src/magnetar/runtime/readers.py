@@ -73,27 +73,46 @@ class SegmentReaders:
             try:
                 block = memoryview(self._pread(first.segment, first.offset, last.offset + last.size - first.offset))
             except FileNotFoundError:
-                again = [self._place(span) for span in spans[at:]]
-                if again == places[at:]:
-                    if entries:
-                        return entries
-                    raise StorageError(
-                        f"segment {first.segment} of the log is gone: its entries were deleted"
-                    ) from None
-                places[at:] = again
-                continue
+                if self._moved_on(spans, places, at):
+                    continue
+                if entries:
+                    return entries
+                raise StorageError(_gone(first.segment)) from None
             for number, span in enumerate(places[at:end], at + 1):
                 if not number % BREATH_ENTRIES:
                     self._step_aside()
                 start = span.offset - first.offset
                 entry = read_entry(block, start, span.size)
                 if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
+                    at = number - 1
+                    cut = not self._is_there(span.segment)
+                    if cut and self._moved_on(spans, places, at):
+                        break
                     if entries:
                         return entries
-                    raise StorageError(_damage(span))
+                    raise StorageError(_gone(span.segment) if cut else _damage(span))
                 entries.append(entry)
-            at = end
+            else:
+                at = end
         return entries
+
+    def _moved_on(self, spans: Sequence[Span], places: list[Span], at: int) -> bool:
+        """Look again where the records from `at` on are: a segment is gone. Whether they are elsewhere."""
+        again = [self._place(span) for span in spans[at:]]
+        if again == places[at:]:
+            return False
+        places[at:] = again
+        return True
+
+    def _is_there(self, segment: int) -> bool:
+        """Whether a segment in which a record is not whole is no deleted one, of which less and less is left (`discarding`)."""
+        try:
+            self._files.size(self._folder / segment_name(segment))
+        except FileNotFoundError:
+            with self._lock:
+                self._open.pop(segment, None)
+            return False
+        return True
 
     @staticmethod
     def _together(places: list[Span], at: int) -> int:
@@ -195,6 +214,10 @@ class SegmentReaders:
         """Let go of all files."""
         with self._lock:
             self._open.clear()
+
+
+def _gone(segment: int) -> str:
+    return f"segment {segment} of the log is gone: its entries were deleted"
 
 
 def _damage(span: Span) -> str:

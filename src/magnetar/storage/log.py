@@ -43,6 +43,7 @@ class SegmentLog:
         folder: of the segments.
         segment_bytes: a segment is closed at this size.
         disk_free_bytes_min: nothing is appended below this much free room, so that seals, cursors and metadata fit.
+        discard: deletes a file soon, in the order of calls; by default at once.
         salt: gives 8 random bytes for each segment, see `storage.records`.
     """
 
@@ -53,12 +54,14 @@ class SegmentLog:
         *,
         segment_bytes: int,
         disk_free_bytes_min: int,
+        discard: Callable[[Path], None] | None = None,
         salt: Callable[[], bytes],
     ) -> None:
         self._files = files
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._free_min = disk_free_bytes_min
+        self._delete_soon = discard or files.unlink
         self._heal_min = disk_free_bytes_min + disk_free_bytes_min // HEAL_FRACTION
         self._room = 0
         self._salt_of = salt
@@ -350,16 +353,17 @@ class SegmentLog:
         self._pinned.discard(number)
 
     def remove(self, number: int) -> None:
-        """Delete a segment and its sidecar.
+        """Delete a segment and its sidecar: soon, but at once where nothing is accepted, perhaps for want of room.
 
         Raises:
             OSError: it is still there; recovery will find nothing of use in it.
         """
+        delete = self._delete_soon if self._file is not None else self._files.unlink
         self._live.pop(number, None)
         self.sizes.pop(number, None)
         self.closed = [item for item in self.closed if item[0] != number]
-        self._files.unlink(self._folder / segment_name(number))
-        self._files.unlink(self._folder / index_name(number))
+        delete(self._folder / segment_name(number))
+        delete(self._folder / index_name(number))
 
     def live_in(self, number: int) -> dict[int, int]:
         """Bytes of each ledger that lives in a segment."""

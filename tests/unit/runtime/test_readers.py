@@ -103,3 +103,44 @@ def test_who_has_looked_before_the_next_copy_finds_it() -> None:
     segments.readers._place = slow  # type: ignore[method-assign]
     assert [entry.data for entry in segments.readers.read(segments.spans[:1])] == [b"0001"]
     assert looked[0].segment == 2
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_a_segment_that_is_cut_off_while_it_is_read_is_deleted_not_damaged(left: int) -> None:
+    """Its name is gone first, then it gets shorter and shorter: whoever has it open finds less than there was."""
+    segments = Segments()
+    segments.rewrite()
+    segments.read()
+    path = FOLDER / segment_name(1)
+    opened = segments.files.open(path)
+    segments.files.unlink(path)
+    opened.truncate(left)
+    with pytest.raises(StorageError, match="segment 1 of the log is gone: its entries were deleted"):
+        segments.readers.read(segments.spans)
+    assert not segments.readers._open, "a deleted segment is held open"
+
+
+def test_what_lives_of_a_segment_that_is_cut_off_while_it_is_read_is_read_elsewhere() -> None:
+    segments = Segments()
+    segments.rewrite()
+    segments.rewrite()
+    old = segments.files.open(FOLDER / segment_name(2))
+    pread = segments.readers._pread
+
+    def late(segment: int, offset: int, size: int) -> bytes:
+        if segment != 2:
+            return pread(segment, offset, size)
+        segments.rewrite()
+        old.truncate(offset + size - 1)
+        return old.pread(offset, size)
+
+    segments.readers._pread = late  # type: ignore[method-assign]
+    assert [entry.data for entry in segments.readers.read(segments.spans[:2])] == [b"0001", b"0002"]
+
+
+def test_a_segment_that_is_there_and_too_short_is_damaged() -> None:
+    segments = Segments()
+    segments.rewrite()
+    segments.files.open(FOLDER / segment_name(1)).truncate(40)
+    with pytest.raises(StorageError, match="corrupt: entry 1:0 in segment 1"):
+        segments.readers.read(segments.spans)
