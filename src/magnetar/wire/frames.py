@@ -189,8 +189,11 @@ class FrameDecoder:
                     raise FrameError(f"command of type {kind} without its '{field}' part")
                 if not command.IsInitialized():
                     raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
-                if kind not in no_text and not raw.isascii() and not text_is_valid(command):
-                    raise FrameError(f"command of type {kind} holds text that is not UTF-8")
+                if kind not in no_text and not raw.isascii():
+                    # Only the part that is named by the type is ever read; to ask the command for all its parts costs more.
+                    part = command if field is None else getattr(command, field)
+                    if not text_is_valid(part):
+                        raise FrameError(f"command of type {kind} holds text that is not UTF-8")
                 frames.append(Frame(command, view[behind:stop].tobytes() if behind != stop else b""))
                 start = stop
             else:

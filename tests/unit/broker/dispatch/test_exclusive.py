@@ -20,13 +20,13 @@ def test_nothing_is_sent_before_the_first_flow() -> None:
 def test_all_that_permits_allow_goes_out_in_one_effect() -> None:
     world = World()
     consumer = world.consumer("a")
-    world.publish_many(125)
+    world.publish_many(60)
     before = len(world.sends)
     world.flow(consumer, 1000)
     assert len(world.sends) == before + 1
-    assert len(world.sends[-1].buffers) == 250
-    assert len(world.got(consumer)) == 125
-    assert consumer.permits == 875
+    assert len(world.sends[-1].buffers) == 120
+    assert len(world.got(consumer)) == 60
+    assert consumer.permits == 940
 
 
 def test_new_entries_are_pushed() -> None:
