@@ -40,7 +40,7 @@ from tests.support.machine import Taken
 
 from bench.broker import load
 from bench.crowd import Crowd, in_turns, on_each, until
-from bench.results import RESULTS, Figure, store
+from bench.results import Figure, kept, store
 
 KIB = 1 << 10
 PROBE_RATE = 200
@@ -601,21 +601,6 @@ APART = ("crowd", "backlog", "large", "slow", "visitors")
 """Loads that are also done at another broker; the others take minutes."""
 
 
-def kept(new: list[Figure]) -> list[Figure]:
-    """Figures of an earlier run that this one has not taken anew."""
-    path = RESULTS / "load.json"
-    if not path.exists():
-        return []
-    old = json.loads(path.read_text())
-    new_names = {figure.name for figure in new}
-    figures = [Figure(**each) for each in old["figures"] if each["name"] not in new_names]
-    for figure in figures:
-        # The file's head tells of the last run; what was measured before it says so itself.
-        for key in ("command", "commit", "when"):
-            figure.detail.setdefault(key, old[key])
-    return figures
-
-
 def in_memory(folder: Path) -> bool:
     """Whether a folder's files are on no disk."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
@@ -651,7 +636,7 @@ def main() -> None:
             finally:
                 bench.close()
         if scale == 1:
-            store("load", kept(bench.figures) + bench.figures, sys.argv)
+            store("load", kept("load", bench.figures) + bench.figures, sys.argv)
 
     in_the_background(work)
 

@@ -1,6 +1,6 @@
 """One broker beside another of its kind: Magnetar and pulsar-lite, by the same generator, in one run, turn by turn.
 
-    python -m bench.peers [--quick] [--peer PATH]
+    python -m bench.peers [--quick] [--peer PATH] [--only WORDS ...]
 
 pulsar-lite is the other Pulsar-compatible broker on PyPI that needs nothing else: one process, written in Rust, storing in
 one local database. It is fetched into `.cache/peers` (a package that the project itself does not need), or PATH names its
@@ -31,7 +31,7 @@ import psutil
 from tests.support.brokers import World, free_port
 
 from bench.broker import load
-from bench.results import Figure, store
+from bench.results import Figure, kept, store
 
 PEER: Final = "pulsar-lite==0.2.0"
 CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "peers"
@@ -218,12 +218,20 @@ def one_by_one(messages: int) -> Cell:
 
 @contextmanager
 def syncs(broker: Running) -> Iterator[Callable[[], int | None]]:
-    """Counts a broker's calls of fsync, fdatasync, sync_file_range and msync; None where there is no strace."""
+    """Counts a broker's calls that sync; None where there is no strace. Of pwritev2 Magnetar makes those with RWF_DSYNC alone."""
     program = shutil.which("strace")
     if program is None:
         yield lambda: None
         return
-    command = [program, "-f", "-c", "-e", "trace=fsync,fdatasync,sync_file_range,msync", "-p", str(broker.process.pid)]
+    command = [
+        program,
+        "-f",
+        "-c",
+        "-e",
+        "trace=fsync,fdatasync,sync_file_range,msync,pwritev2",
+        "-p",
+        str(broker.process.pid),
+    ]
     tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert tracing.stderr is not None
     tracing.stderr.readline()  # it says when it is attached
@@ -231,7 +239,7 @@ def syncs(broker: Running) -> Iterator[Callable[[], int | None]]:
     def count() -> int:
         tracing.send_signal(signal.SIGINT)
         _, table = tracing.communicate(timeout=START_S)
-        calls = [line.split()[3] for line in table.splitlines() if line.strip().endswith(("sync", "range"))]
+        calls = [line.split()[3] for line in table.splitlines() if line.strip().endswith(("sync", "range", "pwritev2"))]
         return sum(int(each) for each in calls)
 
     yield count
@@ -337,6 +345,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="of each cell at each broker; ratios are their medians"
     )
+    parser.add_argument("--only", nargs="*", default=[""], help="cells with these words in their names; others stay")
     options = parser.parse_args()
     program = options.peer.resolve() if options.peer else peer_program()
     scale, rounds = (10, 1) if options.quick else (1, options.rounds)
@@ -345,6 +354,8 @@ def main() -> None:
     try:
         with magnetar(folder / "magnetar") as ours, peer(program, folder / "peer") as other:
             for number, (name, unit, cell) in enumerate(cells(scale)):
+                if not any(words in name for words in options.only):
+                    continue
                 seen: dict[str, list[dict[str, Any]]] = {ours.name: [], other.name: []}
                 for turn in range(rounds):
                     for broker in (ours, other) if turn % 2 else (other, ours):
@@ -355,7 +366,8 @@ def main() -> None:
                 figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    store("peers", figures, sys.argv)
+    others = [] if options.only == [""] else kept("peers", figures)
+    store("peers", others + figures, sys.argv)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,21 @@ class Figure:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
+def kept(suite: str, new: list[Figure]) -> list[Figure]:
+    """Figures of an earlier run that this one has not taken anew."""
+    path = RESULTS / f"{suite}.json"
+    if not path.exists():
+        return []
+    old = json.loads(path.read_text())
+    new_names = {figure.name for figure in new}
+    figures = [Figure(**each) for each in old["figures"] if each["name"] not in new_names]
+    for figure in figures:
+        # The file's head tells of the last run; what was measured before it says so itself.
+        for key in ("command", "commit", "when"):
+            figure.detail.setdefault(key, old[key])
+    return figures
+
+
 def store(suite: str, figures: list[Figure], command: list[str]) -> None:
     """Print a table and write `bench/results/<suite>.json` (the last run) with the command and the machine."""
     table = Table(title=f"bench: {suite}")
