@@ -362,7 +362,7 @@ def main() -> None:
                         seen[broker.name].append(tried(cell, broker, f"cell-{number}-{turn}"))
                 figures += compared(name, unit, seen)
                 print(*(f"{one.name}: {one.value:,.3g} {one.unit}" for one in figures[-2:]), sep="; ", flush=True)
-            for broker in (ours, other):
+            for broker in (ours, other) if options.only == [""] else ():  # after all, not after some
                 figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
