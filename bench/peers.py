@@ -345,28 +345,31 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="of each cell at each broker; ratios are their medians"
     )
-    parser.add_argument("--only", nargs="*", default=[""], help="cells with these words in their names; others stay")
+    parser.add_argument(
+        "--only", nargs="+", help="cells with any of these words in their names; figures of the others stay"
+    )
     options = parser.parse_args()
-    program = options.peer.resolve() if options.peer else peer_program()
     scale, rounds = (10, 1) if options.quick else (1, options.rounds)
+    chosen = [one for one in cells(scale) if not options.only or any(words in one[0] for words in options.only)]
+    if not chosen:
+        parser.error(f"--only {' '.join(options.only)}: no cell has that in its name")
+    program = options.peer.resolve() if options.peer else peer_program()
     figures: list[Figure] = []
     folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
     try:
         with magnetar(folder / "magnetar") as ours, peer(program, folder / "peer") as other:
-            for number, (name, unit, cell) in enumerate(cells(scale)):
-                if not any(words in name for words in options.only):
-                    continue
+            for number, (name, unit, cell) in enumerate(chosen):
                 seen: dict[str, list[dict[str, Any]]] = {ours.name: [], other.name: []}
                 for turn in range(rounds):
                     for broker in (ours, other) if turn % 2 else (other, ours):
                         seen[broker.name].append(tried(cell, broker, f"cell-{number}-{turn}"))
                 figures += compared(name, unit, seen)
                 print(*(f"{one.name}: {one.value:,.3g} {one.unit}" for one in figures[-2:]), sep="; ", flush=True)
-            for broker in (ours, other) if options.only == [""] else ():  # after all, not after some
+            for broker in () if options.only else (ours, other):  # after all, not after some
                 figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    others = [] if options.only == [""] else kept("peers", figures)
+    others = kept("peers", figures) if options.only else []
     store("peers", others + figures, sys.argv)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
 WHOLE_MASK: Final = 2**32 - 1
-"""Of a publish time: what `idempotency.pack` makes of a message of this cluster that is in no batch."""
+"""Of a publish time: what `idempotency_block.pack` makes of a message of this cluster that is in no batch."""
 
 NEW: Final = -1
 """As the number of a key: it is not known."""
@@ -50,7 +50,7 @@ class Keyed(NamedTuple):
 
     Attributes:
         data, count: what to store of it.
-        keys: to be remembered with it: fingerprint, and place of the message (see `idempotency.WHOLE`).
+        keys: to be remembered with it: fingerprint, and place of the message (see `idempotency_block.WHOLE`).
         repeated: messages that are stored already.
         first: where all of its messages are stored already, the number of the first one's key; else -1.
     """
@@ -79,7 +79,7 @@ def stats_of(status: str, policy: IdempotencyPolicy, table: "KeyTable") -> dict[
 
 
 def place(flags: int, at: int) -> int:
-    """Of message number `at` of an entry, as `idempotency.pack` takes it."""
+    """Of message number `at` of an entry, as `idempotency_block.pack` takes it."""
     if flags & _CHUNK:
         return KEPT
     return min(at + 1, KEPT) if flags & _BATCH else 0

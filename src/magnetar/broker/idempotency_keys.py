@@ -94,7 +94,7 @@ class KeyProperty:
 
     Args:
         name: its name.
-        secret: of the fingerprints, see `idempotency.fingerprint`.
+        secret: of the fingerprints, see `idempotency_block.fingerprint`.
     """
 
     __slots__ = ("_copy", "_size", "_start", "name")

@@ -61,58 +61,45 @@ class SegmentReaders:
         entries: list[StoredEntry] = []
         places = [self._place(span) for span in spans]
         way = GiveWay(self._writer, pause=self._step_aside)
-        at = 0
-        while at < len(places):
+        problem = ""
+        while len(entries) < len(places) and not problem:
             way.look()
-            end = self._together(places, at)
-            first, last = places[at], places[end - 1]
-            if not first.size:
-                if entries:
-                    return entries
-                raise StorageError(_damage(first))
             try:
-                block = memoryview(self._pread(first.segment, first.offset, last.offset + last.size - first.offset))
+                problem = self._read_on(places, entries)
             except FileNotFoundError:
-                if self._moved_on(spans, places, at):
-                    continue
-                if entries:
-                    return entries
-                raise StorageError(_gone(first.segment)) from None
-            for number, span in enumerate(places[at:end], at + 1):
-                if not number % BREATH_ENTRIES:
-                    self._step_aside()
-                start = span.offset - first.offset
-                entry = read_entry(block, start, span.size)
-                if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
-                    at = number - 1
-                    cut = not self._is_there(span.segment)
-                    if cut and self._moved_on(spans, places, at):
-                        break
-                    if entries:
-                        return entries
-                    raise StorageError(_gone(span.segment) if cut else _damage(span))
-                entries.append(entry)
-            else:
-                at = end
+                at = len(entries)
+                with self._lock:
+                    self._open.pop(places[at].segment, None)
+                again = [self._place(span) for span in spans[at:]]
+                if again == places[at:]:
+                    problem = f"segment {places[at].segment} of the log is gone: its entries were deleted"
+                places[at:] = again
+        if problem and not entries:
+            raise StorageError(problem)
         return entries
 
-    def _moved_on(self, spans: Sequence[Span], places: list[Span], at: int) -> bool:
-        """Look again where the records from `at` on are: a segment is gone. Whether they are elsewhere."""
-        again = [self._place(span) for span in spans[at:]]
-        if again == places[at:]:
-            return False
-        places[at:] = again
-        return True
+    def _read_on(self, places: list[Span], entries: list[StoredEntry]) -> str:
+        """Add what one read brings to the entries; what is wrong with the next one, if anything is.
 
-    def _is_there(self, segment: int) -> bool:
-        """Whether a segment in which a record is not whole is no deleted one, of which less and less is left (`discarding`)."""
-        try:
-            self._files.size(self._folder / segment_name(segment))
-        except FileNotFoundError:
-            with self._lock:
-                self._open.pop(segment, None)
-            return False
-        return True
+        Raises:
+            FileNotFoundError: the next one's segment is deleted.
+        """
+        at = len(entries)
+        end = self._together(places, at)
+        first, last = places[at], places[end - 1]
+        if not first.size:
+            return _damage(first)
+        block = memoryview(self._pread(first.segment, first.offset, last.offset + last.size - first.offset))
+        for number, span in enumerate(places[at:end], at + 1):
+            if not number % BREATH_ENTRIES:
+                self._step_aside()
+            entry = read_entry(block, span.offset - first.offset, span.size)
+            if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
+                # Of a deleted segment, which loses its name first, less and less is left (`discarding`): no damage.
+                self._files.size(self._folder / segment_name(span.segment))
+                return _damage(span)
+            entries.append(entry)
+        return ""
 
     @staticmethod
     def _together(places: list[Span], at: int) -> int:
@@ -214,10 +201,6 @@ class SegmentReaders:
         """Let go of all files."""
         with self._lock:
             self._open.clear()
-
-
-def _gone(segment: int) -> str:
-    return f"segment {segment} of the log is gone: its entries were deleted"
 
 
 def _damage(span: Span) -> str:

@@ -11,12 +11,15 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.credentials import SECRET_BYTES_MIN, Keys, parse_passwords
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.security import AuthenticationConfig
 from magnetar.runtime.secretfile import file_state, read_file
+
+if TYPE_CHECKING:
+    from magnetar.broker.tokens import PublicKey
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -66,17 +69,20 @@ def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | Non
         if not environment.get(name):
             raise ConfigError(f"authentication.secret_key_env: the environment has no {name}")
         secrets.append(parse_secret(environment[name].encode(), f"${name}"))
-    if config.public_key_files:
-        from magnetar.runtime.publickeys import parse_public  # cryptography takes 0.1 s to import
-    publics = [
-        parse_public(read_file(path, "public key", private=False), f"public key {path}")
-        for path in config.public_key_files
-    ]
+    publics = [_public(path) for path in config.public_key_files]
     passwords: dict[str, bytes] = {}
     if config.basic_file:
         data = read_file(config.basic_file, "password file", private=True)
         passwords = parse_passwords(data.decode("utf-8", "replace"), config.basic_file)
     return Keys(tuple(secrets), tuple(publics), passwords)
+
+
+def _public(path: str) -> "PublicKey":
+    from magnetar.runtime.publickeys import (
+        parse_public,  # cryptography takes 0.1 s to import: only for those who use it
+    )
+
+    return parse_public(read_file(path, "public key", private=False), f"public key {path}")
 
 
 def key_files(config: AuthenticationConfig) -> list[str]:

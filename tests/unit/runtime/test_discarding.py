@@ -107,5 +107,8 @@ def test_what_is_gone_already_and_what_cannot_be_deleted(
 
 
 def test_nothing_to_delete_needs_no_thread() -> None:
-    Discarder().close()
-    assert "discard" not in {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
+    discarder = Discarder()
+    assert set(threading.enumerate()) <= before
+    discarder.close()
+    assert set(threading.enumerate()) <= before

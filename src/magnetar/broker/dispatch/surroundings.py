@@ -45,7 +45,7 @@ class Limits:
         read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
             read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
         read_entries_max: of one read from disk: what a reader thread, and then the loop, does in one go. With 400 small
-            entries instead of 60 a subscription that catches up gets 1.08 times as many, and publishes beside it take
+            entries instead of 60 a subscription that catches up gets 1.1 times as many, and publishes beside it take
             1.5 to 2 times as long (docs/decisions/0022).
         delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
             until some are due. 22 bytes each: 88 MiB for four millions.
