@@ -52,7 +52,7 @@ PROBE_MS: Final = 3000
 Longer than a round trip across the world and a garbage collection; shorter than a client's operation timeout (30 s)."""
 
 ANSWERS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A ceiling on the answers to what one turn of a connection brings (`runtime.server.TURN_FRAMES_MAX` frames): hundreds of
+"""A ceiling on the answers to what one event of a connection brings (`runtime.server.RUN_FRAMES_MAX` frames): hundreds of
 requests for a list of topics may wait in a socket. Who asks once and waits gets any list."""
 
 

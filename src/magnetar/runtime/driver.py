@@ -8,13 +8,14 @@ Whose turn it is:
 
     the log's reports       between any two events: publishers wait for them
     what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each (`runtime.server`)
-    timers and answers      of readers, the store, computations: in the order of their coming, TURN_S at a time, then the sockets
-                            are looked at again
+    timers and answers      of readers, the store, computations, and reads from the system's memory: in the order of their coming,
+                            TURN_S at a time, then the sockets are looked at again
 
 so that a publish does not wait for all that a backlog, redeliveries or upkeep have to do, only for what is begun.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -45,6 +46,7 @@ from magnetar.runtime.giveway import GiveWay
 from magnetar.runtime.logthread import LogThread
 from magnetar.runtime.quiet import Quiet
 from magnetar.storage.entries import Append, Location, StoredEntry
+from magnetar.storage.topiclog import Span
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -53,7 +55,7 @@ _Event = tuple[Callable[..., None], tuple[Any, ...]]
 READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
 
-TURN_S: Final = 0.001
+TURN_S: Final = 0.0005
 """For timers and answers between two looks at the sockets. One that is begun is finished, most take less than this."""
 
 
@@ -199,16 +201,17 @@ class Driver:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Handle timers and answers for a while; the rest when the loop has looked at the sockets."""
-        self._turn_due = False
+        """Handle timers, reads and answers for a while; the rest when the loop has looked at the sockets. What comes meanwhile
+        belongs to this turn or the next one: more turns than one between two looks at the sockets would be no limit.
+        """
         end_s = time.perf_counter() + TURN_S
         while self._background:
             event, arguments = self._background.popleft()
             self.run(event, *arguments)
             if self._background and time.perf_counter() >= end_s:
-                self._turn_due = True
                 self._loop.call_soon(self._turn)
                 return
+        self._turn_due = False
 
     # ----------------------------------------------------------------------------------------------------- effects
 
@@ -285,19 +288,33 @@ class Driver:
             self._pending.append((effect.then, (cached, "")))
             return
 
-        def work() -> None:
-            entries: list[StoredEntry] = []
-            error = ""
-            try:
-                entries = self._log.read(locations)
-            except (MagnetarError, OSError) as failure:
-                error = str(failure) or type(failure).__name__
-            except Exception as failure:  # a bug of ours: whoever asked must not wait for ever
-                logger.critical("a read failed: unexpected %s: %s", type(failure).__name__, failure, exc_info=failure)
-                error = f"unexpected {type(failure).__name__}: {failure}"
-            self._call(effect.then, entries, error)
+        self._background.append((self._read_now, (effect, locations)))
+        self._wake()
 
-        self._readers.submit(work)
+    def _read_now(self, effect: Read, spans: Sequence[Span]) -> None:
+        """Read here what is in the system's memory: two threads that wait for each other at every step are slower. The rest is
+        for a reader's thread.
+        """
+        entries = None
+        with contextlib.suppress(Exception):  # a bug: the other way of reading has it, too, and tells
+            entries = self._log.read_now(spans)
+        if entries is None:
+            self._readers.submit(self._read_there, effect, spans)
+        else:
+            self._pending.append((effect.then, (entries, "")))
+
+    def _read_there(self, effect: Read, spans: Sequence[Span]) -> None:
+        """Read, on a reader's thread."""
+        entries: list[StoredEntry] = []
+        error = ""
+        try:
+            entries = self._log.read(spans)
+        except (MagnetarError, OSError) as failure:
+            error = str(failure) or type(failure).__name__
+        except Exception as failure:  # a bug of ours: whoever asked must not wait for ever
+            logger.critical("a read failed: unexpected %s: %s", type(failure).__name__, failure, exc_info=failure)
+            error = f"unexpected {type(failure).__name__}: {failure}"
+        self._call(effect.then, entries, error)
 
     def _compute(self, effect: Compute) -> None:
         self._computer.submit(lambda: self._call(effect.then, effect.work()))

@@ -16,6 +16,9 @@ WRITE_THROUGH: Final[int] = getattr(os, "RWF_DSYNC", 0)
 """Linux: this write is durable when it returns (pwritev2(2)). Each call of the system costs a thread the interpreter, and under
 load it waits for it: one is better than two."""
 
+READ_NOW: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+"""Linux: this read takes what is in memory and waits for nothing (preadv2(2))."""
+
 UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """What a system says that has the call, or the flag, in its headers alone (an old kernel, a sandbox). Nothing was written."""
 
@@ -79,6 +82,21 @@ class OsFile:
     def pread(self, offset: int, size: int) -> bytes:
         """Read at an offset."""
         return os.pread(self._descriptor, size, offset)
+
+    def pread_now(self, offset: int, size: int) -> bytearray:
+        """Read at an offset what is in memory."""
+        if not READ_NOW:
+            raise BlockingIOError(errno.EAGAIN, "this system does not tell")
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, [data], offset, READ_NOW)
+        except OSError as error:
+            if error.errno in UNKNOWN:
+                raise BlockingIOError(errno.EAGAIN, "this file system does not tell") from None
+            raise
+        if count < size:
+            raise BlockingIOError(errno.EAGAIN, f"{count} bytes of {size} are in memory")
+        return data
 
     def truncate(self, size: int) -> None:
         """Cut the end off, durably."""

@@ -6,29 +6,85 @@ milliseconds after which it may insist (`sys.setswitchinterval`) begin anew. A b
 such a call every few microseconds: the log's thread, with somebody's publish in its hands, waited 2 to 5 ms for its turn,
 twice for each publish. A shorter interval did not help, for that reason.
 
-So the event loop's thread looks, between events, whether the log has work and has come on; if it has not for a while,
-the thread sleeps for the shortest time there is. What the log waits for may be the disk, then each such pause is
-in vain: they become rarer until it comes on. Readers look in front of each access to the disk (`runtime.readers`).
+So the event loop's thread looks, between events, whether the log has work and what it waits for:
+
+    for the interpreter    it gets it: this thread sleeps for the shortest time there is, until the log has come on
+    for the disk           such a sleep still lets the kernel's own threads have the processor, one of whom may have to end
+                           the sync, and who otherwise wait for milliseconds; it may be in vain, so that they become rarer
+    nobody can tell        the same
+
+Linux tells (`ThreadState`). Readers look in front of each access to the disk (`runtime.readers`).
 """
 
+import contextlib
+import os
+import platform
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-PATIENCE_S: Final = 0.0002
+PATIENCE_S: Final = 0.0003
 """After the log's last step; about what a fast disk's sync takes."""
 
-PATIENCE_GROWTH: Final = 1.5
+PATIENCE_GROWTH: Final = 1.1
 """Each pause after which the log has not come on makes the next one so many times later: with a disk that takes 10 ms they are
-eight, half a millisecond."""
+sixteen, a millisecond."""
 
 PAUSE_S: Final = 1e-6
 """Becomes some 60 us by what the kernel adds: enough for a thread to wake up."""
+
+PAUSES_MAX: Final = 8
+"""Of those that are for the interpreter, one after the other: half a millisecond."""
+
+PAUSES_PER_S: Final = 1_000.0
+"""The same in the long run, 6 % of the time. A log that is given as much as it can take always waits for something: to let it by
+each time makes its portions smaller, and nobody's wait shorter."""
+
+FUTEX: Final = {"x86_64": b"202 ", "aarch64": b"98 "}
+"""How the number of the call in which a thread waits for another one is written in `/proc`, by machine."""
+
+RUNNING: Final = b"running"
 
 
 def pause() -> None:
     """Let another thread have the interpreter."""
     time.sleep(PAUSE_S)
+
+
+class ThreadState:
+    """What the thread that makes this waits for, as others may ask: Linux says in which call of the system it is.
+
+    A thread that waits for the interpreter is in a futex. Asking gives the interpreter away for a moment, by which that thread is
+    woken: it counts as waiting, too, when it runs, for it cannot be about Python's business while another thread asks.
+
+    Args:
+        machine: as `platform.machine` has it.
+        path: of the file.
+    """
+
+    def __init__(self, machine: str | None = None, path: str = "/proc/thread-self/syscall") -> None:
+        self._futex = FUTEX.get(platform.machine() if machine is None else machine)
+        self._descriptor = -1
+        if self._futex is not None:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def waits(self) -> bool:
+        """Whether it waits for the interpreter, or a processor; False: for something else, or nobody can tell."""
+        if self._descriptor < 0:
+            return False
+        try:
+            told = os.pread(self._descriptor, len(RUNNING), 0)
+        except OSError:  # a system that hides it
+            self.close()
+            return False
+        return told == RUNNING or told.startswith(self._futex or RUNNING)
+
+    def close(self) -> None:
+        """Let go; nobody can tell any more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class Working(Protocol):
@@ -40,6 +96,9 @@ class Working(Protocol):
     @property
     def busy(self) -> bool:
         """Whether it has work."""
+
+    def waits(self) -> bool:
+        """Whether it waits for the interpreter; see `ThreadState.waits`."""
 
 
 class GiveWay:
@@ -63,6 +122,8 @@ class GiveWay:
         self._steps = -1
         self._at_s = 0.0
         self._patience_s = PATIENCE_S
+        self._pauses = float(PAUSES_MAX)
+        self._counted_s = 0.0
 
     def look(self) -> None:
         """Pause if it is time to. Called between events."""
@@ -74,7 +135,14 @@ class GiveWay:
             self._steps = other.steps
             self._patience_s = PATIENCE_S
             self._at_s = now_s + PATIENCE_S
-        elif now_s >= self._at_s:
+        self._pauses = min(PAUSES_MAX, self._pauses + (now_s - self._counted_s) * PAUSES_PER_S)
+        self._counted_s = now_s
+        while self._pauses >= 1 and other.waits():
+            self._pauses -= 1
+            self._pause()
+            if not other.busy or other.steps != self._steps:
+                return
+        if self._clock() >= self._at_s:
             self._pause()
             self._patience_s *= PATIENCE_GROWTH
             self._at_s = self._clock() + self._patience_s

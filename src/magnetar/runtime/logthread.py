@@ -27,7 +27,7 @@ from typing import Final
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
-from magnetar.runtime.giveway import pause
+from magnetar.runtime.giveway import ThreadState, pause
 from magnetar.runtime.housekeeping import Housekeeping
 from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
@@ -47,6 +47,9 @@ HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 BACKGROUND_SHARE: Final = 10
 """Under load one part in so many of the thread's time goes to sidecars and rewriting."""
+
+COPYING_BYTES_MIN: Final = 64 * 1024
+"""To copy so many into the kernel takes so long that a thread seen running may well be at that (`runtime.giveway`)."""
 
 ROOM_S: Final = 0.05
 """How often the thread looks how full the disk is, apart from what it writes itself: as quickly as others may fill it."""
@@ -111,6 +114,8 @@ class LogThread:
         self._next_sync_s = 0.0
         self._next_background_s = 0.0
         self._room_s = 0.0
+        self._state: ThreadState | None = None
+        self._copying = False
         self.cycles = 0
         self.steps = 0
         """Changes when the thread has had the interpreter, see `runtime.giveway`."""
@@ -142,6 +147,8 @@ class LogThread:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        if self._state is not None:
+            self._state.close()
         self._readers.close()
         try:
             self._log.close()
@@ -181,14 +188,23 @@ class LogThread:
         """
         return self._readers.read(spans)
 
+    def read_now(self, spans: Sequence[Span]) -> list[StoredEntry] | None:
+        """The entries, if memory has all of them: the system's, that keeps what it read or wrote; None: ask `read`."""
+        return self._readers.read_now(spans)
+
     @property
     def busy(self) -> bool:
         """Whether something waits to be stored."""
         return bool(self._queue or self._flying)
 
+    def waits(self) -> bool:
+        """Whether this thread waits for the interpreter, see `runtime.giveway`; while it writes much that cannot be told."""
+        return self._state is not None and not self._copying and self._state.waits()
+
     # ------------------------------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        self._state = ThreadState()
         try:
             while self._cycle():
                 pass
@@ -273,7 +289,10 @@ class LogThread:
                 self._flying = later
                 self._on_appended(located)
             through = syncing = bool(later) and self._log.synced == self._log.offset
+            self._copying = sum(append.bytes_total for append in later) >= COPYING_BYTES_MIN
             located = self._log.write(later, through=through)
+            self._copying = False
+            self.steps += 1
             behind = bool(barriers) and self._log.synced < self._log.offset
             if not through and (later or behind or self._sync_due()):
                 syncing = True
@@ -285,6 +304,7 @@ class LogThread:
                 if located:
                     self._on_appended(located)
         except OSError as error:
+            self._copying = False
             for then in barriers:
                 then(f"the log cannot be synced: {error.strerror or error}")
             self._fail(error, sync_failed=syncing)

@@ -46,6 +46,17 @@ class FilesConformance:
         assert file.pread(0, 1_000_000) == whole
         file.close()
 
+    def test_what_is_in_memory_is_read_at_once(self, files: Files, folder: Path) -> None:
+        """All of it or nothing; a system that does not tell says that it would wait."""
+        file = files.create(folder / "a")
+        file.write_through([b"0123456789" * 1_000])
+        try:
+            assert file.pread_now(5, 6_000) == (b"0123456789" * 1_000)[5:6_005]
+        except BlockingIOError:
+            assert file.pread(5, 3) == b"567"
+        assert _raises(BlockingIOError, lambda: file.pread_now(9_990, 11))
+        file.close()
+
     def test_what_is_written_again_is_what_it_was(self, files: Files, folder: Path) -> None:
         """Recovery makes durable what a failed sync may have left in memory alone."""
         text = bytes(range(256)) * 10_000

@@ -45,6 +45,14 @@ class LogFile(Protocol):
     def pread(self, offset: int, size: int) -> bytes:
         """Read; fewer bytes only at the end of the file."""
 
+    def pread_now(self, offset: int, size: int) -> bytes | bytearray:
+        """Read what the system holds in memory.
+
+        Raises:
+            BlockingIOError: it does not hold all of it, or does not tell: `pread` may wait for the disk.
+            OSError: as of `pread`.
+        """
+
     def truncate(self, size: int) -> None:
         """Cut the end off, durably."""
 

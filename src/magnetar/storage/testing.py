@@ -73,6 +73,17 @@ class MemoryFile:
                 raise fault
             return bytes(self.data[offset : offset + size])
 
+    def pread_now(self, offset: int, size: int) -> bytes:
+        """Read, if the bytes are there; a fault of kind "wait" says that it would wait."""
+        with self._files.lock:
+            fault = self._files.fault("wait", self.path)
+            if fault is not None:
+                raise fault
+        data = self.pread(offset, size)
+        if len(data) < size:
+            raise BlockingIOError(errno.EAGAIN, f"{len(data)} bytes of {size} are there")
+        return data
+
     def truncate(self, size: int) -> None:
         """Cut, durably."""
         with self._files.lock:

@@ -25,7 +25,14 @@ class World:
         self.now_ms = 0
         self.broken: Exception | None = None
         self.submitted: list[Any] = []
-        self.log: Any = SimpleNamespace(steps=0, busy=False, submit=self.submitted.append, read=self.read)
+        self.at_hand: Callable[[list[Any]], list[Any] | None] = lambda _spans: None
+        self.log: Any = SimpleNamespace(
+            steps=0,
+            busy=False,
+            submit=self.submitted.append,
+            read=self.read,
+            read_now=self.read_now,
+        )
         self.broker: Any = SimpleNamespace(
             appended=lambda batch: self.done.append(f"appended {batch}"),
             append_failed=lambda batch, error: self.done.append(f"failed {batch}"),
@@ -41,6 +48,9 @@ class World:
 
     def locations(self, *_: Any) -> list[Any]:
         return ["there"]
+
+    def read_now(self, spans: list[Any]) -> list[Any] | None:
+        return self.at_hand(spans)
 
     def read(self, locations: list[Any]) -> list[Any]:
         if self.broken is not None:
@@ -168,6 +178,74 @@ def test_what_a_reader_found_is_answered(broken: Exception | None, says: str) ->
 
     run(test)
     assert found == [([] if broken else ["there"], says)]
+
+
+def test_what_is_at_hand_is_read_by_nobody_else() -> None:
+    """Nor within the event that asks: who asks need not expect the answer before it is done."""
+    found: list[tuple[Any, str]] = []
+
+    async def test(world: World) -> None:
+        world.at_hand = lambda spans: [f"{each} at hand" for each in spans]
+        world.broken = AssertionError("a reader's thread was asked")
+        asked = Read("t", NONE, 1, 1, lambda entries, error: found.append((entries, error)))
+
+        def ask() -> None:
+            world.outbox.put(asked)
+            world.driver.run(world.event("behind it"))
+
+        world.driver.run(ask)
+        assert not found
+        await world.until(lambda: bool(found))
+        assert world.done == ["behind it"]
+
+    run(test)
+    assert found == [(["there at hand"], "")]
+
+
+def test_a_bug_in_reading_what_is_at_hand_leaves_it_to_a_reader() -> None:
+    found: list[tuple[Any, str]] = []
+
+    async def test(world: World) -> None:
+        world.at_hand = lambda _spans: [1 // 0]
+        world.driver.run(
+            lambda: world.outbox.put(Read("t", NONE, 1, 1, lambda entries, error: found.append((entries, error))))
+        )
+        await world.until(lambda: bool(found))
+        assert not world.driver.stopped.is_set()
+
+    run(test)
+    assert found == [(["there"], "")]
+
+
+def test_reads_that_bring_the_next_ones_take_one_turn_between_two_looks() -> None:
+    """A backlog: each answer asks for the next read. Were each to bring a turn of its own, they would pile up."""
+    here, there = socket.socketpair()
+    turns: list[int] = []
+
+    async def test(world: World) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Listener(world.done), sock=here)
+        world.at_hand = list
+
+        def answered(_entries: Any, _error: str) -> None:
+            world.done.append("read")
+            there.send(b"x")
+            if world.done.count("read") < 60:
+                ask()
+
+        def ask() -> None:
+            for _ in range(1 + (world.done.count("read") < 8)):
+                world.outbox.put(Read("t", NONE, 1, 1, answered))
+
+        world.driver.run(ask)
+        await world.until(lambda: world.done.count("read") >= 60 and world.done[-1] == "socket")
+        together = 0
+        for each in world.done:
+            together = together + 1 if each == "read" else 0
+            turns.append(together)
+
+    run(test)
+    assert max(turns) <= 3, f"{max(turns)} reads between two looks at the sockets"
+    there.close()
 
 
 def test_what_is_written_goes_to_the_log() -> None:

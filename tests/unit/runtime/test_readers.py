@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
-from magnetar.runtime.readers import SegmentReaders
+from magnetar.runtime.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GAP_BYTES, SegmentReaders
 from magnetar.storage.entries import Location, StoredEntry
 from magnetar.storage.records import pack_entry_head
 from magnetar.storage.recovery import segment_name
@@ -22,6 +22,9 @@ class Still:
 
     busy = False
     steps = 0
+
+    def waits(self) -> bool:
+        return False
 
 
 class Segments:
@@ -144,3 +147,74 @@ def test_a_segment_that_is_there_and_too_short_is_damaged() -> None:
     segments.files.open(FOLDER / segment_name(1)).truncate(40)
     with pytest.raises(StorageError, match="corrupt: entry 1:0 in segment 1"):
         segments.readers.read(segments.spans)
+
+
+def at_hand(segments: Segments, spans: list[Span]) -> list[bytes] | None:
+    entries = segments.readers.read_now(spans)
+    return None if entries is None else [entry.data for entry in entries]
+
+
+def test_what_is_at_hand_is_read_at_once() -> None:
+    """Once somebody has opened the segment: opening may wait for the disk, too."""
+    segments = Segments()
+    for _ in range(4):
+        segments.rewrite()
+    assert at_hand(segments, segments.spans) is None
+    assert segments.read() == at_hand(segments, segments.spans) == [b"0001", b"0002", b"0003", b"0004"]
+
+
+def test_what_may_wait_for_the_disk_is_not_read_at_once() -> None:
+    segments = Segments()
+    segments.rewrite()
+    segments.read()
+    segments.files.fail_next("wait", BlockingIOError())
+    assert at_hand(segments, segments.spans) is None
+    assert at_hand(segments, segments.spans) == [b"0001"]
+
+
+@pytest.mark.parametrize("kind", ["read", "wait"])
+def test_a_disk_that_fails_is_told_by_the_thread_that_waits_for_it(kind: str) -> None:
+    segments = Segments()
+    segments.rewrite()
+    segments.read()
+    segments.files.fail_next(kind, OSError("planted"))
+    assert at_hand(segments, segments.spans) is None
+
+
+def test_damage_is_told_by_the_thread_that_waits_for_the_disk() -> None:
+    """Also of what lies behind good ones: all or nothing."""
+    segments = Segments()
+    segments.rewrite()
+    segments.read()
+    good = segments.spans[0]
+    assert at_hand(segments, [good, good._replace(entry=7)]) is None
+    assert at_hand(segments, [good, good._replace(size=0)]) is None
+    segments.files.content(FOLDER / segment_name(1))[good.offset + good.size - 1] ^= 1
+    assert at_hand(segments, [good]) is None
+
+
+def test_much_is_not_read_at_once() -> None:
+    """It would hold up everybody: neither many, nor large ones, nor those with much between them."""
+    segments = Segments()
+    segments.rewrite()
+    segments.read()
+    one = segments.spans[0]
+    assert at_hand(segments, [one] * NOW_ENTRIES_MAX) == [b"0001"] * NOW_ENTRIES_MAX
+    assert at_hand(segments, [one] * (NOW_ENTRIES_MAX + 1)) is None
+    assert at_hand(segments, [one._replace(size=NOW_BYTES_MAX), one]) is None
+    apart = [one._replace(offset=READ_GAP_BYTES * each) for each in range(1 + 2 * NOW_BYTES_MAX // READ_GAP_BYTES)]
+    asked: list[int] = []
+    segments.readers._open[1] = Asked(asked)  # type: ignore[assignment]
+    assert at_hand(segments, apart) is None
+    assert not asked, "so much was read at once"
+
+
+class Asked:
+    """A file that tells how much is read of it."""
+
+    def __init__(self, asked: list[int]) -> None:
+        self._asked = asked
+
+    def pread_now(self, offset: int, size: int) -> bytes:
+        self._asked.append(size)
+        raise BlockingIOError

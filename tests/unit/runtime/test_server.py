@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import uvloop
 from tests.support.certificates import Authority
 
-from magnetar.runtime.server import LINK_SILENT_INTERVALS, TURN_FRAMES_MAX, Connection, PulsarServer
+from magnetar.runtime.server import LINK_SILENT_INTERVALS, RUN_FRAMES_MAX, TURN_FRAMES_MAX, Connection, PulsarServer
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, encode
 
@@ -87,7 +88,7 @@ def test_thousands_of_frames_come_in_turns_and_others_in_between(run: Callable[.
         await until(lambda: driver.count(1) >= TURN_FRAMES_MAX)
         other.write(PING)
         await until(lambda: driver.count(1) == 30_000 and driver.count(2) == 1)
-        assert max(frames for _, frames in driver.handled) == TURN_FRAMES_MAX
+        assert max(frames for _, frames in driver.handled) == RUN_FRAMES_MAX
         behind = driver.handled[driver.handled.index((2, 1)) :]
         assert sum(frames for _, frames in behind) > TURN_FRAMES_MAX, "it did not wait for the end"
         greedy.close()
@@ -96,6 +97,29 @@ def test_thousands_of_frames_come_in_turns_and_others_in_between(run: Callable[.
         await server.stop()
 
     run(go())
+
+
+@pytest.mark.parametrize(("turn_s", "frames"), [(0.0, RUN_FRAMES_MAX), (1_000.0, TURN_FRAMES_MAX)])
+def test_a_turn_ends_by_time_or_by_number(monkeypatch: pytest.MonkeyPatch, turn_s: float, frames: int) -> None:
+    """What takes long comes in smaller portions; what does not would only become slower."""
+    monkeypatch.setattr("magnetar.runtime.server.TURN_S", turn_s)
+
+    async def go() -> None:
+        driver = FakeDriver()
+        server, port = await serve(driver)
+        _, greedy = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: 1 in driver.peers)
+        greedy.write(PING * 10_000)
+        portions = []
+        while sum(portions) < 10_000:
+            await asyncio.sleep(0)
+            portions.append(driver.count(1) - sum(portions))
+        assert statistics.mode(each for each in portions if each) == frames
+        greedy.close()
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

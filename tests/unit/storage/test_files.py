@@ -1,8 +1,10 @@
 """Both file systems pass the same suite; the one in memory loses what was not synced."""
 
+import contextlib
 import errno
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,46 @@ def test_a_system_that_cannot_write_through_writes_and_syncs(
         assert file.write_through([b"one", b"two"]) == 6
         assert file.pread(0, 10) == b"onetwo"
     assert len(synced) == (says != errno.EIO)
+    file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what it has in memory")
+def test_what_was_just_written_is_in_memory_and_what_was_thrown_out_is_not(tmp_path: Path) -> None:
+    file = OsFiles().create(tmp_path / "a")
+    file.write_through([b"x" * 100_000])
+    try:
+        assert file.pread_now(0, 100_000) == b"x" * 100_000
+    except BlockingIOError as error:
+        pytest.skip(f"not of this file system: {error}")
+    descriptor = os.open(tmp_path / "a", os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    # A file system in memory keeps it nevertheless, and then it is right to read it.
+    with contextlib.suppress(BlockingIOError):
+        assert file.pread_now(0, 100_000) == b"x" * 100_000
+    assert file.pread(0, 100_000) == b"x" * 100_000
+    assert file.pread_now(0, 100_000) == b"x" * 100_000, "what was read is in memory again"
+    file.close()
+
+
+@pytest.mark.parametrize("says", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO])
+def test_a_system_that_does_not_tell_what_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
+) -> None:
+    """It would wait, for all that is known; a disk that fails is another matter."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(says, os.strerror(says))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    file = OsFiles().create(tmp_path / "a")
+    file.write_through([b"one"])
+    with pytest.raises(OSError, match="Input/output" if says == errno.EIO else "does not tell") as told:
+        file.pread_now(0, 3)
+    assert isinstance(told.value, BlockingIOError) == (says != errno.EIO)
+    monkeypatch.setattr("magnetar.runtime.files.READ_NOW", 0)
+    with pytest.raises(BlockingIOError):
+        file.pread_now(0, 3)
     file.close()
 
 
