@@ -63,9 +63,10 @@ class ThreadState:
     """
 
     def __init__(self, machine: str | None = None, path: str = "/proc/thread-self/syscall") -> None:
-        self._futex = FUTEX.get(platform.machine() if machine is None else machine)
+        futex = FUTEX.get(platform.machine() if machine is None else machine)
+        self._waiting = (RUNNING, futex) if futex else ()
         self._descriptor = -1
-        if self._futex is not None:
+        if futex:
             with contextlib.suppress(OSError):
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -78,7 +79,7 @@ class ThreadState:
         except OSError:  # a system that hides it
             self.close()
             return False
-        return told == RUNNING or told.startswith(self._futex or RUNNING)
+        return told.startswith(self._waiting)
 
     def close(self) -> None:
         """Let go; nobody can tell any more."""

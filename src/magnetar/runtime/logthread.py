@@ -115,6 +115,7 @@ class LogThread:
         self._next_background_s = 0.0
         self._room_s = 0.0
         self._state: ThreadState | None = None
+        self._taken_bytes = 0
         self._copying = False
         self.cycles = 0
         self.steps = 0
@@ -246,8 +247,10 @@ class LogThread:
         for count, append in enumerate(queue):
             size += append.bytes_total
             if size > CYCLE_BYTES_MAX and count and not self._barriers:
+                self._taken_bytes = size
                 self._queue = queue[count:]
                 return queue[:count]
+        self._taken_bytes = size
         self._queue = []
         return queue
 
@@ -289,7 +292,7 @@ class LogThread:
                 self._flying = later
                 self._on_appended(located)
             through = syncing = bool(later) and self._log.synced == self._log.offset
-            self._copying = sum(append.bytes_total for append in later) >= COPYING_BYTES_MIN
+            self._copying = self._taken_bytes >= COPYING_BYTES_MIN
             located = self._log.write(later, through=through)
             self._copying = False
             self.steps += 1

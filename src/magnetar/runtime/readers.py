@@ -31,7 +31,7 @@ NOW_ENTRIES_MAX: Final = 64
 """So many are read by the thread that asks, if memory has them: some 0.25 ms; what is more is for a reader's thread."""
 
 NOW_BYTES_MAX: Final = 256 * 1024
-"""The same in bytes: some 0.1 ms of copying."""
+"""The same in bytes, with what lies between: some 0.1 ms of copying."""
 
 BREATH_ENTRIES: Final = 16
 """So many are read, in some 0.15 ms, before the thread steps aside for whoever waits for the interpreter: its many short calls
@@ -90,13 +90,22 @@ class SegmentReaders:
 
         None: ask `read`, which may wait for the disk, and says what is damaged or gone.
         """
-        if len(spans) > NOW_ENTRIES_MAX or sum(span.size for span in spans) > NOW_BYTES_MAX:
+        if len(spans) > NOW_ENTRIES_MAX:
             return None
+        left = NOW_BYTES_MAX
+
+        def pread(segment: int, offset: int, size: int) -> bytes | bytearray:
+            nonlocal left
+            left -= size
+            if left < 0:
+                raise BlockingIOError(errno.EAGAIN, "it is too much")
+            return self._pread_now(segment, offset, size)
+
         entries: list[StoredEntry] = []
         places = [self._place(span) for span in spans]
         try:
             while len(entries) < len(places):
-                if self._read_on(places, entries, self._pread_now, breath=0):
+                if self._read_on(places, entries, pread, breath=0):
                     return None
         except (OSError, StorageError):
             return None
@@ -182,10 +191,9 @@ class SegmentReaders:
     def _pread_now(self, segment: int, offset: int, size: int) -> bytes | bytearray:
         with self._lock:
             file = self._open.get(segment)
-        if file is None:
-            raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
-        if size > 2 * NOW_BYTES_MAX:
-            raise BlockingIOError(errno.EAGAIN, f"{size} bytes are too many")
+            if file is None:
+                raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
+            self._open.move_to_end(segment)
         return file.pread_now(offset, size)
 
     def moved(self, segment: int, places: Mapping[int, Location]) -> None:

@@ -78,9 +78,8 @@ def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | Non
 
 
 def _public(path: str) -> "PublicKey":
-    from magnetar.runtime.publickeys import (
-        parse_public,  # cryptography takes 0.1 s to import: only for those who use it
-    )
+    # cryptography takes 0.1 s to import: only for those who use it
+    from magnetar.runtime.publickeys import parse_public
 
     return parse_public(read_file(path, "public key", private=False), f"public key {path}")
 

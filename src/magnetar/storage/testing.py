@@ -120,7 +120,9 @@ class MemoryFiles:
     # --------------------------------------------------------------------------------------------------------- faults
 
     def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read; what it returns is raised."""
+        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read, and "wait" before a read of
+        what is in memory; what it returns is raised.
+        """
         self._faults.append(rule)
 
     def fail_next(self, operation: str, error: OSError) -> None:

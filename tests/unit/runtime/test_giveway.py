@@ -123,7 +123,7 @@ def test_pauses_in_vain_become_rarer_until_it_comes_on() -> None:
 
 
 class Watched(threading.Thread):
-    """A thread that has its state told and then waits for a lock, or makes what is called a busy one of itself."""
+    """A thread that makes its state known and then runs without a pause, or waits for another one."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -159,7 +159,6 @@ def test_a_thread_that_runs_or_waits_for_another_one_waits(spin: bool) -> None:
 
 def test_a_thread_in_another_call_of_the_system_does_not_wait(tmp_path: Path) -> None:
     told = tmp_path / "syscall"
-    state = None
     for text, waits in [
         (b"328 0x3 0x7f", False),
         (b"202 0x7f00 0x189", True),

@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,17 +75,23 @@ def test_a_file_is_not_synced_again_after_a_failed_sync() -> None:
         file.sync()
 
 
+def refusing(says: int) -> Callable[..., int]:
+    """A call of the system that fails."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(says, os.strerror(says))
+
+    return refuse
+
+
 @pytest.mark.parametrize("says", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO])
 def test_a_system_that_cannot_write_through_writes_and_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
 ) -> None:
     """A sandbox may have the call in its headers alone; a disk that fails is another matter."""
 
-    def refuse(*_: object) -> int:
-        raise OSError(says, os.strerror(says))
-
     synced: list[int] = []
-    monkeypatch.setattr(os, "pwritev", refuse)
+    monkeypatch.setattr(os, "pwritev", refusing(says))
     monkeypatch.setattr(os, "fdatasync", synced.append)
     file = OsFiles().create(tmp_path / "a")
     if says == errno.EIO:
@@ -99,7 +106,7 @@ def test_a_system_that_cannot_write_through_writes_and_syncs(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what it has in memory")
-def test_what_was_just_written_is_in_memory_and_what_was_thrown_out_is_not(tmp_path: Path) -> None:
+def test_what_was_just_written_or_read_is_in_memory(tmp_path: Path) -> None:
     file = OsFiles().create(tmp_path / "a")
     file.write_through([b"x" * 100_000])
     try:
@@ -123,10 +130,7 @@ def test_a_system_that_does_not_tell_what_is_in_memory(
 ) -> None:
     """It would wait, for all that is known; a disk that fails is another matter."""
 
-    def refuse(*_: object) -> int:
-        raise OSError(says, os.strerror(says))
-
-    monkeypatch.setattr(os, "preadv", refuse)
+    monkeypatch.setattr(os, "preadv", refusing(says))
     file = OsFiles().create(tmp_path / "a")
     file.write_through([b"one"])
     with pytest.raises(OSError, match="Input/output" if says == errno.EIO else "does not tell") as told:
