@@ -11,6 +11,12 @@ from magnetar.wire.frames import FrameDecoder, encode
 
 PERMITS = 1_000
 
+ACKS_S = 0.1
+"""Acknowledgements are gathered so long,"""
+
+ACKS_MAX = 1_000
+"""or until there are so many: as the official clients do by default."""
+
 
 class Crowd(asyncio.Protocol):
     """One connection.
@@ -28,6 +34,7 @@ class Crowd(asyncio.Protocol):
         self._decoder = FrameDecoder(1 << 26)
         self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
         self._granted: dict[int, int] = {}
+        self._acks: dict[int, list[pb.MessageIdData]] = {}
         self._requests = 0
         self._transport: asyncio.Transport | None = None
         self.on_receipt: Callable[[], None] = lambda: None
@@ -60,7 +67,8 @@ class Crowd(asyncio.Protocol):
         self._transport.pause_reading()
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection, and what is not acknowledged with it."""
+        self._acks.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -95,11 +103,26 @@ class Crowd(asyncio.Protocol):
         self.on_message(consumer, message)
         if not self.acknowledges:
             return
-        ack = pb.CommandAck(consumer_id=consumer, ack_type=0, message_id=[message.message_id])
-        self.write(encode(pb.BaseCommand(type=10, ack=ack)))
+        acks = self._acks.get(consumer)
+        if acks is None:
+            acks = self._acks[consumer] = []
+            asyncio.get_running_loop().call_later(ACKS_S, self._acknowledge_rest, consumer)
+        acks.append(message.message_id)
+        if len(acks) >= ACKS_MAX:
+            self._acknowledge(consumer, acks)
+            acks.clear()
         self._granted[consumer] = self._granted.get(consumer, 0) + count
         if self._granted[consumer] >= PERMITS // 2:
             self.flow(consumer, self._granted.pop(consumer))
+
+    def _acknowledge_rest(self, consumer: int) -> None:
+        acks = self._acks.pop(consumer, None)
+        if acks:
+            self._acknowledge(consumer, acks)
+
+    def _acknowledge(self, consumer: int, ids: list[pb.MessageIdData]) -> None:
+        ack = pb.CommandAck(consumer_id=consumer, ack_type=0, message_id=ids)
+        self.write(encode(pb.BaseCommand(type=10, ack=ack)))
 
     def flow(self, consumer: int, permits: int) -> None:
         """Ask for messages."""

@@ -55,8 +55,9 @@ _Event = tuple[Callable[..., None], tuple[Any, ...]]
 READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
 
-TURN_S: Final = 0.0005
-"""For timers and answers between two looks at the sockets. One that is begun is finished, most take less than this."""
+TURN_S: Final = 0.0002
+"""For timers and answers between two looks at the sockets, when somebody else's publish may have come. One that is begun is
+finished; most take about as long."""
 
 
 class Peer(Protocol):

@@ -16,6 +16,7 @@ from typing import cast
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.listener import Listener, Places, shown
+from magnetar.runtime.portions import Portions
 from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.tls import common_name
 from magnetar.wire import commands
@@ -70,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._number = number
         self._tls = tls
         self._decoder = FrameDecoder(server.frame_bytes_max)
+        self._portions = Portions()
         self._transport: asyncio.Transport | None = None
         self._heard = True
         self._understood = False
@@ -122,17 +124,39 @@ class Connection(asyncio.BufferedProtocol):
             self._turn_bytes += nbytes
             nbytes = 0
             full = self._turn_frames >= TURN_FRAMES_MAX or self._turn_bytes >= TURN_BYTES_MAX
-            if full or self._held or not self._decoder.more or time.perf_counter() >= end_s:
-                if full or self._decoder.more:
+            if full or self._held or not self._more or time.perf_counter() >= end_s:
+                if full or self._more:
                     self._end_turn()
                 return
 
+    @property
+    def _more(self) -> bool:
+        """Whether something is to be handled before the socket is read again."""
+        return bool(self._portions) or self._decoder.more
+
     def _run(self, nbytes: int) -> bool:
-        """One event; whether the connection is still to be read.
+        """One event; whether the connection is still to be read. One that acknowledges much takes several (`runtime.portions`).
 
         Whole frames in front of a fault count as if they had come in a read of their own: how the kernel cuts the bytes must not
         decide whether a request was heard.
         """
+        waiting = self._portions
+        fault = self._decode(nbytes) if nbytes or not waiting else ""
+        if waiting:
+            self._understood = True
+            while True:
+                frames = waiting.take()
+                self._server.driver.run(self._server.broker.frames, self._number, frames)
+                self._turn_frames += len(frames)
+                if not fault or not waiting:
+                    break
+        if fault:
+            self.close(fault)
+            return False
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _decode(self, nbytes: int) -> str:
+        """Put what came behind what waits; what is wrong with it, if anything."""
         fault = ""
         try:
             frames = self._decoder.buffer_updated(nbytes, RUN_FRAMES_MAX)
@@ -141,14 +165,8 @@ class Connection(asyncio.BufferedProtocol):
             if not frames and not self._understood:
                 key = "pulsar_tls" if self._tls else "pulsar"
                 fault = malformed(key, self._decoder.head(HEAD_BYTES), fault, self._server.urls)
-        if frames:
-            self._understood = True
-            self._server.driver.run(self._server.broker.frames, self._number, frames)
-        if fault:
-            self.close(fault)
-            return False
-        self._turn_frames += len(frames)
-        return self._transport is not None and not self._transport.is_closing()
+        self._portions.add(frames)
+        return fault
 
     def _end_turn(self) -> None:
         """Go on when the others had their turn. Without the pause the loop would read this socket up to 32 times."""
@@ -164,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing() or self._held:
             return
-        if self._decoder.more:
+        if self._more:
             self._handle(0)
         if not self._turn_over and not self._held and not transport.is_closing():
             transport.resume_reading()
@@ -222,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             return
         self._heard = True
-        if self._decoder.more:
+        if self._more:
             self._end_turn()  # what was read before the pause comes first
         elif not self._turn_over:
             self._transport.resume_reading()

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 from tests.support.certificates import Authority
 
+from magnetar.runtime.portions import IDS_MAX
 from magnetar.runtime.server import LINK_SILENT_INTERVALS, RUN_FRAMES_MAX, TURN_FRAMES_MAX, Connection, PulsarServer
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, encode
@@ -139,6 +140,44 @@ def test_what_was_read_before_a_pause_waits_and_comes_first(run: Callable[..., A
         await until(lambda: driver.count(1) == 1_000)
         client.write(b"\x00\x00\x00\x01nonsense")
         driver.quiet = type("Quiet", (), {"allows": lambda self, line: False})()
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    run(go())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_command_that_acknowledges_much_comes_in_turns(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """Others have theirs in between; a pause stops it in the middle, and what is wrong behind it comes behind it."""
+    monkeypatch.setattr("magnetar.runtime.server.TURN_S", 0.0)
+    ids = [pb.MessageIdData(ledgerId=1, entryId=entry) for entry in range(50 * IDS_MAX)]
+    much = encode(pb.BaseCommand(type=10, ack=pb.CommandAck(consumer_id=1, ack_type=0, message_id=ids)))
+
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.quiet = Silence()
+        server, port = await serve(driver)
+        _, greedy = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: 1 in driver.peers)
+        _, other = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: 2 in driver.peers)
+        driver.hold_after = 10
+        greedy.write(much)
+        await until(lambda: driver.count(1) == 10)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert driver.count(1) == 10, "none is handled while it is held"
+        driver.hold_after = 0
+        other.write(PING)
+        driver.peers[1].hold(False)
+        await until(lambda: driver.count(1) == 50 and driver.count(2) == 1)
+        assert driver.handled.index((2, 1)) < len(driver.handled) - 1, "it did not wait for the end"
+        greedy.write(much + PING + b"\xff" * 20)
+        await until(lambda: driver.count(1) == 101)
+        await until(lambda: list(driver.peers) == [2])
+        other.close()
         await until(lambda: not driver.peers)
         await server.stop()
 
