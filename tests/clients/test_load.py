@@ -35,6 +35,28 @@ def pid(broker: BrokerProcess) -> int:
     return broker.process.pid
 
 
+def test_who_holds_all_that_it_may_gets_again_what_it_gives_back(loaded: BrokerProcess) -> None:
+    """200 messages may be unacknowledged: the others wait until half of them are, but not those that come back."""
+    client = connect(loaded)
+    kinds = (pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared)
+    for kind in kinds:
+        topic = f"given-back-{kind.name}"
+        consumer = client.subscribe(topic, "s", consumer_type=kind, negative_ack_redelivery_delay_ms=100)
+        producer = client.create_producer(topic)
+        for number in range(250):
+            producer.send_async(str(number).encode(), None, partition_key=str(number % 7))
+        producer.flush()
+        held = [consumer.receive(10_000) for _ in range(200)]
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(300)
+        consumer.negative_acknowledge(held[5])
+        assert consumer.receive(10_000).data() == held[5].data()
+        for message in held[:150]:
+            consumer.acknowledge(message)
+        assert consumer.receive(10_000).data() == b"200"
+    client.close()
+
+
 def test_many_topics_and_connections_cost_little_and_are_there_after_a_kill(own_broker: BrokerProcess) -> None:
     async def run() -> None:
         before, files = resident_bytes(pid(own_broker)), descriptors(pid(own_broker))

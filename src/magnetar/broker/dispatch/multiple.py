@@ -416,7 +416,11 @@ class MultipleConsumers(Dispatcher):
     # ---------------------------------------------------------------------------------------------------- redelivery
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """What is pending on this consumer, all or some, is sent again, to it or to others."""
+        """What is pending on this consumer, all or some, is sent again, to it or to others.
+
+        A consumer that held as much as it may can receive again at once, as in Pulsar, not only when it holds half of that: an
+        application may well acknowledge the rest when these are done.
+        """
         if positions is None:
             again = sorted(consumer.pending)
         else:
@@ -424,6 +428,8 @@ class MultipleConsumers(Dispatcher):
         for position in again:
             self._count_redelivery(position)
         self.to_send_again(self._take_pending(consumer, again))
+        if again:
+            consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
         self._check_blocked()
         self.dispatch()
 

@@ -98,6 +98,25 @@ def test_too_many_unacknowledged_messages_stop_a_consumer_until_half_is_acknowle
     assert world.got(a) == positions[:7]
 
 
+@pytest.mark.parametrize("kind", [SubType.SHARED, SubType.KEY_SHARED])
+def test_who_gives_messages_back_gets_them_again_however_many_it_keeps(kind: SubType) -> None:
+    """As in Pulsar: an application that acknowledges the rest when these are done would wait for ever."""
+    world = World(limits=Limits(unacked_messages_per_consumer_max=10))
+    a = world.consumer("a", kind, permits=100)
+    positions = world.publish_many(30)
+    assert world.got(a) == positions[:10]
+    assert a.blocked
+    world.redeliver(a, Position(99, 99))
+    assert a.blocked
+    assert world.got(a) == positions[:10]
+    world.redeliver(a, positions[7], positions[2])
+    assert world.got(a)[10:] == [positions[2], positions[7]]
+    assert a.blocked
+    assert a.unacked == 10
+    world.redeliver(a)
+    assert world.got(a)[12:] == positions[:10]
+
+
 def test_too_many_unacknowledged_messages_of_all_consumers_stop_the_subscription() -> None:
     world = World(limits=Limits(unacked_messages_per_subscription_max=40))
     a = world.consumer("a", SHARED, permits=1_000)
