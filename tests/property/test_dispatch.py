@@ -28,6 +28,7 @@ def _few_due_at_a_time() -> Iterator[None]:
     """So that some stay behind."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiple, "DUE_WAITING_MAX", 4)
+        patch.setattr(multiple, "RETURNED_MAX", 2)
         yield
 
 
@@ -166,6 +167,12 @@ class Dispatch(RuleBasedStateMachine):
         assert self.multiple or (active is not None) == bool(self.seen)
 
     # ----------------------------------------------------------------------------------------------------- the rules
+
+    @rule(patient=st.booleans())
+    def others_come_first(self, patient: bool) -> None:
+        """What goes on in events of its own has to wait for them; or it has not, any more."""
+        self.world.patient = patient
+        self.world.pump()
 
     @rule(
         what=st.lists(
@@ -434,6 +441,7 @@ class Dispatch(RuleBasedStateMachine):
             return
         self.world.disk_error = ""
         self.world.auto_read = True
+        self.world.patient = False
         self.world.pump()
         if not self.seen:
             self.come(0, 0, twin=False)

@@ -126,6 +126,8 @@ class World:
         self.on_message: Callable[[int, Received], None] = lambda connection, received: None
         self._timers: list[tuple[int, int, Callable[[int], None]]] = []
         self._timers_set = 0
+        self.patient = False
+        """Timers that are due wait, too: others' events come first."""
         self._next_connection = 1
         self.subscription = self.subscribe()
 
@@ -315,14 +317,14 @@ class World:
     def advance(self, ms: int) -> None:
         """Time passes; timers fire in their order."""
         end = self.outbox.now_ms + ms
-        while self._timers and self._timers[0][0] <= end:
+        while not self.patient and self._timers and self._timers[0][0] <= end:
             self.outbox.now_ms = max(self.outbox.now_ms, self._timers[0][0])
             self.pump()
         self.outbox.now_ms = end
         self.pump()
 
     def _run_due(self) -> bool:
-        if not self._timers or self._timers[0][0] > self.outbox.now_ms:
+        if self.patient or not self._timers or self._timers[0][0] > self.outbox.now_ms:
             return False
         heapq.heappop(self._timers)[2](self.outbox.now_ms)
         return True

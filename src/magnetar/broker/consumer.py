@@ -90,6 +90,7 @@ class Consumer:
         permits: messages that it may still be sent; below zero after a batch larger than what was left.
         paused: its connection takes no more bytes for now.
         blocked: it holds too many unacknowledged messages (Shared and Key_Shared).
+        returning: what it gave back is still coming back; until it has, it is sent nothing (Shared and Key_Shared).
         pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
             Shared and Key_Shared only, in order of sending.
         unacked: messages in `pending`.
@@ -114,6 +115,7 @@ class Consumer:
     permits: int = 0
     paused: bool = False
     blocked: bool = False
+    returning: bool = False
     pending: dict[Position, int] = field(default_factory=dict)
     unacked: int = 0
     messages_out: int = 0
@@ -146,7 +148,7 @@ class Consumer:
     @property
     def can_receive(self) -> bool:
         """Whether an entry may be sent to it now."""
-        return self.permits > 0 and not self.paused and not self.blocked
+        return self.permits > 0 and not self.paused and not self.blocked and not self.returning
 
     def grant(self, permits: int, now_ms: int) -> None:
         """It asked for so many messages more."""

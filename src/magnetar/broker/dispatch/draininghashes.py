@@ -76,7 +76,8 @@ class DrainingHashes:
         """Nothing of a slot is pending any more; if it was draining, it has drained."""
         draining = self._held_back.get(consumer)
         if draining is not None and draining.pop(slot, None) is not None:
-            self._drained[consumer] = self._drained.get(consumer, 0) + 1
+            if consumer in self._drained:  # or it is gone, and nobody asks
+                self._drained[consumer] += 1
             if not draining:
                 del self._held_back[consumer]
 

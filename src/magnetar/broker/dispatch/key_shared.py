@@ -358,7 +358,7 @@ class KeyShared(MultipleConsumers):
             assert {(head, slot) for slot, head in self._ready[consumer].items()} <= set(heads), "a head is forgotten"
         if not self._policy.out_of_order:
             pending: dict[int, list[Consumer]] = {}
-            for consumer in self.consumers:
+            for consumer in self.holding():
                 for position in consumer.pending:
                     pending.setdefault(self._slots[position], []).append(consumer)
             assert {slot: (each[0], len(each)) for slot, each in pending.items()} == self.holders, "holders are wrong"

@@ -6,12 +6,17 @@ r"""What Shared and Key_Shared have in common: several consumers at once, each w
                                   v     v its end     |
                                to be sent again ------+
 
+What a consumer has that gives everything back, or goes, may be tens of thousands of entries: some come back at once, the
+next ones in events of their own, lowest first. Until all have, it is sent nothing, and the others get nothing that has to be
+behind them: what is left counts as pending on it, also when it is gone.
+
 An entry is in at most one of the places delayed, pending (on one consumer), to be sent again. All of this is memory only:
 with the last consumer it is forgotten, and the next one makes the reading start again behind mark-delete. Only how often
 an entry was redelivered is kept until it is acknowledged.
 """
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,7 +25,7 @@ from magnetar.broker.dispatch.base import CHUNK, MARKER, Dispatcher, KeySharedPo
 from magnetar.broker.dispatch.delayed import DELAYED, EVER_MS, Delayed
 from magnetar.broker.dispatch.refetch import Refetch
 from magnetar.broker.dispatch.surroundings import Surroundings
-from magnetar.broker.effects import Note, Send
+from magnetar.broker.effects import Note, Send, Timer
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
@@ -34,6 +39,9 @@ until there is somebody who takes them."""
 PASSED_OVER_MAX = 200
 """New entries that one event passes over because they are delayed, acknowledged or markers, some 1 ms of delayed ones; the next
 event goes on."""
+
+RETURNED_MAX = 200
+"""Entries of one consumer that come back in one event, some 0.7 ms with Key_Shared."""
 
 
 class MultipleConsumers(Dispatcher):
@@ -51,6 +59,9 @@ class MultipleConsumers(Dispatcher):
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._given = 0
         self._told: set[str] = set()
+        self._returning: dict[Consumer, deque[Position]] = {}
+        """Consumer, perhaps gone -> what is still to come back from it, as far as it is pending by then."""
+        self._return_due = False
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -105,10 +116,15 @@ class MultipleConsumers(Dispatcher):
         """What was pending on it goes to the others, in order."""
         self.consumers.remove(consumer)
         self._regroup()
-        freed = self._take_pending(consumer, list(consumer.pending))
         if not self.consumers:
+            self._let_go(consumer)
             self._forget()
             return
+        positions = sorted(consumer.pending)
+        freed = self._take_pending(consumer, positions[:RETURNED_MAX])
+        self._returning.pop(consumer, None)
+        if consumer.pending:
+            self._return_later(consumer, positions[RETURNED_MAX:])
         self.consumers_changed()
         self.to_send_again(freed)
         self._check_blocked()
@@ -117,8 +133,7 @@ class MultipleConsumers(Dispatcher):
     def remove_all(self) -> None:
         """What was pending is forgotten; the next consumer makes the reading start again."""
         for consumer in self.consumers:
-            consumer.pending.clear()
-            consumer.unacked = 0
+            self._let_go(consumer)
         self.consumers.clear()
         self._regroup()
         self._forget()
@@ -136,7 +151,7 @@ class MultipleConsumers(Dispatcher):
             turn = self._turns[priority]
             for step in range(len(group)):
                 consumer = group[(turn + step) % len(group)]
-                if consumer.permits > 0 and not consumer.paused and not consumer.blocked:
+                if consumer.can_receive:
                     self._turns[priority] = (turn + step) % len(group)
                     return consumer
         return None
@@ -160,7 +175,22 @@ class MultipleConsumers(Dispatcher):
         self.redeliveries.clear()
         self._forget()
 
+    def holding(self) -> list[Consumer]:
+        """Those on whom entries may be pending: the consumers, and those that are gone and from whom not all came back yet."""
+        if not self._returning:
+            return self.consumers
+        return [*self.consumers, *(consumer for consumer in self._returning if consumer not in self.consumers)]
+
+    def _let_go(self, consumer: Consumer) -> None:
+        """Nothing is pending on it; who had what is forgotten next (`_forget`)."""
+        consumer.pending.clear()
+        consumer.unacked = 0
+        consumer.returning = False
+
     def _forget(self) -> None:
+        for consumer in self._returning:
+            self._let_go(consumer)
+        self._returning.clear()
         self.unacked = 0
         self.blocked = False
         self.delayed.clear()
@@ -360,10 +390,11 @@ class MultipleConsumers(Dispatcher):
         """Those of the entries that may be pending or waiting: a long run costs no more than what is."""
         if not self.consumers:
             return ()
-        pending = sum(len(consumer.pending) for consumer in self.consumers)
+        holding = self.holding()
+        pending = sum(len(consumer.pending) for consumer in holding)
         if len(entries) <= 64 + pending or self.waiting_count() or self.redeliveries:
             return entries
-        return [position for consumer in self.consumers for position in consumer.pending if position in entries]
+        return [position for consumer in holding for position in consumer.pending if position in entries]
 
     def mark_delete_moved(self) -> None:
         """What is at or below it is pending nowhere and not sent again."""
@@ -374,7 +405,7 @@ class MultipleConsumers(Dispatcher):
         mark_delete = self.around.cursor.mark_delete
         if mark_delete >= self.reading.after:
             self.delayed.clear()  # nothing that was read is left
-        for consumer in self.consumers:
+        for consumer in self.holding():
             for position in [position for position in consumer.pending if position <= mark_delete]:
                 self._release(consumer, position)
         self.forget_up_to(mark_delete)
@@ -383,7 +414,7 @@ class MultipleConsumers(Dispatcher):
         self._check_blocked()
 
     def _holder(self, position: Position) -> Consumer | None:
-        return next((consumer for consumer in self.consumers if position in consumer.pending), None)
+        return next((consumer for consumer in self.holding() if position in consumer.pending), None)
 
     def _release(self, consumer: Consumer, position: Position) -> int:
         messages = consumer.pending.pop(position)
@@ -425,11 +456,52 @@ class MultipleConsumers(Dispatcher):
             again = sorted(consumer.pending)
         else:
             again = sorted({position for position in positions if position in consumer.pending})
-        for position in again:
-            self._count_redelivery(position)
-        self.to_send_again(self._take_pending(consumer, again))
-        if again:
-            consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
+        if consumer in self._returning:
+            self._return_later(consumer, sorted({*self._returning[consumer], *again}))
+            return
+        self._return_now(consumer, again[:RETURNED_MAX])
+        if len(again) > RETURNED_MAX:
+            self._return_later(consumer, again[RETURNED_MAX:])
+        elif again:
+            self._returned(consumer)
+        self._check_blocked()
+        self.dispatch()
+
+    def _return_now(self, consumer: Consumer, positions: list[Position]) -> None:
+        """These are pending on a consumer, and have to be sent again."""
+        if consumer in self.consumers:
+            for position in positions:
+                self._count_redelivery(position)
+        self.to_send_again(self._take_pending(consumer, positions))
+
+    def _returned(self, consumer: Consumer) -> None:
+        """All came back that it gave back."""
+        consumer.returning = False
+        consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
+
+    def _return_later(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """These come back in events of their own; what is acknowledged until then does not."""
+        consumer.returning = True
+        self._returning[consumer] = deque(positions)
+        self._return_again()
+
+    def _return_again(self) -> None:
+        if self._returning and not self._return_due:
+            self._return_due = True
+            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._return_some))
+
+    def _return_some(self, _now_ms: int) -> None:
+        """The next ones, of whoever began first."""
+        self._return_due = False
+        if self.closed or not self._returning:
+            return
+        consumer, queue = next(iter(self._returning.items()))
+        some = [queue.popleft() for _ in range(min(len(queue), RETURNED_MAX))]
+        self._return_now(consumer, [position for position in some if position in consumer.pending])
+        if not queue:
+            del self._returning[consumer]
+            self._returned(consumer)
+        self._return_again()
         self._check_blocked()
         self.dispatch()
 
@@ -483,7 +555,12 @@ class MultipleConsumers(Dispatcher):
         self.refetch.validate()
         cursor = self.around.cursor
         seen: set[Position] = set()
-        for consumer in self.consumers:
+        holding = self.holding()
+        for consumer in holding:
+            assert consumer.returning == (consumer in self._returning), f"{consumer.name} is not sent anything for ever"
+            assert consumer in self.consumers or set(consumer.pending) <= set(self._returning[consumer]), (
+                "what is gone is forgotten"
+            )
             assert consumer.unacked == sum(consumer.pending.values()), f"{consumer.name}: unacked is miscounted"
             for position, count in consumer.pending.items():
                 assert position not in seen, f"{position} is pending at two consumers"
@@ -494,7 +571,7 @@ class MultipleConsumers(Dispatcher):
                 expected = partial.bits.bit_count() if partial is not None else self.around.log.count_at(position)
                 assert count == expected, f"{position} has {expected} messages left, not {count}"
                 seen.add(position)
-        assert self.unacked == sum(consumer.unacked for consumer in self.consumers), "unacked is miscounted"
+        assert self.unacked == sum(consumer.unacked for consumer in holding), "unacked is miscounted"
         assert not self._buffers, "something was put into buffers and not sent"
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from magnetar.broker.consumer import SubType
 from magnetar.broker.dispatch import chunks as dispatch_chunks
+from magnetar.broker.dispatch import multiple
 from magnetar.core.ids import Position
 from magnetar.storage.entries import NewEntry
 from magnetar.storage.topiclog import Retention
@@ -115,6 +116,51 @@ def test_who_gives_messages_back_gets_them_again_however_many_it_keeps(kind: Sub
     assert a.unacked == 10
     world.redeliver(a)
     assert world.got(a)[12:] == positions[:10]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("kind", [SubType.SHARED, SubType.KEY_SHARED])
+def test_much_comes_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, kind: SubType, leaves: bool) -> None:
+    """Others' events come in between, and what they do counts."""
+    monkeypatch.setattr(multiple, "RETURNED_MAX", 2)
+    world = World()
+    a = world.consumer("a", kind, permits=100)
+    positions = world.publish_many(10)
+    b = world.consumer("b", kind, permits=0)
+    world.patient = True
+    if leaves:
+        world.leave(a)
+    else:
+        world.redeliver(a)
+    assert len(a.pending) == 8, "only the first ones came back"
+    world.ack(b, positions[4])
+    assert len(a.pending) == 7, "whoever acknowledges it"
+    world.subscription.skip(3)
+    assert len(a.pending) == 6
+    newer = world.publish_many(5)
+    world.flow(b, 100)
+    world.patient = False
+    world.pump()
+    assert not a.pending or not leaves
+    again = sorted(world.got(a)[10:] + world.got(b))
+    assert again == [each for each in positions[3:] if each != positions[4]] + newer
+
+
+def test_a_subscription_that_starts_anew_waits_for_nothing_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiple, "RETURNED_MAX", 2)
+    world = World()
+    a = world.consumer("a", SHARED, permits=100)
+    b = world.consumer("b", SHARED, permits=0)
+    positions = world.publish_many(10)
+    world.patient = True
+    world.leave(a)
+    assert len(a.pending) == 8
+    world.leave(b)
+    assert not a.pending
+    c = world.consumer("c", SHARED, permits=100)
+    world.patient = False
+    world.pump()
+    assert world.got(c) == positions
 
 
 def test_too_many_unacknowledged_messages_of_all_consumers_stop_the_subscription() -> None:
