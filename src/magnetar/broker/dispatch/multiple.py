@@ -44,6 +44,41 @@ RETURNED_MAX = 200
 """Entries of one consumer that come back in one event, some 0.7 ms with Key_Shared."""
 
 
+class Returning:
+    """What is still to come back from one consumer, lowest first, as far as it is pending by then.
+
+    Attributes:
+        everything: all that is pending on it.
+    """
+
+    __slots__ = ("_known", "_queue", "everything")
+
+    def __init__(self, positions: list[Position], *, everything: bool) -> None:
+        self._queue = deque(positions)
+        self._known = set(positions)
+        self.everything = everything
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._known
+
+    def add(self, positions: Iterable[Position]) -> None:
+        """These, too. They come last, which nobody sees: the consumer is sent nothing until all came back."""
+        for position in positions:
+            if position not in self._known:
+                self._known.add(position)
+                self._queue.append(position)
+
+    def take(self) -> list[Position]:
+        """The next ones."""
+        queue = self._queue
+        taken = [queue.popleft() for _ in range(min(len(queue), RETURNED_MAX))]
+        self._known.difference_update(taken)
+        return taken
+
+
 class MultipleConsumers(Dispatcher):
     """The base of the policies with several active consumers."""
 
@@ -59,8 +94,8 @@ class MultipleConsumers(Dispatcher):
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._given = 0
         self._told: set[str] = set()
-        self._returning: dict[Consumer, deque[Position]] = {}
-        """Consumer, perhaps gone -> what is still to come back from it, as far as it is pending by then."""
+        self._returning: dict[Consumer, Returning] = {}
+        """By consumer, perhaps gone."""
         self._return_due = False
 
     # -------------------------------------------------------------------------------------------------- to implement
@@ -124,7 +159,7 @@ class MultipleConsumers(Dispatcher):
         freed = self._take_pending(consumer, positions[:RETURNED_MAX])
         self._returning.pop(consumer, None)
         if consumer.pending:
-            self._return_later(consumer, positions[RETURNED_MAX:])
+            self._return_later(consumer, positions[RETURNED_MAX:], everything=True)
         self.consumers_changed()
         self.to_send_again(freed)
         self._check_blocked()
@@ -452,16 +487,20 @@ class MultipleConsumers(Dispatcher):
         A consumer that held as much as it may can receive again at once, as in Pulsar, not only when it holds half of that: an
         application may well acknowledge the rest when these are done.
         """
-        if positions is None:
-            again = sorted(consumer.pending)
-        else:
-            again = sorted({position for position in positions if position in consumer.pending})
-        if consumer in self._returning:
-            self._return_later(consumer, sorted({*self._returning[consumer], *again}))
+        everything = positions is None
+        returning = self._returning.get(consumer)
+        if returning is not None:
+            # However often it asks meanwhile: that must not cost as much again.
+            if not returning.everything:
+                wanted = consumer.pending if positions is None else positions
+                returning.add(position for position in wanted if position in consumer.pending)
+                returning.everything = everything
             return
+        wanted = consumer.pending if positions is None else {each for each in positions if each in consumer.pending}
+        again = sorted(wanted)
         self._return_now(consumer, again[:RETURNED_MAX])
         if len(again) > RETURNED_MAX:
-            self._return_later(consumer, again[RETURNED_MAX:])
+            self._return_later(consumer, again[RETURNED_MAX:], everything=everything)
         elif again:
             self._returned(consumer)
         self._check_blocked()
@@ -479,10 +518,10 @@ class MultipleConsumers(Dispatcher):
         consumer.returning = False
         consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
 
-    def _return_later(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+    def _return_later(self, consumer: Consumer, positions: list[Position], *, everything: bool) -> None:
         """These come back in events of their own; what is acknowledged until then does not."""
         consumer.returning = True
-        self._returning[consumer] = deque(positions)
+        self._returning[consumer] = Returning(positions, everything=everything)
         self._return_again()
 
     def _return_again(self) -> None:
@@ -495,10 +534,9 @@ class MultipleConsumers(Dispatcher):
         self._return_due = False
         if self.closed or not self._returning:
             return
-        consumer, queue = next(iter(self._returning.items()))
-        some = [queue.popleft() for _ in range(min(len(queue), RETURNED_MAX))]
-        self._return_now(consumer, [position for position in some if position in consumer.pending])
-        if not queue:
+        consumer, returning = next(iter(self._returning.items()))
+        self._return_now(consumer, [position for position in returning.take() if position in consumer.pending])
+        if not returning:
             del self._returning[consumer]
             self._returned(consumer)
         self._return_again()
@@ -558,9 +596,9 @@ class MultipleConsumers(Dispatcher):
         holding = self.holding()
         for consumer in holding:
             assert consumer.returning == (consumer in self._returning), f"{consumer.name} is not sent anything for ever"
-            assert consumer in self.consumers or set(consumer.pending) <= set(self._returning[consumer]), (
-                "what is gone is forgotten"
-            )
+            returning = self._returning.get(consumer)
+            if returning is not None and (returning.everything or consumer not in self.consumers):
+                assert all(position in returning for position in consumer.pending), "what is to come back is forgotten"
             assert consumer.unacked == sum(consumer.pending.values()), f"{consumer.name}: unacked is miscounted"
             for position, count in consumer.pending.items():
                 assert position not in seen, f"{position} is pending at two consumers"

@@ -146,6 +146,29 @@ def test_much_comes_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, kind: 
     assert again == [each for each in positions[3:] if each != positions[4]] + newer
 
 
+@pytest.mark.parametrize("kind", [SubType.SHARED, SubType.KEY_SHARED])
+def test_what_is_given_back_meanwhile_comes_back_with_the_rest(monkeypatch: pytest.MonkeyPatch, kind: SubType) -> None:
+    monkeypatch.setattr(multiple, "RETURNED_MAX", 2)
+    world = World()
+    a = world.consumer("a", kind, permits=100)
+    positions = world.publish_many(12)
+    world.patient = True
+    world.redeliver(a, *positions[4:8])
+    world.redeliver(a, *positions[6:9])
+    world.ack(a, positions[7])
+    world.patient = False
+    world.pump()
+    assert world.got(a)[12:] == [positions[each] for each in (4, 5, 6, 8)]
+    world.patient = True
+    world.redeliver(a, *positions[:3])
+    world.redeliver(a)
+    world.redeliver(a)
+    world.patient = False
+    world.pump()
+    assert world.got(a)[16:] == [each for each in positions if each != positions[7]]
+    assert a.can_receive
+
+
 def test_a_subscription_that_starts_anew_waits_for_nothing_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiple, "RETURNED_MAX", 2)
     world = World()
