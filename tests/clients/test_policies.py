@@ -405,6 +405,21 @@ def test_a_topics_false_overrides_its_namespace(client: pulsar.Client, space: Sp
     assert replicated(space, "t") == {"present": True, "later": True}
 
 
+def test_a_new_topic_of_the_name_has_none_of_the_old_ones(
+    client: pulsar.Client, space: Space, broker: BrokerProcess
+) -> None:
+    client.create_producer(space.topic()).close()
+    space.set("maxProducers", 1, "t")
+    broker.rest("POST", f"/admin/v2/persistent/{space.name}/t/permissions/bob", ["consume"])
+    broker.rest("DELETE", f"/admin/v2/persistent/{space.name}/t")
+    first = client.create_producer(space.topic())
+    second = client.create_producer(space.topic())
+    assert space.get("maxProducers", "t") is None
+    assert broker.rest("GET", f"/admin/v2/persistent/{space.name}/t/permissions") == {}
+    first.close()
+    second.close()
+
+
 def test_partitions_follow_their_topic(client: pulsar.Client, space: Space) -> None:
     space.broker.rest("PUT", f"/admin/v2/persistent/{space.name}/t/partitions", 2)
     space.set(REPLICATE, True, topic="t")

@@ -262,7 +262,8 @@ DELETE_QUERY = {
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}/partitions",
-    "Delete a partitioned topic with all its partitions and their subscriptions, in this cluster; refused while clients use it.",
+    "Delete a partitioned topic with all its partitions, their subscriptions, its policies and permissions, in this cluster; "
+    "refused while clients use it.",
     ok=204,
     errors=(404, 409, 412, 422),
     query=DELETE_QUERY,
@@ -282,7 +283,7 @@ async def delete_partitioned(call: Call) -> None:
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}",
-    "Delete a topic with its subscriptions, in this cluster; refused while clients use it.",
+    "Delete a topic with its subscriptions, policies and permissions, in this cluster; refused while clients use it.",
     ok=204,
     errors=(404, 409, 412, 422),
     query=DELETE_QUERY,

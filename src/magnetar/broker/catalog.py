@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.acknowledging import position_of
 from magnetar.broker.batching import Piece, cut, store_in_turn, whole_or_cut
+from magnetar.broker.changes import topic_deleted
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
@@ -374,7 +375,7 @@ class Catalog:
             self._broker.remove_topic(topic)
             self._outbox.put(Drop(tuple(topic.log.ledger_ids())))
             self._outbox.put(Note("info", f"deleted topic {topic.text}"))
-            done(None)
+            topic_deleted(self._broker, topic.name, lambda: done(None))
 
         self._outbox.put(Store(puts, tuple(deletes), stored))
 

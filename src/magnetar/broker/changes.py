@@ -2,7 +2,7 @@
 force.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -16,6 +16,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 from magnetar.metadata.change import Change
+from magnetar.metadata.errors import InFlight
 from magnetar.metadata.keys import NAMESPACE_PREFIX
 from magnetar.metadata.policies import Policies
 from magnetar.metadata.policytable import TABLE
@@ -66,6 +67,42 @@ def change_here(broker: "Broker", change: Change, done: Done) -> None:
     except MagnetarError:
         broker.metasync.aborted(stamped)
         raise
+
+
+def following(broker: "Broker", topic: TopicName) -> Change:
+    """What of this cluster's resources goes with a topic that is deleted here."""
+    return broker.resources.topic_deleted(topic, partial(broker.metasync.shares, topic.namespace_name))
+
+
+def topic_deleted(broker: "Broker", topic: TopicName, done: Callable[[], None]) -> None:
+    """A topic is no more: so are its policies and permissions; `done` is called when they are, or cannot be, which is a warning.
+
+    After the topic, not before: one that kept its messages and lost their retention would be worse than the other way round.
+    """
+    change = following(broker, topic)
+    if not change.deletes:
+        done()
+        return
+
+    def stored(error: MagnetarError | None) -> None:
+        if error is not None:
+            kept = f"topic {topic} is deleted, but its policies and permissions are left: {error}"
+            broker.outbox.put(Note("warning", kept))
+        done()
+
+    try:
+        change_here(broker, change, stored)
+    except InFlight:
+
+        def again(_now_ms: int) -> None:
+            if str(topic) in broker.topics or broker.resources.partitions(topic) is not None:
+                done()  # somebody made it anew meanwhile, with what it is to have
+            else:
+                topic_deleted(broker, topic, done)
+
+        broker.resources.when_one_ended(lambda: broker.timer(broker.outbox.now_ms, again))
+    except MagnetarError as error:
+        stored(error)
 
 
 def store_change(broker: "Broker", change: Change, done: Done) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.changes import change_here
+from magnetar.broker.changes import change_here, following, topic_deleted
 from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Store
@@ -262,7 +262,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             count = self._broker.resources.partitions(name)
             if count is None:
                 if self._broker.nonpersistent.delete([topic], force=force):
-                    done(None)
+                    topic_deleted(self._broker, name, lambda: done(None))
                     return
                 found = [self._topic(topic)] if topic in self._broker.topics else []
                 if not found:
@@ -313,8 +313,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             return
         # Partitions that were left out at the start are no topics here; their records go with what made them.
         left_out = (TOPIC_PREFIX + text for text in self._broker.left_out if text.startswith(f"{name}-partition-"))
-        change = self._broker.resources.delete_partitioned(name)
-        self._store_change(change.merged(Change(deletes=tuple(left_out))), done)
+        change = self._broker.resources.delete_partitioned(name).merged(following(self._broker, name))
+        try:
+            self._store_change(change.merged(Change(deletes=tuple(left_out))), done)
+        except MagnetarError as refused:
+            done(refused)
 
     @staticmethod
     def _each(steps: list[Callable[[Done], None]], done: Done) -> None:

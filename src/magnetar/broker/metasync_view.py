@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.effects import Note
 from magnetar.core.errors import MagnetarError
-from magnetar.core.names import TopicName
+from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.settings import MetadataConfig
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX
 from magnetar.metadata.sync.machine import Synchroniser
@@ -61,6 +61,13 @@ class SyncView:
     def members(self) -> frozenset[str]:
         """The clusters that the topic goes to, and this one."""
         return frozenset({self._broker.cluster, *self._broker.resources.replication_clusters(self.name.namespace_name)})
+
+    def shares(self, namespace: NamespaceName, path: str) -> bool:
+        """Whether a document of a namespace is in force in other clusters, too: it is synchronised, and they serve that."""
+        if self.machine is None or self.machine.exclusions.path(path):
+            return False
+        policies = self._broker.resources.shared_policies(namespace)
+        return bool({*policies.replication_clusters, *policies.allowed_clusters} - {self._broker.cluster})
 
     def known(self, cluster: str) -> bool:
         """Whether tenants and namespaces may name it."""

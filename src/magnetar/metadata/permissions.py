@@ -153,6 +153,11 @@ class PermissionTable:
             if place.startswith(prefix)
         }
 
+    def keys_of_topic(self, topic: TopicName) -> tuple[str, ...]:
+        """Keys of the permissions that a topic has of its own."""
+        prefix = permission_prefix(topic)
+        return tuple(prefix + quote(role, safe="") for role in sorted(self._places.get(prefix, ())))
+
     def keys_of(self, namespace: NamespaceName) -> tuple[str, ...]:
         """Keys of all permissions in a namespace: when it goes, they go with it."""
         prefixes = [permission_prefix(namespace), f"{_SUBSCRIPTIONS}{namespace}/"] + [

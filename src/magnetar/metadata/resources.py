@@ -13,7 +13,7 @@ its validation relied on, the second is refused (409) and can be repeated.
 Policies never delete data: a cluster taken out of a namespace stops receiving, what it has stays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from magnetar.metadata.policytable import check_topic_policies
 from magnetar.metadata.questions import NO_RETENTION, Questions
 from magnetar.metadata.rules import check_clusters
 from magnetar.metadata.tenancy import TENANTS_MAX
-from magnetar.metadata.topicpolicies import TopicPolicies
+from magnetar.metadata.topicpolicies import TopicPolicies, topic_policies_key
 
 __all__ = ["NAMESPACES_PER_TENANT_MAX", "NO_RETENTION", "TENANTS_MAX", "Resources"]
 
@@ -72,6 +72,20 @@ class Resources(Namespaces, Questions):
     def change_topic_policies(self, topic: TopicName, **fields: object) -> Change:
         """Set fields of what a topic has of its own, whichever; None takes one back. Raises as `set_topic_policies`."""
         return self.set_topic_policies(topic, replace(self.topic_policies(topic), **fields))
+
+    def topic_deleted(self, topic: TopicName, shared: Callable[[str], bool]) -> Change:
+        """What goes with a topic, as in Pulsar: the policies and permissions that it has of its own.
+
+        Args:
+            topic: which; of a partition nothing goes, for what it has is the partitioned topic's.
+            shared: whether other clusters have the document of a key, too. Deleting a topic is this cluster's affair: that
+                document stays.
+        """
+        if topic.partition >= 0:
+            return Change()
+        policies = (topic_policies_key(topic),) if self._topic_policies.has(topic) else ()
+        keys = tuple(key for key in (*policies, *self.permissions.keys_of_topic(topic)) if not shared(key))
+        return Change(deletes=keys, topics=(str(topic.base),) if keys else ())
 
     # -------------------------------------------------------------------------------------------- partitioned topics
 

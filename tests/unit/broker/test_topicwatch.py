@@ -861,6 +861,7 @@ def test_whatever_happens_everybody_knows_the_list_at_last(seed: int, monkeypatc
         match chance.choice("ttttttwwwcpppsssaa"):
             case "t" if PREFIX + name in node.broker.topics:
                 delete(node, name)
+                allowed[name] = False  # permissions go with their topic
             case "t":
                 create(node, name)
             case "w":
