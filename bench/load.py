@@ -1,8 +1,10 @@
 """What a broker does under load, and what everybody else notices of it.
 
-    python -m bench.load [--quick] [--only NAME ...] [--logs FOLDER]
+    python -m bench.load [--quick] [--only NAME ...] [--logs FOLDER] [--probe bare|official]
 
-A probe publishes 200 messages of 1 KB per second on a topic of its own; its p99 is taken on the idle broker right
+A probe publishes 200 messages of 1 KB per second on a topic of its own, one by one: nothing but a socket, which notices
+every tenth of a millisecond, or with `--probe official` the official client, which is what people have. Its p99 is taken
+on the idle broker right
 before and right after each load, and during it: their ratio is what "the others" notice. Loads that can be stopped
 are on and off in rounds, and the ratio is the median of theirs: what else the machine does for some seconds then
 hardly counts; rounds in which the machine's host took more than 3 % of the processors' time count not at all. Before, the
@@ -42,6 +44,7 @@ from bench.broker import load
 from bench.crowd import Crowd, in_turns, on_each, until
 from bench.results import Figure, kept, store
 
+ROOT = Path(__file__).resolve().parent.parent
 KIB = 1 << 10
 PROBE_RATE = 200
 PROBE_S = 8.0
@@ -95,12 +98,16 @@ class Bench:
         scale: divides the numbers of every load.
         starter: starts the processes that are measured, from a thread whose priority they inherit.
         suffix: of every figure's name.
+        official: the probe is the official client. Only what it notices is told then: the rest is as with the bare one.
     """
 
-    def __init__(self, folder: Path, scale: int, starter: ThreadPoolExecutor, suffix: str = "") -> None:
+    def __init__(
+        self, folder: Path, scale: int, starter: ThreadPoolExecutor, suffix: str = "", *, official: bool = False
+    ) -> None:
         self.folder = folder
         self.scale = scale
         self.suffix = suffix
+        self.official = official
         self.starter = starter
         self.figures: list[Figure] = []
         self.broker: BrokerProcess
@@ -177,15 +184,18 @@ class Bench:
     async def probe(self) -> dict[str, float]:
         """Latencies of somebody else's publishes, in ms."""
         self._probes += 1
-        address = f"127.0.0.1:{self._probed.pulsar_port}"
-        command = [sys.executable, str(Path(__file__).with_name("loadgen.py")), "--url", address]
-        command += ["--topic", f"probe-{self._probes}", "--size", "1024", "--rate", str(PROBE_RATE)]
+        address, topic = f"127.0.0.1:{self._probed.pulsar_port}", f"probe-{self._probes}"
+        if self.official:
+            program = ["-m", "bench.peers_client", "produce", "--url", f"pulsar://{address}", "--topics", topic]
+        else:
+            program = ["-m", "bench.loadgen", "--url", address, "--topic", topic]
+        command = [sys.executable, *program, "--size", "1024", "--rate", str(PROBE_RATE)]
         command += ["--messages", str(int(PROBE_RATE * PROBE_S))]
-        run = partial(subprocess.run, command, capture_output=True, check=False)
+        run = partial(subprocess.run, command, capture_output=True, check=False, cwd=ROOT)
         done = await asyncio.get_running_loop().run_in_executor(self.starter, run)
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
-        return dict(json.loads(done.stdout)["latency_ms"])
+        return dict(json.loads(done.stdout)["receipt_ms" if self.official else "latency_ms"])
 
     async def beside(
         self,
@@ -245,13 +255,11 @@ class Bench:
             "rounds_that_do_not_count": len(found) - len(counting),
         }
         changed = statistics.median(ratios)
-        self.figure(f"{name}: p99 of other publishers, with / without", changed, "ratio", "< 2", detail)
+        self.noticed(f"{name}: p99 of other publishers, with / without", changed, detail)
         if name in self._apart:
             here, there = (statistics.median(each["p99"] for each in seen) for seen in (loaded, self._apart[name]))
             told = {"elsewhere_ms": self._apart[name], "here_ms": loaded}
-            self.figure(
-                f"{name}: p99 of other publishers, here / at another broker", here / there, "ratio", "< 2", told
-            )
+            self.noticed(f"{name}: p99 of other publishers, here / at another broker", here / there, told)
         self._turns_of(name, [each.span for each in counting])
         self.figure(f"{name}: most memory", self._peak / 1e6, "MB")
         return detail
@@ -288,8 +296,16 @@ class Bench:
         rows = [line.split() for line in self._turns.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [(float(at_s), float(ms), *who) for at_s, ms, *who in rows]
 
+    def noticed(self, name: str, ratio: float, detail: dict[str, Any]) -> None:
+        """Keep what the probe noticed."""
+        self._keep(f"{name}, official client" if self.official else name, ratio, "ratio", "< 2", detail)
+
     def figure(self, name: str, value: float, unit: str, aim: str = "", detail: dict[str, Any] | None = None) -> None:
-        """Keep one number."""
+        """Keep a number that is the same whoever probes."""
+        if not self.official:
+            self._keep(name, value, unit, aim, detail)
+
+    def _keep(self, name: str, value: float, unit: str, aim: str, detail: dict[str, Any] | None) -> None:
         if self.elsewhere:
             return
         name += self.suffix
@@ -616,6 +632,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", choices=sorted(LOADS), help="some of the loads; figures of the others stay"
     )
+    parser.add_argument("--probe", choices=("bare", "official"), default="bare", help="who notices the load")
     parser.add_argument("--logs", type=Path, help="existing folder for the brokers' files; default: a temporary one")
     options = parser.parse_args()
     if options.logs is not None and not options.logs.is_dir():
@@ -628,7 +645,7 @@ def main() -> None:
 
     def work(starter: ThreadPoolExecutor) -> None:
         with tempfile.TemporaryDirectory(dir=options.logs) as name:
-            bench = Bench(Path(name), scale, starter, suffix)
+            bench = Bench(Path(name), scale, starter, suffix, official=options.probe == "official")
             try:
                 for each in options.only or LOADS:
                     for bench.elsewhere in (True, False) if each in APART else (False,):
