@@ -4,6 +4,9 @@ The official clients gather them for 100 ms, up to 1,000 of them. Each costs som
 thread, with somebody's publish in its hands, waits as long for the interpreter, several times for each publish. So a command that
 names many messages is handled as several, each with some of them: that is the same, for no acknowledgement of a single message
 depends on another one, and the last command has what the first ones lack, the wish for an answer above all.
+
+So it is with messages that are given back by their ids, but by the thousand: those of one command come back lowest first, and
+the Java client divides its own by so many.
 """
 
 from collections import deque
@@ -17,11 +20,18 @@ from magnetar.wire.frames import Frame
 IDS_MAX: Final = 60
 """Message ids that one event acknowledges, some 0.2 ms; as many as it dispatches entries (`dispatch_entries_max`)."""
 
+REDELIVERED_MAX: Final = 1_000
+"""Message ids that one event gives back, some 2 ms. The Java client names as many in one command: none of its own is divided."""
+
 _ACK: Final = 10
-"""The command's type."""
+_REDELIVER: Final = 20
+"""Types of commands."""
 
 _SINGLE: Final = 0
 """`ack_type` of acknowledgements of single messages."""
+
+_ROUNDING: Final = 1e-9
+"""Fractions of an event's room do not add up to it exactly."""
 
 
 class Portions:
@@ -41,15 +51,19 @@ class Portions:
         """The frames of the next event, at least one, if any wait.
 
         Returns:
-            As many as wait while they acknowledge `IDS_MAX` messages or fewer; one alone may be more if it cannot be divided.
+            As many as wait while they acknowledge `IDS_MAX` messages, give back `REDELIVERED_MAX`, or so much of both together;
+            one alone may be more if it cannot be divided.
         """
         waiting = self._waiting
-        room, count = IDS_MAX, 0
+        room, count = 1.0, 0
         for frame in waiting:
-            if frame.command.type == _ACK:
-                room -= len(frame.command.ack.message_id)
-                if room < 0:
-                    break
+            kind = frame.command.type
+            if kind == _ACK:
+                room -= len(frame.command.ack.message_id) / IDS_MAX
+            elif kind == _REDELIVER:
+                room -= len(frame.command.redeliverUnacknowledgedMessages.message_ids) / REDELIVERED_MAX
+            if room < -_ROUNDING:
+                break
             count += 1
         else:
             frames = list(waiting)
@@ -60,8 +74,11 @@ class Portions:
             for _ in range(count):
                 waiting.popleft()
             return frames
-        if _divisible(waiting[0].command.ack):
-            return [_first_of(waiting[0].command.ack)]
+        first = waiting[0].command
+        if first.type == _REDELIVER:
+            return [_first_redelivered(first.redeliverUnacknowledgedMessages)]
+        if _divisible(first.ack):
+            return [_first_of(first.ack)]
         return [waiting.popleft()]
 
 
@@ -75,3 +92,14 @@ def _first_of(ack: pb.CommandAck) -> Frame:
     part = pb.CommandAck(consumer_id=ack.consumer_id, ack_type=_SINGLE, message_id=ack.message_id[:IDS_MAX])
     del ack.message_id[:IDS_MAX]
     return Frame(pb.BaseCommand(type=_ACK, ack=part), b"")
+
+
+def _first_redelivered(command: pb.CommandRedeliverUnacknowledgedMessages) -> Frame:
+    """The same with ids that are given back; the epoch, if there is one, belongs to all of them."""
+    part = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=command.consumer_id, message_ids=command.message_ids[:REDELIVERED_MAX]
+    )
+    if command.HasField("consumer_epoch"):
+        part.consumer_epoch = command.consumer_epoch
+    del command.message_ids[:REDELIVERED_MAX]
+    return Frame(pb.BaseCommand(type=_REDELIVER, redeliverUnacknowledgedMessages=part), b"")

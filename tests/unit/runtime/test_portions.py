@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.runtime.portions import IDS_MAX, Portions
+from magnetar.runtime.portions import IDS_MAX, REDELIVERED_MAX, Portions
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 
@@ -26,6 +26,16 @@ def ack(entries: range, kind: int = 0, request: int | None = None, transaction: 
 def flow(permits: int) -> Frame:
     """Another command."""
     return Frame(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=3, messagePermits=permits)), b"")
+
+
+def redeliver(entries: range, epoch: int | None = None) -> Frame:
+    """A command that gives messages back."""
+    command = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=3,
+        message_ids=[pb.MessageIdData(ledgerId=7, entryId=entry) for entry in entries],
+        consumer_epoch=epoch,
+    )
+    return Frame(pb.BaseCommand(type=20, redeliverUnacknowledgedMessages=command), b"")
 
 
 def entries_of(frames: list[Frame]) -> list[int]:
@@ -80,3 +90,45 @@ def test_what_is_refused_is_refused_once() -> None:
     sizes = [len(entries_of(frames)) for frames in drained(portions)]
     assert sizes[:2] == [1_000, 1_000]
     assert max(sizes[2:]) == IDS_MAX
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.one_of(st.integers(0, 70), st.integers(REDELIVERED_MAX - 1, REDELIVERED_MAX + 1), st.integers(0, 5_000)),
+        ),
+        max_size=8,
+    )
+)
+def test_what_is_given_back_comes_by_the_thousand(commands: list[tuple[bool, int]]) -> None:
+    """Acknowledgements in between take their share of an event."""
+    portions, after, expected = Portions(), 0, []
+    for given_back, size in commands:
+        entries = range(after, after + size)
+        portions.add([redeliver(entries, epoch=after) if given_back else ack(entries)])
+        expected += [(given_back, entry) for entry in entries]
+        after += size
+    told = []
+    for frames in drained(portions):
+        work = 0.0
+        for frame in frames:
+            back = frame.command.redeliverUnacknowledgedMessages
+            told += [(True, item.entryId) for item in back.message_ids]
+            told += [(False, item.entryId) for item in frame.command.ack.message_id]
+            work += len(back.message_ids) / REDELIVERED_MAX + len(frame.command.ack.message_id) / IDS_MAX
+            if frame.command.type == 20:
+                assert back.consumer_id == 3
+                assert back.HasField("consumer_epoch")
+        assert work < 1.001
+    assert told == expected
+
+
+def test_all_that_a_consumer_has_is_one_command() -> None:
+    """A command without ids gives back everything, and must not come out of one that was divided."""
+    portions = Portions()
+    portions.add([redeliver(range(0)), redeliver(range(2 * REDELIVERED_MAX)), redeliver(range(0))])
+    sizes = [
+        len(frame.command.redeliverUnacknowledgedMessages.message_ids) for part in drained(portions) for frame in part
+    ]
+    assert sizes == [0, REDELIVERED_MAX, REDELIVERED_MAX, 0]
