@@ -20,6 +20,7 @@ from magnetar import __version__
 from magnetar.admin import make_app
 from magnetar.admin.connection import Connection, Room
 from magnetar.admin.gate import Gate
+from magnetar.admin.runtimesettings import runtime_settings
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
@@ -281,6 +282,7 @@ class BrokerApp:
             web_url_tls=self.cluster.web_url_tls,
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,
+            settings=runtime_settings(self.config, self.cluster, resources.defaults),
         )
         application = make_app(
             Controller(self.broker, self.driver.run),

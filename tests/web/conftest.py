@@ -11,13 +11,17 @@ from aiohttp import ClientSession, TCPConnector
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
+from magnetar.admin.runtimesettings import runtime_settings
 from magnetar.admin.server import make_app
 from magnetar.broker.control import BrokerInfo
 from magnetar.core.config import builtin
+from magnetar.metadata.policies import Policies
 from magnetar.metadata.resources import Resources
 from tests.web.fake_control import FakeControl
 
 NOW_MS = 1_700_000_100_000
+
+CONFIG = builtin(Path("data"))
 
 INFO = BrokerInfo(
     cluster="us-west",
@@ -26,6 +30,7 @@ INFO = BrokerInfo(
     service_url="pulsar://127.0.0.1:6650",
     web_url="http://127.0.0.1:8080",
     started_ms=NOW_MS - 90_000,
+    settings=runtime_settings(CONFIG, CONFIG.clusters["us-west"], Policies()),
 )
 
 

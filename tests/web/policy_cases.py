@@ -150,6 +150,11 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("POST", f"{A}/namespaces/public/default/unsubscribe/s", None, 204),
     ("POST", f"{A}/namespaces/public/missing/unsubscribe/s", None, 404),
     ("POST", f"{A}/namespaces/public/default/unsubscribe/busy", None, 412),
+    *(
+        (method, f"{A}/namespaces/public/{namespace}/{path}", None, status)
+        for method, path, ok in (("PUT", "0x00000000_0xffffffff/unload", 204), ("GET", "bundles", 200))
+        for namespace, status in (("default", ok), ("missing", 404), (BAD, 412))
+    ),
     ("PUT", f"{A}/namespaces/public/default/unload", None, 204),
     ("PUT", f"{A}/namespaces/public/missing/unload", None, 404),
     ("PUT", f"{A}/namespaces/public/{BAD}/unload", None, 412),

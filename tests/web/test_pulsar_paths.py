@@ -101,7 +101,16 @@ GET {A}/brokers/health
 GET {A}/brokers/version
 GET {A}/brokers/ready
 GET {A}/brokers/{{c}}
+GET {A}/brokers/{{c}}/leaderBroker
+GET {A}/brokers/{{c}}/{{s}}/ownedNamespaces
+GET {A}/brokers/leaderBroker
+GET {A}/brokers/configuration
+GET {A}/brokers/configuration/runtime
+GET {A}/brokers/configuration/values
+GET {N}/bundles
+PUT {N}/0x00000000_0xffffffff/unload
 GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}
+GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}/bundle
 """
 """Methods and path; names in braces stand for a segment."""
 
@@ -115,8 +124,7 @@ GET,POST,DELETE {N}/persistence/bookieAffinity | bookies
 GET,POST,DELETE {P}/{{s}}/dispatchRate | subscription-dispatch-rate
 GET,POST,DELETE {S}/dispatchRate | subscription-dispatch-rate
 GET {P}/backlog | stats
-GET {N}/bundles | bundles
-PUT {N}/0x00000000_0xffffffff/unload | bundles
+PUT {N}/0x00000000_0x80000000/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles
 GET {N}/antiAffinity | bundles
 GET {A}/persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
@@ -161,11 +169,6 @@ GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedS
 GET {P}/getMessageIdByIndex | messageid
 GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments
 PUT {A}/segments/{{t}}/{{n}}/{{topic}}/{{s}} | segments
-GET {A}/brokers/{{c}}/{{c}}/ownedNamespaces | one broker
-GET {A}/brokers/leaderBroker | one broker
-GET {A}/brokers/configuration | clusters.toml
-GET {A}/brokers/configuration/runtime | clusters.toml
-GET {A}/brokers/configuration/values | clusters.toml
 POST {A}/brokers/configuration/{{s}}/{{s}} | clusters.toml
 GET {A}/brokers/internal-configuration | clusters.toml
 GET {A}/brokers/backlog-quota-check | retention_interval_ms
@@ -186,7 +189,6 @@ GET /admin/v3/packages/function/{{t}}/{{n}} | Functions
 GET /admin/v3/transactions/coordinatorStats/{{number}} | transactions
 GET {A}/bookies/all | bookies
 GET {A}/proxy-stats/connections | proxy
-GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}/bundle | bundles
 """
 
 NAMES = {"t": "public", "n": "default", "topic": "t", "s": "s", "c": "us-west", "role": "app", "number": "1"}

@@ -45,7 +45,15 @@ CASES: list[Case] = [
     ("GET", f"{A}/brokers/us-west", None, 200),
     ("GET", f"{A}/brokers/us-east", None, 404),
     ("GET", f"{A}/brokers/nowhere", None, 404),
-    ("GET", f"{A}/brokers/leaderBroker", None, 501),
+    ("GET", f"{A}/brokers/internal-configuration", None, 501),
+    ("GET", f"{A}/brokers/leaderBroker", None, 200),
+    ("GET", f"{A}/brokers/us-west/leaderBroker", None, 200),
+    ("GET", f"{A}/brokers/us-east/leaderBroker", None, 404),
+    ("GET", f"{A}/brokers/us-west/127.0.0.1:8080/ownedNamespaces", None, 200),
+    ("GET", f"{A}/brokers/us-west/127.0.0.1:1/ownedNamespaces", None, 404),
+    ("GET", f"{A}/brokers/configuration", None, 200),
+    ("GET", f"{A}/brokers/configuration/runtime", None, 200),
+    ("GET", f"{A}/brokers/configuration/values", None, 200),
     # clusters
     ("GET", f"{A}/clusters", None, 200),
     ("GET", f"{A}/clusters/us-west", None, 200),
@@ -396,6 +404,9 @@ for _base in (L, D, L.replace("persistent", "non-persistent"), D.replace("persis
         ("GET", f"{_base}/not-there-yet", None, 200),
         ("GET", f"{_base.replace('default', 'missing')}/t", None, 404),
         ("GET", f"{_base}/a%2Fb", None, 412),
+        ("GET", f"{_base}/t/bundle", None, 200),
+        ("GET", f"{_base.replace('default', 'missing')}/t/bundle", None, 404),
+        ("GET", f"{_base}/a%2Fb/bundle", None, 412),
     ]
 
 G = "/geo/v1"

@@ -16,6 +16,7 @@ A = "/admin/v2"
 P = f"{A}/persistent/public/default"
 NAMES = {
     "cluster": "us-west",
+    "broker": "127.0.0.1:8080",
     "tenant": "public",
     "namespace": "default",
     "topic": "t",
@@ -119,7 +120,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
     async def story(world: World) -> None:
         for path in (
             f"{A}/functions/public/default",
-            f"{A}/namespaces/public/default/bundles",
+            f"{A}/namespaces/public/default/antiAffinity",
             "/admin/v3/sinks/x",
             "/admin",
             "/lookup/v2/namespace/public/default",

@@ -5,6 +5,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from magnetar.admin.call import Call
+from magnetar.admin.notbuilt import WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.metadata.errors import NotFound
@@ -51,8 +52,90 @@ async def list_brokers(call: Call) -> Any:
     return _address(call)
 
 
-NO_CLUSTERS: Final = frozenset({"leaderBroker", "configuration", "internal-configuration", "backlog-quota-check"})
+def _leader(call: Call) -> dict[str, str]:
+    return {"brokerId": _address(call)[0], "serviceUrl": call.info.web_url}
+
+
+LEADER: Final = '{"brokerId": "127.0.0.1:8080", "serviceUrl": "http://127.0.0.1:8080"}'
+
+
+@brokers.add("GET", "/leaderBroker", "The broker that leads this cluster: its one broker.", reply=LEADER)
+async def leader(call: Call) -> Any:
+    """Of the own cluster."""
+    return _leader(call)
+
+
+@brokers.add("GET", "/configuration", "Settings that can be changed while the broker runs: none.", reply="[]")
+async def changeable(call: Call) -> Any:
+    """They are those of clusters.toml, which is read at the start."""
+    return []
+
+
+@brokers.add("GET", "/configuration/values", "Settings that were changed while the broker ran: none.", reply="{}")
+async def changed(call: Call) -> Any:
+    """As above."""
+    return {}
+
+
+@brokers.add(
+    "GET",
+    "/configuration/runtime",
+    "Settings that the broker runs with, by Pulsar's names, where the meaning is the same.",
+    reply='{"clusterName": "us-west", "maxMessageSize": "5242880", ...}',
+    returns=dict[str, str],
+)
+async def runtime(call: Call) -> Any:
+    """`pulsar-admin clusters list` needs the cluster's name."""
+    return dict(call.info.settings)
+
+
+NO_CLUSTERS: Final = frozenset({"internal-configuration", "backlog-quota-check"})
 """What Pulsar has where a cluster's name stands here."""
+
+
+def _own(call: Call) -> None:
+    """Refuse a cluster that is not this one.
+
+    Raises:
+        NotFound: it does not exist, or is another one, whose own admin interface knows.
+    """
+    name = call.name("cluster")
+    data = call.resources.cluster_data(name)
+    if name != call.info.cluster:
+        raise NotFound(
+            f"this is cluster {call.info.cluster}; ask cluster {name} itself at {data.service_url or 'its address'}"
+        )
+
+
+@brokers.add("GET", "/{cluster}/leaderBroker", "The same.", errors=(404,), reply=LEADER)
+async def leader_of(call: Call) -> Any:
+    """Of the own cluster only."""
+    _own(call)
+    return _leader(call)
+
+
+@brokers.add(
+    "GET",
+    "/{cluster}/{broker}/ownedNamespaces",
+    "What a broker serves: all namespaces, each in one piece.",
+    errors=(404,),
+    reply=f'{{"public/default/{WHOLE_RANGE}": {{"broker_assignment": "shared", "is_controlled": false, "is_active": true}}}}',
+)
+async def owned(call: Call) -> Any:
+    """`broker` is what the list of brokers says."""
+    _own(call)
+    if call.name("broker") not in _address(call):
+        raise NotFound(f"{call.name('broker')} is not the broker of this cluster: {_address(call)[0]} is")
+    served: dict[str, Any] = {}
+    for tenant in call.resources.tenants():
+        await call.others()
+        for namespace in call.resources.namespaces(tenant):
+            served[f"{namespace}/{WHOLE_RANGE}"] = {
+                "broker_assignment": "shared",
+                "is_controlled": False,
+                "is_active": True,
+            }
+    return served
 
 
 @brokers.add("GET", "/{cluster}", "The brokers of a cluster.", errors=(404, 501), reply='["127.0.0.1:8080"]')
@@ -61,11 +144,7 @@ async def cluster_brokers(call: Call) -> Any:
     name = call.name("cluster")
     if name in NO_CLUSTERS and name not in call.resources.clusters():
         raise web.HTTPNotFound  # of Pulsar's interface and not built: answered as all such paths are
-    data = call.resources.cluster_data(name)
-    if name != call.info.cluster:
-        raise NotFound(
-            f"this is cluster {call.info.cluster}; ask cluster {name} itself at {data.service_url or 'its address'}"
-        )
+    _own(call)
     return _address(call)
 
 
@@ -108,3 +187,15 @@ for _domain in ("persistent", "non-persistent"):
     async def look_up(call: Call) -> Any:
         """This one: a cluster has one broker."""
         return _answer(call)
+
+    @lookup.add(
+        "GET",
+        f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/bundle",
+        "Which piece of its namespace a topic is in: there is one.",
+        errors=(404, 412),
+        reply=WHOLE_RANGE,
+    )
+    async def bundle(call: Call) -> web.Response:
+        """Plain text, as Pulsar's."""
+        call.looked_up()
+        return web.Response(text=WHOLE_RANGE)

@@ -37,7 +37,7 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("GET", rf"/admin/v2/brokers{_ANY}", Operation.MONITOR),
     ("GET", r"/admin/v2/clusters", Operation.IDENTIFIED),
     ("GET", rf"/admin/v2/clusters/{{cluster}}{_ANY}", Operation.MONITOR),
-    ("GET", rf"/lookup/v2/\w+/{_D}/{{tenant}}/{{namespace}}/{{topic}}", Operation.LOOK),
+    ("GET", rf"/lookup/v2/\w+/{_D}/{{tenant}}/{{namespace}}/{{topic}}(?:/bundle)?", Operation.LOOK),
     # Tenants and namespaces
     ("GET", r"/admin/v2/tenants/{tenant}", Operation.TENANT),
     ("GET", r"/admin/v2/namespaces/{tenant}", Operation.TENANT),

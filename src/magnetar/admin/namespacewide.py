@@ -1,6 +1,9 @@
 """What is done to all topics of a namespace at once, by Pulsar's paths."""
 
+from typing import Any
+
 from magnetar.admin.call import Call
+from magnetar.admin.notbuilt import WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.names import TopicName
 
@@ -67,7 +70,28 @@ async def unsubscribe(call: Call) -> None:
     errors=(404, 412),
     query=AUTHORITATIVE,
 )
+@namespacewide.add(
+    "PUT",
+    f"/{WHOLE_RANGE}/unload",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE | {"destinationBroker": "accepted: a cluster has one broker."},
+)
 async def unload(call: Call) -> None:
     """Of both domains. One topic after the other would take longer than a client waits."""
     names = call.control.topics(str(call.existing_namespace()))
     await call.each([TopicName.parse(name) for name in names], call.control.unload)
+
+
+@namespacewide.add(
+    "GET",
+    "/bundles",
+    "The pieces of a namespace that brokers share: one.",
+    errors=(404, 412),
+    reply='{"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}',
+)
+async def bundles(call: Call) -> Any:
+    """All hashes of names."""
+    call.existing_namespace()
+    return {"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1}

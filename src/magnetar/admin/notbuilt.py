@@ -10,8 +10,6 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v3/transactions(/|$)", "transactions are not built"),
     (r"/admin/v2/(resource-quotas|resourcegroups|loadbalance|broker-stats/load-report)(/|$)",
      "a cluster has one broker: there is nothing to balance"),
-    (r"/admin/v2/brokers/([^/]+/[^/]+/ownedNamespaces|leaderBroker|[^/]+/leaderBroker)$",
-     "a cluster has one broker, which leads and owns everything"),
     (r"/admin/v2/brokers/(configuration|internal-configuration)(/|$)",
      "a broker is configured by clusters.toml, which is read at its start"),
     (r"/admin/v2/brokers/backlog-quota-check$", "quotas are looked at every `retention_interval_ms`"),

@@ -1,7 +1,7 @@
 """Topics: creating, listing, looking at, deleting."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
@@ -29,12 +29,26 @@ class NewPartitions(Struct):
     properties: Properties = {}
 
 
+SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
+"""The property by which Pulsar's tools create a topic that shows the messages of another one."""
+
 SYSTEM_QUERY = {"includeSystemTopic": "true lists the broker's own, too."}
 BUNDLE_QUERY = {"bundle": f"{WHOLE_RANGE}, which is all; another one is refused: namespaces have no bundles."}
 STATS_QUERY = {
     "excludePublishers": "true leaves out `publishers`.",
     "excludeConsumers": "true leaves out `consumers` of each subscription.",
 }
+
+
+def _new_properties(properties: Properties) -> Properties:
+    """What a new topic may have.
+
+    Raises:
+        PreconditionFailed: too much of it, or it is to be a shadow, which it would not be.
+    """
+    if SHADOW_SOURCE in properties:
+        raise PreconditionFailed("a topic has no shadows; links copy topics between clusters")
+    return check_properties(properties)
 
 
 def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
@@ -155,7 +169,7 @@ async def list_partitioned(call: Call) -> Any:
 async def create_topic(call: Call) -> None:
     """The body, if any, is its properties."""
     topic = call.topic()
-    properties = check_properties(await call.body() or {})
+    properties = _new_properties(await call.body() or {})
     _absent(call, topic)
     if topic.partition >= 0:
         count = call.control.partitions(str(topic.base))
@@ -185,7 +199,7 @@ async def create_partitioned(call: Call) -> None:
     if topic.partition >= 0:
         raise PreconditionFailed(f"{topic} is the name of a partition and cannot be partitioned itself")
     check_partitions(wanted.partitions)
-    properties = check_properties(wanted.properties)
+    properties = _new_properties(wanted.properties)
     _absent(call, topic)
     await call.done(lambda done: call.control.create_topic(str(topic), wanted.partitions, properties, done))
 

@@ -44,6 +44,7 @@ class BrokerInfo(NamedTuple):
         service_url_tls, web_url_tls: the same by TLS, "" without.
         listeners: name -> `service_url` and `service_url_tls` of clients that ask for a listener by name.
         topic_auto_creation: whether a lookup of a topic that does not exist is answered.
+        settings: of the broker, by Pulsar's names.
     """
 
     cluster: str
@@ -56,6 +57,7 @@ class BrokerInfo(NamedTuple):
     service_url_tls: str = ""
     listeners: Mapping[str, tuple[str, str]] = MappingProxyType({})
     web_url_tls: str = ""
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 class LinkTopicState(TypedDict):

@@ -18,6 +18,7 @@ N = "/admin/v2/namespaces/{tenant}/{namespace}"
 EXAMPLES = {
     ("GET", "/admin/v2/brokers/health"): Operation.IDENTIFIED,
     ("GET", "/admin/v2/brokers/{cluster}"): Operation.MONITOR,
+    ("GET", "/admin/v2/brokers/configuration/runtime"): Operation.MONITOR,
     ("GET", "/admin/v2/clusters"): Operation.IDENTIFIED,
     ("PUT", "/admin/v2/clusters/{cluster}"): Operation.SUPER,
     ("GET", "/admin/v2/tenants"): Operation.SUPER,
@@ -54,6 +55,7 @@ EXAMPLES = {
     ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.PRODUCE,
     ("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"): Operation.ADMIN,
     ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"): Operation.LOOK,
+    ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle"): Operation.LOOK,
     ("GET", "/geo/v1/links"): Operation.MONITOR,
     ("POST", "/geo/v1/links/{target}/skip"): Operation.SUPER,
     ("GET", "/metrics"): Operation.MONITOR,
