@@ -225,7 +225,7 @@ class SessionNonPersistent:
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
-            evicted = topic.producers.add(producer)
+            evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
