@@ -21,16 +21,20 @@ def waiting(broker: BrokerProcess, topic: str) -> int:
 class Opening(threading.Thread):
     """A producer that is being opened: the client's call returns when it has access, or is refused."""
 
-    def __init__(self, client: pulsar.Client, topic: str, mode: pulsar.ProducerAccessMode) -> None:
+    def __init__(
+        self, client: pulsar.Client, topic: str, mode: pulsar.ProducerAccessMode, name: str | None = None
+    ) -> None:
         super().__init__(daemon=True)
-        self._client, self._topic, self._mode = client, topic, mode
+        self._client, self._topic, self._mode, self._name = client, topic, mode, name
         self.producer: pulsar.Producer | None = None
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.producer = self._client.create_producer(self._topic, access_mode=self._mode, batching_enabled=False)
+            self.producer = self._client.create_producer(
+                self._topic, self._name, access_mode=self._mode, batching_enabled=False
+            )
         except pulsar.PulsarException as error:
             self.error = error
 
@@ -75,6 +79,26 @@ def test_the_fenced_one_publishes_no_more(
     assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == [b"before", b"fenced", b"after"]
     with contextlib.suppress(pulsar.AlreadyClosed):  # the client's way to say that the fenced one was closed before
         other.close()
+
+
+def test_a_standby_of_the_same_name_waits_and_goes_on(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    """So that deduplication takes what both send for one sequence."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    other = connect(broker)
+    holder = other.create_producer(topic, "p", access_mode=Mode.Exclusive, batching_enabled=False)
+    standby = Opening(client, topic, Mode.WaitForExclusive, "p")
+    eventually(lambda: waiting(broker, topic) == 1)
+    with pytest.raises(pulsar.ProducerFenced):
+        client.create_producer(topic, "p", access_mode=Mode.Exclusive)
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic, "p")
+    holder.send(b"held")
+    other.close()
+    standby.join(WAIT_MS / 1000)
+    assert standby.error is None
+    assert standby.producer is not None
+    standby.producer.send(b"waited")
+    assert [reader.read_next(WAIT_MS).data() for _ in range(2)] == [b"held", b"waited"]
 
 
 def test_the_holder_goes_on_after_a_kill(own_broker: BrokerProcess, topic: str) -> None:

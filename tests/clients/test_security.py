@@ -29,6 +29,7 @@ from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE
 from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import NO_REQUEST
 from magnetar.wire.frames import encode
 from magnetar.wire.metadata import build
 from tests.clients.test_hostile import Raw
@@ -710,6 +711,22 @@ def test_who_brings_no_new_token_is_closed_at_the_end_of_the_old(secured: Secure
                 client.send(pb.BaseCommand(type=37, authResponse=pb.CommandAuthResponse(response=other)))
             assert client.answer() is None
     assert "presented itself as another one" in secured.log()
+
+
+def test_who_brings_a_wrong_new_token_is_told_so_before_the_end(secured: Secured) -> None:
+    """As by Pulsar: its log says then why it lost its connection."""
+    with stranger(secured.broker) as client:
+        data = token("app", exp=int(time.time()) + 3).encode()
+        flags = pb.FeatureFlags(supports_auth_refresh=True)
+        assert client.handshake(auth_method_name="token", auth_data=data, feature_flags=flags)
+        challenge = client.answer()
+        assert challenge is not None and challenge.type == 36
+        forged = pb.AuthData(auth_method_name="token", auth_data=token("app", os.urandom(64)).encode())
+        client.send(pb.BaseCommand(type=37, authResponse=pb.CommandAuthResponse(response=forged)))
+        answer = client.answer()
+        assert answer is not None and answer.error.error == ErrorCode.AUTHENTICATION
+        assert answer.error.request_id == NO_REQUEST
+        assert client.answer() is None
 
 
 def test_a_client_whose_issuer_is_late_is_asked_twice(secured: Secured) -> None:

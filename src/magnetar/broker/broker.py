@@ -468,14 +468,16 @@ class Broker:
             listener: that it asks for by name; "": none.
 
         Raises:
-            BrokerError: METADATA: there is no listener of that name. No error that clients try again after.
+            BrokerError: NOT_ALLOWED: there is no listener of that name. No error that clients try again after.
         """
         if not listener:
             return self.service_url, self.service_url_tls
         urls = self._listeners.get(listener)
         if urls is None:
             known = ", ".join(sorted(self._listeners)) or "none"
-            raise BrokerError(ErrorCode.METADATA, f"listener {listener!r:.80} is not one of this cluster's ({known})")
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"listener {listener!r:.80} is not one of this cluster's ({known})"
+            )
         return urls
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:

@@ -398,6 +398,10 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
             def ended() -> None:
                 found.ended = True
+                # As in Pulsar. Clients that learn it by a refused message close their connection (C++), or leave whoever
+                # waits for that message without an answer (Go).
+                for producer in found.producers.everybody():
+                    self._broker.close_producer(producer)
                 for subscription in found.subscriptions.values():
                     subscription.end()
                 done(found.last_message_position(), None)

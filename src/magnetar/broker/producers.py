@@ -9,7 +9,9 @@
 Each time that a producer gets exclusive access, the topic's epoch goes up by one and the producer is told. It brings that
 epoch when it comes back: it keeps it if nobody else had exclusive access meanwhile, and is refused (fenced) otherwise.
 A name is used by one live producer at a time. The same connection may replace its own producer with a higher epoch (it
-reconnected faster than it noticed); anybody else is told that the name is busy.
+reconnected faster than it noticed). Of anybody else it is found out first whether the one that has the name lives. If so, the
+table holds, as in Pulsar: a standby of the same name waits for its turn. With shared access, and for whoever brings the epoch
+that holds (it comes back, and it is its own former self that has the name), the name is busy.
 """
 
 from dataclasses import dataclass, field
@@ -153,8 +155,12 @@ class Producers:
         """The live producer of that name, if any."""
         return self.live.get(name)
 
-    def add(self, producer: Producer) -> list[Producer]:
+    def add(self, producer: Producer, *, probed: bool = False) -> list[Producer]:
         """Take a producer in. It is `ready` afterwards, or it waits.
+
+        Args:
+            producer: who comes.
+            probed: that the one that has its name (`rival`) lives is known; until then, the name is busy.
 
         Returns:
             Producers that lose their place and must be closed.
@@ -167,7 +173,13 @@ class Producers:
         own = [other for other in self.everybody() if _same_place(other, producer)]
         rival = self.live.get(producer.name)
         fencing = producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING
-        if rival is not None and not fencing and (rival not in own or producer.epoch <= rival.epoch):
+        if rival is None or fencing:
+            busy = False
+        elif rival in own:
+            busy = producer.epoch <= rival.epoch
+        else:
+            busy = not (probed and producer.exclusive and producer.topic_epoch is None)
+        if rival is not None and busy:
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
                 f"producer name {producer.name!r} is in use by {rival.address or 'another'}",

@@ -328,8 +328,9 @@ class Schemas:
             self._queues[id_] = deque((job,))
             self._next(id_)
         elif len(queue) >= PENDING_MAX:
+            # Clients over the C++ client take TooManyRequests for an end, and this is none: they try again.
             job.then(
-                None, BrokerError(ErrorCode.TOO_MANY_REQUESTS, f"{PENDING_MAX} schema changes of {id_} wait already")
+                None, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{PENDING_MAX} schema changes of {id_} wait already")
             )
         else:
             queue.append(job)

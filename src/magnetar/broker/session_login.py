@@ -22,7 +22,7 @@ from magnetar.broker.credentials import Identity, denied
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import LINK_AUTH_METHOD
+from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST
 
 if TYPE_CHECKING:
     from magnetar.broker.session import Session
@@ -139,6 +139,8 @@ class SessionLogin:
                 return
             if identity is None or identity.role != before.role:
                 reason = error.message if error is not None else f"role {before.role} presented itself as another one"
+                if error is not None:
+                    session.refuse(NO_REQUEST, error)  # as Pulsar: it is in the client's log then
                 session.close(reason)
                 self._broker.disconnected(session.number)
                 return

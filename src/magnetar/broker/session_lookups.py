@@ -46,7 +46,7 @@ class SessionLookups:
             self._session.check(Operation.LOOK, name, command.original_principal)
             count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
-            self._session.send(commands.partitions_failed(command.request_id, error.code, error.message))
+            self._session.send(commands.partitions_failed(command.request_id, _told(error), error.message))
             return
         self._session.send(commands.partitions_response(command.request_id, count))
 
@@ -57,7 +57,7 @@ class SessionLookups:
             self._session.check(Operation.LOOK, name, command.original_principal)
             urls = self._broker.urls(command.advertised_listener_name)
         except BrokerError as error:
-            self._session.send(commands.lookup_failed(command.request_id, error.code, error.message))
+            self._session.send(commands.lookup_failed(command.request_id, _told(error), error.message))
             return
         self._session.send(commands.lookup_response(command.request_id, *urls))
 
@@ -127,3 +127,11 @@ class SessionLookups:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
         topic.check_writable()
         return topic
+
+
+def _told(error: BrokerError) -> ErrorCode:
+    """A refusal as the answer to a lookup says it. When it says ServiceNotReady, Java's client and the C++ client close the
+    connection, with all that others have on it; after MetadataError, which Pulsar says here of what is on its way out, they try
+    again.
+    """
+    return ErrorCode.METADATA if error.code is ErrorCode.SERVICE_NOT_READY else error.code

@@ -171,7 +171,9 @@ class SessionProducers:
             # What was published before decides what is new: nobody publishes until that is known again.
             deduplication.when_ready(partial(again, probed=probed))
             return
-        if deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
+        rival = topic.producers.rival(producer.name)
+        free = rival is None or (rival.connection, rival.producer_id) == (producer.connection, producer.producer_id)
+        if free and deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
             # It is told the last number, and begins behind it: one that gets into the log afterwards would be used twice.
             topic.when_answered(partial(again, probed=probed))
             return
@@ -191,9 +193,8 @@ class SessionProducers:
             if initial and initial not in topic.subscriptions:
                 self._subscribe_first(topic, command, partial(again, probed=probed))
                 return
-            evicted = topic.producers.add(producer)
+            evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
-            rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
                 # Its client may be gone without a word, and this be its successor.
                 self._broker.probe(rival.connection, self._session, partial(again, probed=True))
@@ -204,8 +205,6 @@ class SessionProducers:
         self._session.producer_replaced(command.producer_id)
         for loser in evicted:
             self._broker.close_producer(loser)
-        if deduplication is not None:
-            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.now_ms)
         self.open[command.producer_id] = producer
         self.topics[command.producer_id] = topic
         self._admitted(producer, topic)
@@ -223,11 +222,19 @@ class SessionProducers:
         self._broker.catalog.create_subscription(topic, command.initial_subscription_name, Position(*NONE), created)
 
     def _admitted(self, producer: Producer, topic: Topic) -> None:
-        """Answer a producer that has a place: with exclusive access, when the topic's epoch is durable, so that after a restart
-        nobody else gets the same one.
+        """Answer a producer that has a place: with exclusive access, when it is known where its numbers begin, and the topic's
+        epoch is durable, so that after a restart nobody else gets the same one.
         """
         if producer.closed:
             return
+        deduplication = topic.deduplication
+        if deduplication is not None and producer.ready:
+            # While one waits for access, the numbers are the holder's, who may have the same name.
+            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.now_ms)
+            if topic.appending and deduplication.numbers.undecided(producer.name):
+                # The holder left something on its way: it begins behind that.
+                topic.when_answered(partial(self._admitted, producer, topic))
+                return
         if not (producer.exclusive and producer.ready):
             self._producer_ready(producer, producer.request_id)
             return

@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from magnetar.core.errors import ErrorCode
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
@@ -110,3 +111,51 @@ def test_clients_that_close_their_connection_when_they_meet_it_are_not_told(node
     consumer(one)
     terminate(node)
     assert ends(one) == []
+
+
+# ----------------------------------------------------------------------------------------------------------- producers
+
+
+def produce(one: Client, request: int, number: int = 1, mode: int = 0) -> None:
+    """Open a producer, and do not wait."""
+    command = pb.CommandProducer(topic=TOPIC, producer_id=number, request_id=request, producer_access_mode=mode)
+    one.send(pb.BaseCommand(type=5, producer=command))
+
+
+def test_its_producers_are_closed_behind_their_receipts_and_told_why_when_they_come_back(node: Node) -> None:
+    """Before they send anything: the refusal of a message costs clients over the C++ client their whole connection."""
+    one, other = client(node), client(node)
+    produce(one, 1, mode=1)
+    produce(other, 1, mode=2)
+    node.world.work()
+    one.answers.clear()
+    other.answers.clear()
+    node.hold_log = True
+    one.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=0)), ENTRY)
+    terminate(node)
+    assert one.answers == []
+    node.hold_log = False
+    node.world.work()
+    assert [command.type for command in one.answers] == [7, 15]
+    assert [ErrorCode(command.error.error) for command in other.answers] == [ErrorCode.SERVICE_NOT_READY]
+    assert not node.topic.producers.everybody()
+    for comer in (one, other):
+        comer.answers.clear()
+        produce(comer, 2)
+        assert [ErrorCode(command.error.error) for command in comer.answers] == [ErrorCode.TOPIC_TERMINATED]
+
+
+def test_a_topic_that_cannot_be_terminated_keeps_its_producers(node: Node) -> None:
+    one = client(node)
+    produce(one, 1)
+    node.world.work()
+    one.answers.clear()
+    node.hold_stores = True
+    terminate(node)
+    store = node.stores.popleft()
+    assert store.then is not None
+    node.run(store.then, "the disk is full")
+    node.hold_stores = False
+    one.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=0)), ENTRY)
+    node.world.work()
+    assert [command.type for command in one.answers] == [7]

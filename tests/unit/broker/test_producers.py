@@ -9,11 +9,14 @@ import pytest
 from magnetar.broker.producers import PRODUCERS_WAITING_MAX, TOPIC_EPOCH_MAX, AccessMode, Producer, Producers
 from magnetar.broker.records import TOPIC_PREFIX, TopicRecord
 from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
 BUSY, FENCED = ErrorCode.PRODUCER_BUSY, ErrorCode.PRODUCER_FENCED
+NAMESPACE: Final = NamespaceName("public", "default")
 PASSING: Final = "non-persistent://public/default/t"
 CLOSE = pb.BaseCommand(type=15, close_producer=pb.CommandCloseProducer(producer_id=1, request_id=50))
 
@@ -204,6 +207,58 @@ def test_fencing_has_room_on_a_full_topic_and_too_many_do_not_wait() -> None:
     producers.validate()
 
 
+NAMESAKES: list[tuple[AccessMode, AccessMode, str | ErrorCode]] = [
+    (SHARED, SHARED, BUSY),
+    (SHARED, EXCLUSIVE, FENCED),
+    (SHARED, WAIT, "queued"),
+    (EXCLUSIVE, SHARED, BUSY),
+    (EXCLUSIVE, EXCLUSIVE, FENCED),
+    (EXCLUSIVE, WAIT, "queued"),
+    (WAIT, WAIT, "queued"),
+]
+
+
+@pytest.mark.parametrize(("there", "mode", "outcome"), NAMESAKES)
+def test_one_of_the_same_name_is_told_of_the_access_and_not_of_the_name(
+    there: AccessMode, mode: AccessMode, outcome: str | ErrorCode
+) -> None:
+    """Standbys have the name of whom they stand by for, so that its numbers are theirs: as in Pulsar, they wait."""
+    producers = Producers(10)
+    holder, comer = producer(there, "p"), producer(mode, "p")
+    producers.add(holder)
+    with pytest.raises(BrokerError) as refused:
+        producers.add(comer)
+    assert refused.value.code is BUSY, "whether the holder lives is found out first"
+    if isinstance(outcome, ErrorCode):
+        with pytest.raises(BrokerError) as refused:
+            producers.add(comer, probed=True)
+        assert refused.value.code is outcome
+        assert (list(producers.live.values()), producers.waiting) == ([holder], [])
+    else:
+        assert producers.add(comer, probed=True) == []
+        assert (list(producers.live.values()), producers.waiting) == ([holder], [comer])
+        producers.validate()
+        assert producers.remove(holder) == [comer]
+        assert list(producers.live.values()) == [comer] and comer.ready
+    producers.validate()
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT])
+def test_who_comes_back_to_its_own_place_tries_again(mode: AccessMode) -> None:
+    """It brings the epoch that holds: whoever has its name there is what is left of itself, and goes."""
+    producers = Producers(10)
+    before = producer(mode, "p")
+    producers.add(before)
+    with pytest.raises(BrokerError) as refused:
+        producers.add(producer(mode, "p", topic_epoch=1), probed=True)
+    assert refused.value.code is BUSY
+    again = producer(mode, "p", connection=before.connection)
+    with pytest.raises(BrokerError) as refused:
+        producers.add(again, probed=True)
+    assert refused.value.code is BUSY
+    assert list(producers.live.values()) == [before] and not producers.waiting
+
+
 # ------------------------------------------------------------------------------------------------------- in a broker
 
 
@@ -248,6 +303,20 @@ class Person:
         self.ask(mode, name, **more)
         self.node.world.work()
         return self.told()
+
+    def send(self, *sequence_ids: int) -> None:
+        """Publish a message each."""
+        for sequence in sequence_ids:
+            seen = pb.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
+            command = pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=sequence))
+            self.client.send(command, build(seen, b"x"))
+
+    def lives(self) -> None:
+        """It answers a ping."""
+        assert any(command.type == 18 for command in self.client.answers)
+        self.client.answers.clear()
+        self.client.send(pb.BaseCommand(type=19, pong=pb.CommandPong()))
+        self.node.world.work()
 
     def drops(self) -> None:
         """The connection is gone."""
@@ -407,3 +476,87 @@ def test_a_turn_that_is_over_is_told_and_the_next_one_comes(node: Node, topic: s
     fresh.drops()
     assert late.told() == [FENCED]
     assert last.told() == [3]
+
+
+# -------------------------------------------------------------------------------------------------- of the same name
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+@pytest.mark.parametrize("leave", [Person.drops, lambda person: person.client.send(CLOSE)])
+def test_a_standby_of_the_same_name_waits_for_its_turn(node: Node, topic: str, leave: Callable[[Person], None]) -> None:
+    holder, standby = Person(node, topic), Person(node, topic)
+    assert holder.opens(EXCLUSIVE, "p") == [1]
+    assert standby.opens(WAIT, "p") == []
+    holder.lives()
+    assert standby.told() == ["waits"]
+    leave(holder)
+    node.world.work()
+    assert standby.told() == [2]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_a_standby_takes_the_place_of_one_that_is_gone_without_a_word(node: Node, topic: str) -> None:
+    gone, standby = Person(node, topic), Person(node, topic)
+    assert gone.opens(EXCLUSIVE, "p") == [1]
+    assert standby.opens(WAIT, "p") == []
+    node.world.advance(3_000)
+    # A topic that stores nothing ended with its last producer.
+    assert standby.told() == [2 if topic == TOPIC else 1]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_a_rival_of_the_same_name_is_told_that_it_is_fenced(node: Node, topic: str) -> None:
+    holder, rival = Person(node, topic), Person(node, topic)
+    assert holder.opens(EXCLUSIVE, "p") == [1]
+    assert rival.opens(EXCLUSIVE, "p") == []
+    holder.lives()
+    assert rival.told() == [FENCED]
+
+
+def test_a_standby_begins_behind_what_the_holder_of_its_name_had_on_the_way(node: Node) -> None:
+    """Else it would use numbers again that turn out to be taken, and its messages would pass for repeated ones."""
+    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    holder, standby = Person(node), Person(node)
+    assert holder.opens(EXCLUSIVE, "p") == [1]
+    standby.ask(WAIT, "p")
+    holder.lives()
+    assert standby.told() == ["waits"]
+    node.hold_log = True
+    holder.send(0, 1, 2)
+    holder.drops()
+    assert standby.told() == []
+    node.hold_log = False
+    node.world.work()
+    (success,) = [command.producer_success for command in standby.client.answers if command.type == 17]
+    assert (success.topic_epoch, success.last_sequence_id) == (2, 2)
+    standby.client.answers.clear()
+    standby.send(3)
+    node.world.work()
+    assert [command.send_receipt.message_id.ledgerId < 1 << 63 for command in standby.client.answers] == [True]
+
+
+def test_a_standby_is_told_that_it_waits_whatever_the_holder_has_on_the_way(node: Node) -> None:
+    """Of a holder that publishes all the time there is always something."""
+    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    holder, standby = Person(node), Person(node)
+    assert holder.opens(EXCLUSIVE, "p") == [1]
+    node.hold_log = True
+    holder.send(0)
+    standby.ask(WAIT, "p")
+    holder.lives()
+    assert standby.told() == ["waits"]
+
+
+def test_a_standby_that_goes_leaves_the_holder_its_numbers(node: Node) -> None:
+    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    holder, standby = Person(node), Person(node)
+    assert holder.opens(EXCLUSIVE, "p") == [1]
+    standby.ask(WAIT, "p")
+    holder.lives()
+    assert standby.told() == ["waits"]
+    standby.drops()
+    deduplication = node.topic.deduplication
+    assert deduplication is not None
+    assert [(name, numbers.live) for name, numbers in deduplication.numbers] == [("p", True)]
+    holder.drops()
+    assert [(name, numbers.live) for name, numbers in deduplication.numbers] == [("p", False)]

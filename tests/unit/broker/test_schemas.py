@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker import schemas
 from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.policies import Policies
@@ -83,6 +84,19 @@ def world() -> World:
 
 def stored(node: Node) -> list[str]:
     return sorted(key for key in node.meta if key.startswith(SCHEMA_PREFIX))
+
+
+def test_one_too_many_that_wait_for_the_store_tries_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not TooManyRequests: that is the end for a producer over the C++ client."""
+    monkeypatch.setattr(schemas, "PENDING_MAX", 1)
+    node = world["a"]
+    people = [Person(node) for _ in range(3)]
+    node.hold_stores = True
+    requests = [person.produce(brought) for person, brought in zip(people, (OLD, NEW, OLD), strict=True)]
+    assert people[2].told(requests[2]) is ErrorCode.SERVICE_NOT_READY
+    node.hold_stores = False
+    world.work()
+    assert [people[n].told(requests[n]) for n in (0, 1)] == [version(0), version(1)]
 
 
 def test_the_same_new_schema_at_once_is_one_version(world: World) -> None:

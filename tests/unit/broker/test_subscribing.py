@@ -141,6 +141,15 @@ def test_a_topic_that_nobody_has_is_not_made_by_who_does_not_want_that(node: Nod
     assert (outcome(client), outcome(client, 2)) == ("in", "in")
 
 
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_is_not_stored_cannot_be_read_compacted(node: Node, kind: int) -> None:
+    """As in Pulsar: nothing of it would be compacted."""
+    client = node.client()
+    subscribe(client, topic=PASSING, subType=kind, read_compacted=True)
+    assert outcome(client) == "NOT_ALLOWED"
+    assert not node.broker.nonpersistent.topics
+
+
 def test_who_does_not_want_it_made_finds_an_unloaded_topic_again(node: Node) -> None:
     client = node.client()
     subscribe(client, topic=PASSING)

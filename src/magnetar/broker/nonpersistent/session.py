@@ -225,7 +225,7 @@ class SessionNonPersistent:
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
-            evicted = topic.producers.add(producer)
+            evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
@@ -430,6 +430,10 @@ class SessionNonPersistent:
                 raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
             if command.subType not in set(SubType):
                 raise BrokerError(ErrorCode.NOT_ALLOWED, f"subscription type {command.subType} is not known")
+            if command.read_compacted:
+                raise BrokerError(
+                    ErrorCode.NOT_ALLOWED, "reading compacted needs stored messages; a non-persistent topic stores none"
+                )
             self._session.check_room_for_consumer()
             topic = self._broker.nonpersistent.open(name, create=command.force_topic_creation)
         except (BrokerError, NameNotValid) as error:
