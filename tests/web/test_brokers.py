@@ -105,3 +105,16 @@ def test_a_shadow_is_refused_instead_of_being_an_ordinary_topic(tell: Tell, path
         assert not world.control.existing
 
     tell(story)
+
+
+def test_a_number_that_javas_tools_need_is_there(tell: Tell) -> None:
+    """They take it for one that cannot be missing, and fail on the empty answer that the other policies have."""
+
+    async def story(world: World) -> None:
+        path = f"{A}/namespaces/public/default/maxTopicsPerNamespace"
+        assert (await world.ask("GET", path)).json == 0
+        await world.have(("POST", path, "7"))
+        assert (await world.ask("GET", path)).json == 7
+        assert (await world.ask("GET", f"{A}/namespaces/public/default/maxProducersPerTopic")).status == 204
+
+    tell(story)

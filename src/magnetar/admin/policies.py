@@ -28,6 +28,10 @@ APPLIED: Final = {"applied": "true answers with what holds: the most specific va
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
 
+ALWAYS_A_NUMBER: Final = frozenset({"max-topics"})
+"""Policies of namespaces that are 0 where nothing is set: Java's tools fail on an empty answer."""
+
+
 def example(policy: Policy) -> str:
     """What an answer looks like, for the reference."""
     choices = get_args(policy.kind)
@@ -52,7 +56,8 @@ def _namespace_routes(policy: Policy) -> None:
     path = NAMESPACE + policy.namespace_path
 
     async def get(call: Call) -> Any:
-        return _applied(call, policy, policy.of_namespace(call.resources.policies(call.namespace())))
+        found = _applied(call, policy, policy.of_namespace(call.resources.policies(call.namespace())))
+        return 0 if found is None and policy.name in ALWAYS_A_NUMBER else found
 
     async def put(call: Call) -> None:
         namespace = call.existing_namespace()
@@ -136,7 +141,7 @@ def _add(
         errors=(404, 412),
         query=query,
         reply=example(policy),
-        may_be_unset=True,
+        may_be_unset=on_topic or policy.name not in ALWAYS_A_NUMBER,
         returns=policy.kind,
     )(get)
     routes.add(
