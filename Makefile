@@ -26,7 +26,7 @@ demo: setup ## The main job: real flights through three clusters (a slice, about
 test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)
 
-clients: setup ## Official clients of other languages (Go, Java, Node.js): built and tried; skips what cannot be built here
+clients: setup ## Official clients of other languages (Go, Java, Node.js) and Pulsar's own tools: built and tried; skips what cannot be built here
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rule, generated files
