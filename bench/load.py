@@ -4,14 +4,13 @@
 
 A probe publishes 200 messages of 1 KB per second on a topic of its own, one by one: nothing but a socket, which notices
 every tenth of a millisecond, or with `--probe official` the official client, which is what people have. Its p99 is taken
-on the idle broker right
-before and right after each load, and during it: their ratio is what "the others" notice. Loads that can be stopped
-are on and off in rounds, and the ratio is the median of theirs: what else the machine does for some seconds then
-hardly counts; rounds in which the machine's host took more than 3 % of the processors' time count not at all. Before, the
-same load runs at another broker of the machine while the probe is at one that has nothing else to do: what it notices then
-is the machine's part, and the rest is the broker's. On a machine that always has other work both say little; what says
-something there is how long the broker's event loop was busy at a time during the load, in processor time of its own thread
-(`bench/watched`). Memory is the broker's resident memory.
+on the idle broker right before and right after each load, and during it: their ratio is what "the others" notice. Loads
+that can be stopped are on and off in rounds, and the ratio is the median of theirs: what else the machine does for some
+seconds then hardly counts; rounds in which the machine's host took more than 3 % of the processors' time count not at all.
+Before, the same load runs at another broker of the machine while the probe is at one that has nothing else to do: what it
+notices then is the machine's part, and the rest is the broker's. On a machine that always has other work both say little;
+what says something there is how long the broker's event loop was busy at a time during the load, in processor time of its
+own thread (`bench/watched`). Memory is the broker's resident memory.
 
 A disk that others use, too, may take longer for a publish than everything else together, and when it does is no matter of
 the load. With `--logs` in a folder in memory (/dev/shm) no disk is in the figures at all; their names say so.

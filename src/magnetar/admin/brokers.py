@@ -73,7 +73,7 @@ async def changeable(call: Call) -> Any:
 
 @brokers.add("GET", "/configuration/values", "Settings that were changed while the broker ran: none.", reply="{}")
 async def changed(call: Call) -> Any:
-    """As above."""
+    """As long as none can be changed."""
     return {}
 
 

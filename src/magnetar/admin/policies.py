@@ -27,7 +27,6 @@ QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
-
 ALWAYS_A_NUMBER: Final = frozenset({"max-topics"})
 """Policies of namespaces that are 0 where nothing is set: Java's tools fail on an empty answer."""
 

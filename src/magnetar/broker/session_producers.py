@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar.broker.authorizing import Operation
 from magnetar.broker.deduplicating import Status
 from magnetar.broker.deduplication import NOTHING
-from magnetar.broker.producers import AccessMode, Producer
+from magnetar.broker.producers import AccessMode, Producer, same_place
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
 from magnetar.broker.throttling import THROTTLED_BYTES_MAX, admitted
@@ -172,7 +172,7 @@ class SessionProducers:
             deduplication.when_ready(partial(again, probed=probed))
             return
         rival = topic.producers.rival(producer.name)
-        free = rival is None or (rival.connection, rival.producer_id) == (producer.connection, producer.producer_id)
+        free = rival is None or same_place(rival, producer)
         if free and deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
             # It is told the last number, and begins behind it: one that gets into the log afterwards would be used twice.
             topic.when_answered(partial(again, probed=probed))

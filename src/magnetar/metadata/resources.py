@@ -83,9 +83,10 @@ class Resources(Namespaces, Questions):
         """
         if topic.partition >= 0:
             return Change()
-        policies = (topic_policies_key(topic),) if self._topic_policies.has(topic) else ()
-        keys = tuple(key for key in (*policies, *self.permissions.keys_of_topic(topic)) if not shared(key))
-        return Change(deletes=keys, topics=(str(topic.base),) if keys else ())
+        policies = topic_policies_key(topic)
+        known = (policies,) if self.document(policies) is not None else ()
+        keys = tuple(key for key in (*known, *self.permissions.keys_of_topic(topic)) if not shared(key))
+        return Change(deletes=keys, topics=(str(topic),) if keys else ())
 
     # -------------------------------------------------------------------------------------------- partitioned topics
 

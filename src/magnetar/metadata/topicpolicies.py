@@ -116,10 +116,6 @@ class TopicPolicyTable:
             return Change(deletes=(key,), topics=(str(topic.base),))
         return Change(puts={key: msgspec.json.encode(policies)}, topics=(str(topic.base),))
 
-    def has(self, topic: TopicName) -> bool:
-        """Whether a topic has any of its own."""
-        return bool(self._topics) and _base_text(topic) in self._topics
-
     def keys_of(self, namespace: NamespaceName) -> list[str]:
         """Where policies of a namespace's topics are stored, also of topics that are gone; sorted."""
         prefixes = (f"persistent://{namespace}/", f"non-persistent://{namespace}/")

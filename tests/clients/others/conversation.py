@@ -24,7 +24,7 @@ import re
 import select
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ ANSWER_S: Final = 120
 BUILD_S: Final = 900
 """Deadlines, not waits. A first build fetches and compiles some hundred packages."""
 
+
+LOGS_TO_STDERR: Final = "-Dorg.slf4j.simpleLogger.logFile=System.err"
+"""For Java, whose answers are on standard output."""
 
 UNREACHABLE: Final = re.compile(
     r"dial tcp|no such host|lookup .* on |i/o timeout|TLS handshake timeout|connection (refused|reset)"  # go
@@ -99,20 +102,24 @@ def build_go() -> list[str]:
     return [str(folder / "client")]
 
 
-def build_java() -> list[str]:
-    """The Java client: jars by Maven, one class compiled against them."""
+def java_program(sources: str, main: str, options: Sequence[str]) -> list[str]:
+    """A Java program: jars by Maven, the one file with its main class compiled against them.
+
+    Args:
+        sources: the folder, with its `pom.xml`.
+        main: the class.
+        options: of the machine that runs it.
+    """
     maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
-    folder = prepared("java")
+    folder = prepared(sources)
     fetch([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
-    run([compiler, "-cp", "lib/*", "-d", "classes", "Main.java"], folder)
-    return [
-        java,
-        "-Xmx256m",
-        "-Dorg.slf4j.simpleLogger.logFile=System.err",
-        "-cp",
-        f"{folder}/classes:{folder}/lib/*",
-        "Main",
-    ]
+    run([compiler, "-cp", "lib/*", "-d", "classes", f"{main}.java"], folder)
+    return [java, *options, "-cp", f"{folder}/classes:{folder}/lib/*", main]
+
+
+def build_java() -> list[str]:
+    """The Java client."""
+    return java_program("java", "Main", ("-Xmx256m", LOGS_TO_STDERR))
 
 
 def build_node() -> list[str]:

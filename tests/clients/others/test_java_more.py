@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.others.conversation import Missing, fetch, prepared, run, tool
+from tests.clients.others.conversation import Missing, java_program
 from tests.support.brokers import BrokerProcess, World
 
 pytestmark = pytest.mark.timeout(1200)
@@ -20,14 +20,10 @@ SCENARIOS = re.findall(r'ALL\.put\("(\w+)"', SOURCE.read_text())
 @pytest.fixture(scope="module")
 def command() -> list[str]:
     try:
-        maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
-        folder = prepared("java-more")
-        fetch([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
+        options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+        return java_program("java-more", "Scenarios", options)
     except Missing as why:
         pytest.skip(f"the Java client cannot be built here: {why}")
-    run([compiler, "-cp", "lib/*", "-d", "classes", "Scenarios.java"], folder)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    return [java, *options, "-cp", f"{folder}/classes:{folder}/lib/*", "Scenarios"]
 
 
 @pytest.fixture(scope="module")

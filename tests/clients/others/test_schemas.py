@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.others.conversation import Missing, fetch, prepared, run, tool
+from tests.clients.others.conversation import LOGS_TO_STDERR, Missing, java_program
 from tests.support.brokers import World
 from tests.support.courier import Courier
 
@@ -16,19 +16,10 @@ STEPS = 29
 """The program's: so that one which ends early does not pass."""
 
 
-def build() -> list[str]:
-    """The program: jars by Maven, one class compiled against them."""
-    maven, compiler, java = tool("mvn"), tool("javac"), tool("java")
-    folder = prepared("java-schemas")
-    fetch([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], folder)
-    run([compiler, "-cp", "lib/*", "-d", "classes", "Schemas.java"], folder)
-    return [java, "-Xmx512m", "-Dorg.slf4j.simpleLogger.logFile=System.err", "-cp", f"{folder}/classes:{folder}/lib/*"]
-
-
 @pytest.fixture(scope="module")
 def command() -> list[str]:
     try:
-        return [*build(), "Schemas"]
+        return java_program("java-schemas", "Schemas", ("-Xmx512m", LOGS_TO_STDERR))
     except Missing as why:
         pytest.skip(f"the Java client cannot be built here: {why}")
 
