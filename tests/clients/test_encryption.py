@@ -191,3 +191,32 @@ def test_another_pair_of_keys_opens_nothing(
     assert context is not None
     assert context.is_decryption_failed()
     assert payload not in message.data()
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_where_a_namespace_wants_encryption_nothing_else_gets_in(
+    client: pulsar.Client, broker: BrokerProcess, keys: pulsar.CryptoKeyReader, domain: str
+) -> None:
+    namespace = f"public/locked-{domain}"
+    path = f"/admin/v2/namespaces/{namespace}"
+    broker.rest("PUT", path)
+    assert broker.rest("GET", f"{path}/encryptionRequired") is False
+    topic = f"{domain}://{namespace}/t"
+    early = client.create_producer(topic)
+    broker.rest("POST", f"{path}/encryptionRequired", True)
+    assert broker.rest("GET", f"{path}/encryptionRequired") is True
+    # An error of metadata, as Pulsar's: clients try again until their timeout, in case that somebody changes it back.
+    hasty = pulsar.Client(broker.url, operation_timeout_seconds=2)
+    with pytest.raises(pulsar.Timeout):
+        hasty.create_producer(topic)
+    hasty.close()
+    # Who was there before goes on, but not with what is not encrypted: it fails alone (decision 0013).
+    with pytest.raises(pulsar.ChecksumError):
+        early.send(b"plain")
+    consumer = client.subscribe(topic, "s", crypto_key_reader=keys, initial_position=EARLIEST)
+    publish(client, topic, keys, [b"locked"], batching=False)
+    message = consumer.receive(WAIT_MS)
+    assert message.data() == b"locked"
+    broker.rest("POST", f"{path}/encryptionRequired", False)
+    early.send(b"plain again")
+    assert consumer.receive(WAIT_MS).data() == b"plain again"

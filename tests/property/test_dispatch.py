@@ -245,6 +245,8 @@ class Dispatch(RuleBasedStateMachine):
         # Known before it comes: coming is what makes the machine speak to it.
         consumer = self.world.new_consumer(name, self.sub_type, priority=priority)
         self.seen[consumer.connection] = Seen(consumer)
+        if self.sub_type is SubType.EXCLUSIVE:
+            self.reached = EARLIEST  # it is not told that it begins
         self.world.connect(consumer, out_of_order=self.out_of_order)
         self.flow_to(self.seen[consumer.connection], permits)
 

@@ -167,7 +167,7 @@ CASES: list[Case] = [
 for _policy, _method, _good, _wrong in (
     ("schemaCompatibilityStrategy", "PUT", '"BACKWARD"', '"SIDEWARD"'),
     ("isAllowAutoUpdateSchema", "POST", "false", '"no"'),
-    ("schemaValidationEnforced", "POST", "true", "1"),
+    ("schemaValidationEnforced", "POST", "true", "[1]"),
 ):
     CASES += [
         ("GET", f"{A}/namespaces/public/default/{_policy}", None, 200),

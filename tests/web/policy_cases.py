@@ -4,7 +4,7 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
-from magnetar.admin.policies import ALWAYS_A_NUMBER
+from magnetar.admin.policies import ALWAYS_SOMETHING
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policytable import TABLE, Policy
 from tests.web.conftest import World
@@ -20,6 +20,7 @@ VALUES: dict[str, Any] = {
     "ttl": 60,
     "schema-strategy": "BACKWARD",
     "schema-validation": True,
+    "encryption-required": True,
     "schema-auto-update-over-links": True,
     "publish-rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": 1000, "ratePeriodInSecond": 2},
@@ -39,6 +40,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     ],
     "schema-strategy": [],
     "schema-validation": [],
+    "encryption-required": [],
     "schema-auto-update-over-links": [],
     "publish-rate": [{"publishThrottlingRateInMsg": -2}, {"publishThrottlingRateInByte": -(2**63)}],
     "dispatch-rate": [
@@ -50,7 +52,12 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "delayed-delivery": [{"tickTime": -1}, {"maxDeliveryDelayInMillis": 2**62}],
     "inactive-topics": [{"maxInactiveDurationSeconds": 0}],
 }
-WRONG = {"schema-strategy": '"SIDEWAYS"', "schema-validation": '"yes"', "replication-clusters": "7"}
+WRONG = {
+    "schema-strategy": '"SIDEWAYS"',
+    "schema-validation": '"yes"',
+    "encryption-required": '"yes"',
+    "replication-clusters": "7",
+}
 """Bodies that are no value of the type at all."""
 
 
@@ -78,7 +85,7 @@ def _cases() -> list[tuple[str, str, str | None, int]]:
             root = f"{G if policy.own else A}/namespaces"
             path = policy.namespace_path
             cases += [
-                ("GET", f"{root}/public/default/{path}", None, 200 if policy.name in ALWAYS_A_NUMBER else 204),
+                ("GET", f"{root}/public/default/{path}", None, 200 if policy.name in ALWAYS_SOMETHING else 204),
                 ("GET", f"{root}/acme/all/{path}", None, 200),
                 (policy.namespace_method, f"{root}/public/default/{path}", good, 204),
                 (policy.namespace_method, f"{root}/public/default/{path}", wrong, 400),

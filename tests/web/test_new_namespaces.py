@@ -78,7 +78,6 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("autoSubscriptionCreationOverride", {"allowAutoSubscriptionCreation": False}, "broker's setting"),
         ("scalableTopicAutoScalePolicy", {"enabled": True}, "partitions"),
         ("subscription_expiration_time_minutes", 60, "inactive-topics"),
-        ("encryption_required", True, "not checked"),
         ("offload_threshold", 1_000, "tiered storage"),
         ("offload_threshold_in_seconds", 60, "tiered storage"),
         ("offload_deletion_lag_ms", 60, "tiered storage"),

@@ -32,6 +32,7 @@ GET,POST {N}/deduplicationSnapshotInterval
 GET,PUT {N}/schemaCompatibilityStrategy
 GET,POST {N}/isAllowAutoUpdateSchema
 GET,POST {N}/schemaValidationEnforced
+GET,POST {N}/encryptionRequired
 GET,POST,DELETE {N}/messageTTL
 GET,POST,DELETE {N}/retention
 GET {N}/backlogQuotaMap
@@ -145,7 +146,6 @@ GET,POST,DELETE {N}/autoSubscriptionCreation | auto_create_topics
 GET,POST {N}/subscriptionTypesEnabled | always
 GET,POST {P}/subscriptionTypesEnabled | always
 GET,POST,DELETE {N}/subscriptionExpirationTime | inactive-topics
-POST {N}/encryptionRequired | encrypt
 GET,POST,DELETE {N}/offloadPolicies | tiered
 GET,PUT {N}/offloadThreshold | tiered
 GET,PUT {P}/offload | tiered

@@ -100,7 +100,6 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     auto_subscription_creation_override: Any = None
     scalable_topic_auto_scale_policy: Any = None
     subscription_expiration_time_minutes: Any = None
-    encryption_required: Any = None
     offload_threshold: Any = None
     offload_threshold_in_seconds: Any = None
     offload_deletion_lag_ms: Any = None
@@ -154,7 +153,6 @@ _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ("auto_subscription_creation_override", "autoSubscriptionCreation", _allowed),
     ("scalable_topic_auto_scale_policy", "scalableTopicAutoScalePolicy", _unset),
     ("subscription_expiration_time_minutes", "subscriptionExpirationTime", _unset),
-    ("encryption_required", "encryptionRequired", _unset),
     ("offload_threshold", _OFFLOADING, _unset),
     ("offload_threshold_in_seconds", _OFFLOADING, _unset),
     ("offload_deletion_lag_ms", _OFFLOADING, _unset),
@@ -182,6 +180,7 @@ def policies_of(body: NewNamespace, cluster: str) -> Policies:
             raise PreconditionFailed(f"{_NAMES.get(name, name)} cannot be set: {why_not(part)}")
     taken: dict[str, Any] = {name: getattr(body, name) for name in Policies.__struct_fields__}
     taken["backlog_quota_map"] = {kind: quota.quota() for kind, quota in body.backlog_quota_map.items()}
+    taken["encryption_required"] = body.encryption_required or None
     taken["subscription_auth_mode"] = body.subscription_auth_mode or None
     if body.schema_compatibility_strategy in {"", "UNDEFINED"}:
         old = body.schema_auto_update_compatibility_strategy

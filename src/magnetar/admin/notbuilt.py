@@ -31,7 +31,6 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/subscriptionTypesEnabled$", "all subscription types are always there"),
     (r"/subscriptionExpirationTime$",
      "subscriptions do not expire, their messages do (`ttl`); unused topics go by `inactive-topics`"),
-    (r"/encryptionRequired$", "whether clients encrypt what they send is not checked"),
     (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),

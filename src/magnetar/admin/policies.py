@@ -27,8 +27,8 @@ QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
-ALWAYS_A_NUMBER: Final = frozenset({"max-topics"})
-"""Policies of namespaces that are 0 where nothing is set: Java's tools fail on an empty answer."""
+ALWAYS_SOMETHING: Final[dict[str, Any]] = {"max-topics": 0, "encryption-required": False}
+"""Policies of namespaces that are answered with this where nothing is set: Java's tools fail on an empty answer."""
 
 
 def example(policy: Policy) -> str:
@@ -56,7 +56,7 @@ def _namespace_routes(policy: Policy) -> None:
 
     async def get(call: Call) -> Any:
         found = _applied(call, policy, policy.of_namespace(call.resources.policies(call.namespace())))
-        return 0 if found is None and policy.name in ALWAYS_A_NUMBER else found
+        return ALWAYS_SOMETHING.get(policy.name) if found is None else found
 
     async def put(call: Call) -> None:
         namespace = call.existing_namespace()
@@ -140,7 +140,7 @@ def _add(
         errors=(404, 412),
         query=query,
         reply=example(policy),
-        may_be_unset=on_topic or policy.name not in ALWAYS_A_NUMBER,
+        may_be_unset=on_topic or policy.name not in ALWAYS_SOMETHING,
         returns=policy.kind,
     )(get)
     routes.add(

@@ -228,18 +228,26 @@ class Schemas:
 
         self._submit(id_, _Job(prepare, registered))
 
-    def get(self, topic: TopicName, asked: bytes | None) -> tuple[int, Record]:
+    def get(self, topic: TopicName, asked: bytes | None) -> tuple[bytes, Record]:
         """GET_SCHEMA: by the version bytes of a message, or (None) the newest.
 
+        No bytes at all are what GET_OR_CREATE_SCHEMA answers for a schema that says nothing (BYTES). Go's client writes them
+        into its messages, and its consumers ask for the schema of that version; it is that one again.
+
+        Returns:
+            The version's bytes, and the schema.
+
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, also for a version that was never assigned; INCOMPATIBLE_SCHEMA for no version.
+            BrokerError: TOPIC_NOT_FOUND, also for a version that was never assigned; INCOMPATIBLE_SCHEMA for what is no version.
         """
         id_ = schema_id(topic)
         if asked is None:
             newest = self.registry.latest(id_)
             if newest is None:
                 raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"no schema is registered for {id_}")
-            return newest
+            return encode_version(newest[0]), newest[1]
+        if not asked:
+            return b"", Record()
         try:
             version = decode_version(asked)
         except SchemaInvalid as error:
@@ -247,7 +255,7 @@ class Schemas:
         record = self.registry.at(id_, version)
         if record is None:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"{id_} has no schema version {version}")
-        return version, record
+        return encode_version(version), record
 
     # -------------------------------------------------------------------------------------------------- registration
 

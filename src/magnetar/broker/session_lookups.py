@@ -8,7 +8,6 @@ from magnetar.broker.schemas import SchemaTopic, schema_message
 from magnetar.broker.session_names import looked_up_name, namespace_name, topic_name
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.schemas.versions import encode_version
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -93,7 +92,7 @@ class SessionLookups:
         except BrokerError as error:
             self._session.send(commands.get_schema_failed(request_id, error.code, error.message))
             return
-        self._session.send(commands.get_schema(request_id, schema_message(record), encode_version(version)))
+        self._session.send(commands.get_schema(request_id, schema_message(record), version))
 
     def _get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
         request_id = command.request_id

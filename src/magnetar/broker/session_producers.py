@@ -11,7 +11,7 @@ from magnetar.broker.producers import AccessMode, Producer, same_place
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
 from magnetar.broker.throttling import THROTTLED_BYTES_MAX, admitted
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Topic, check_encrypts
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
@@ -127,6 +127,7 @@ class SessionProducers:
 
         try:
             topic.check_writable()
+            check_encrypts(command, topic.limits, topic.text)
         except BrokerError as error:
             self._give_up(command, error)
             return

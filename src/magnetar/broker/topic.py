@@ -35,6 +35,7 @@ from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import commands
 from magnetar.wire.metadata import Inspected
+from magnetar.wire.pulsar_pb2 import CommandProducer
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated import ReplicatedTopic
@@ -60,6 +61,32 @@ def check_size(seen: Inspected, size: int, limits: TopicLimits, topic: str) -> N
         raise MessageNotAllowed(
             ErrorCode.NOT_ALLOWED,
             f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on {topic}",
+        )
+
+
+def check_encrypted(seen: Inspected, limits: TopicLimits, topic: str) -> None:
+    """Refuse a message that is not encrypted where the namespace wants all to be.
+
+    Raises:
+        MessageNotAllowed: METADATA, as in Pulsar.
+    """
+    if limits.encrypted and not seen.metadata.encryption_keys:
+        raise MessageNotAllowed(
+            ErrorCode.METADATA,
+            f"the message is not encrypted, and policy encryption-required of {topic} says it must be",
+        )
+
+
+def check_encrypts(command: CommandProducer, limits: TopicLimits, topic: str) -> None:
+    """Refuse a producer that does not say that it encrypts where the namespace wants all messages to be encrypted.
+
+    Raises:
+        BrokerError: METADATA, as in Pulsar.
+    """
+    if limits.encrypted and not command.encrypted:
+        raise BrokerError(
+            ErrorCode.METADATA,
+            f"policy encryption-required of {topic} lets only producers in that encrypt: give yours keys",
         )
 
 
@@ -252,11 +279,12 @@ class Topic:
             size: its bytes.
 
         Raises:
-            MessageNotAllowed: NOT_ALLOWED: it is too large, or wants to wait for too long.
+            MessageNotAllowed: NOT_ALLOWED: it is too large, or wants to wait for too long; METADATA: it is not encrypted.
         """
         limits = self.limits
         if size > limits.message_bytes:
             check_size(seen, size, limits, self.text)
+        check_encrypted(seen, limits, self.text)
         if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
             wait_ms = seen.metadata.deliver_at_time - self.outbox.now_ms
             if wait_ms > limits.delayed.delay_ms_max:

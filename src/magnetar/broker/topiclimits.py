@@ -21,6 +21,7 @@ class TopicLimits(NamedTuple):
     consumers_per_subscription: int
     subscriptions: int
     message_bytes: int
+    encrypted: bool
     unacked_per_consumer: int
     unacked_per_subscription: int
     publish: PublishRate
@@ -48,6 +49,7 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
         subscriptions=number("max-subscriptions", config.subscriptions_per_topic_max),
         # Whatever is no policy is the frame decoder's and `metadata.inspect`'s matter, which know of chunks and padding.
         message_bytes=size if (size := number("max-message-size")) < config.message_bytes_max else UNLIMITED,
+        encrypted=value("encryption-required") is True,
         unacked_per_consumer=number("max-unacked-per-consumer"),
         unacked_per_subscription=number("max-unacked-per-subscription"),
         publish=publish if isinstance(publish, PublishRate) else NO_RATE,

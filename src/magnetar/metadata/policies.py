@@ -153,6 +153,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         schema_validation_enforced: producers without a schema are refused on topics that have one.
         schema_replication: ours: what becomes of schemas that links bring. `block` (None): they are registered as if a producer
             brought them, and a topic stops where one may not stand; `foreign`: they are stored for reading alone.
+        encryption_required: what is published has to be encrypted; None: it need not be.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
 
     The fields below are limits; `metadata.policytable` has a row for each, which says what it does. None: the broker's
@@ -176,6 +177,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     is_allow_auto_update_schema_with_replicator: bool | None = None
     schema_validation_enforced: bool = False
     schema_replication: SchemaReplication | None = None
+    encryption_required: bool | None = None
     subscription_auth_mode: SubscriptionAuthMode | None = None
     max_topics_per_namespace: Int32 | None = None
     max_producers_per_topic: Int32 | None = None

@@ -308,6 +308,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
     ),
     Policy(
+        "encryption-required",
+        "Whether what is published has to be encrypted by the client; only the producers' and consumers' keys open it.",
+        bool,
+        "opening producers: MetadataError; publishing: MetadataError",
+        namespace="encryption_required",
+        namespace_path="encryptionRequired",
+        default=lambda _config: False,
+        shown="false",
+    ),
+    Policy(
         "subscription-auth-mode",
         "`Prefix`: with authentication, a role uses only subscriptions whose name begins with the role's name.",
         SubscriptionAuthMode,

@@ -154,3 +154,39 @@ def test_with_deduplication_who_fails_one_message_alone_goes_on(version: str, ex
     sender = Sender(node, version)
     sender.send((0, b"a"), (1, LARGE), (2, b"c"))
     assert sender.told() == expected
+
+
+def encrypted(payload: bytes) -> bytes:
+    """An entry that says which key it is encrypted with."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    metadata.encryption_keys.add(key="ours", value=b"secret")
+    return build(metadata, payload)
+
+
+@pytest.mark.parametrize(("version", "code"), [(JAVA, "METADATA"), (CPP, "CHECKSUM")])
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_what_is_not_encrypted_where_it_must_be(topic: str, version: str, code: str) -> None:
+    node = World("a")["a"]
+    node.create()
+    sender = Sender(node, version, topic)
+    node.apply(node.broker.resources.change_policies(NAMESPACE, encryption_required=True))
+    sender.send((0, b"a"))
+    command = pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=1))
+    node.run(node.broker.frames, sender.client.number, [Frame(command, encrypted(b"b"))])
+    node.world.work()
+    assert sender.told() == [(code, 0), ("ok", 1)]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_producers_that_do_not_encrypt_where_they_must(topic: str) -> None:
+    node = World("a")["a"]
+    node.create()
+    node.apply(node.broker.resources.change_policies(NAMESPACE, encryption_required=True))
+    client = node.client()
+    for number, encrypts in enumerate([False, True], 1):
+        opening = pb.CommandProducer(topic=topic, producer_id=number, request_id=number, encrypted=encrypts)
+        client.send(pb.BaseCommand(type=5, producer=opening))
+    refused, opened = client.answered(1), client.answered(2)
+    assert refused is not None and refused.error.error == ErrorCode.METADATA
+    assert "encryption-required" in refused.error.message
+    assert opened is not None and opened.type == 17

@@ -154,7 +154,7 @@ def test_reading_by_version(world: World) -> None:
     assert person.get(version(0) + bytes(56)).schema.schema_data == OLD.schema_data  # Pulsar before 2.4
     for wrong in (version(2), version(2**63 - 1)):
         assert person.get(wrong).error_code == ErrorCode.TOPIC_NOT_FOUND
-    for wrong in (b"", b"\0", bytes(9), b"\xff" * 8):
+    for wrong in (b"\0", bytes(9), b"\xff" * 8):
         assert person.get(wrong).error_code == ErrorCode.INCOMPATIBLE_SCHEMA
     assert person.get(topic="no such://topic").error_code == ErrorCode.INVALID_TOPIC_NAME
     assert person.told(person.get_or_create(OLD, topic=TOPIC + "-not")) is ErrorCode.TOPIC_NOT_FOUND
@@ -385,3 +385,15 @@ def test_a_topic_that_is_full(world: World) -> None:
     world.work()
     assert (person.told(refused), person.told(again)) == (ErrorCode.NOT_ALLOWED, version(1))
     assert node.broker.schemas.events["refused_full"] == 1
+
+
+def test_the_schema_of_no_version_says_nothing(world: World) -> None:
+    """Go's client has no schema for bytes but one of type NONE, and its consumers ask for the version it was given."""
+    node = world["a"]
+    person = Person(node)
+    said = person.told(person.get_or_create(pb.Schema(name="Bytes", schema_data=b"", type=0)))
+    assert said == b""
+    answer = person.get(said)
+    assert (answer.HasField("error_code"), answer.schema.type, answer.schema.schema_data) == (False, 0, b"")
+    assert not stored(node), "nothing is registered, so that any schema may be the first one"
+    assert person.get().error_code == ErrorCode.TOPIC_NOT_FOUND, "the newest: there is none"

@@ -70,8 +70,6 @@ class Exclusive(Dispatcher):
         """The active consumer begins behind mark-delete."""
         self._started = True
         self.reading.rewind(self.around.cursor.mark_delete)
-        for consumer in self.consumers:
-            self.tell_active(consumer, consumer is self._active)
         self.dispatch()
 
     def remove(self, consumer: Consumer) -> None:

@@ -48,6 +48,12 @@ class Failover(Exclusive):
         if candidate is not self._active:
             self._switch_to(candidate)
 
+    def start(self) -> None:
+        """Who is active now is told to all of them: only here, as in Pulsar; an Exclusive consumer knows."""
+        for consumer in self.consumers:
+            self.tell_active(consumer, consumer is self._active)
+        super().start()
+
     def stop(self) -> None:
         """No consumer is active, nor waits to be."""
         self._switch += 1

@@ -16,7 +16,7 @@ from magnetar.broker.session_names import topic_name
 from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
 from magnetar.broker.throttling import admitted
-from magnetar.broker.topic import check_size
+from magnetar.broker.topic import check_encrypted, check_encrypts, check_size
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
@@ -225,6 +225,7 @@ class SessionNonPersistent:
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         try:
+            check_encrypts(command, self._broker.limits.of(topic.name), topic.text)
             evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
@@ -349,6 +350,7 @@ class SessionNonPersistent:
                 seen = metadata.inspect(frame.payload, message_bytes_max=self._broker.config.message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker)
                 check_size(seen, len(frame.payload), limits, topic.text)
+                check_encrypted(seen, limits, topic.text)
             except BrokerError as error:
                 text = f"refused a message of {self._session.address} on {topic.text}: {error.message}"
                 self._broker.outbox.put(Note("warning", text))

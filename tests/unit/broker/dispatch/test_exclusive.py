@@ -173,15 +173,10 @@ def test_one_event_sends_a_bounded_number_of_entries_and_the_next_goes_on(sub_ty
     assert world.got(consumer) == positions
 
 
-def test_active_consumer_change_goes_to_clients_that_know_it() -> None:
+def test_an_exclusive_consumer_is_not_told_that_it_is_active() -> None:
+    """As in Pulsar: applications that listen for changes would take it for one."""
     world = World()
-    consumer = world.consumer("a")
-    [(connection, command)] = world.commands
-    assert connection == consumer.connection
-    assert command.active_consumer_change.is_active
-    world.leave(consumer)
-    world.commands.clear()
-    world.consumer("old", protocol_version=11)
+    world.consumer("a")
     assert world.commands == []
 
 

@@ -20,6 +20,12 @@ def active(world: World) -> Consumer:
     return consumer
 
 
+def test_clients_that_do_not_know_it_are_not_told() -> None:
+    world = World()
+    world.consumer("old", FAILOVER, protocol_version=11)
+    assert changes(world) == []
+
+
 def test_the_first_by_name_is_active_and_gets_everything() -> None:
     world = World()
     b = world.consumer("b", FAILOVER, permits=100)

@@ -1,0 +1,304 @@
+"""The tests of the Go, C++ and Rust clients: how each is built, listed and run, and what is known of those that do not pass."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar, Final
+
+from tests.clients.official.hosting import CLOSED, USUAL, Keys, Ports, broker, namespace
+from tests.clients.official.outcomes import Outcome, Reasons
+
+BUILD_S: Final = 1_800
+"""Deadline of a build, not a wait."""
+
+CLIENT_ONLY: Final = "the client itself; no broker is involved"
+IDENTITY: Final = "needs a third-party identity server"
+
+
+class Suite(ABC):
+    """The tests of one client.
+
+    Args:
+        checkout: of its repository; programs are built in it, nothing else is changed.
+        folder: for files of the run.
+    """
+
+    language: ClassVar[str]
+    repository: ClassVar[str]
+    known_by: ClassVar[str]
+    """A file that only this repository has."""
+    about: ClassVar[str]
+    """What the page says of the broker, as a sentence."""
+    reasons: ClassVar[Reasons]
+    seconds: ClassVar[int] = 120
+    """How long one test may take."""
+
+    def __init__(self, checkout: Path, folder: Path) -> None:
+        self.checkout = checkout
+        self.folder = folder
+
+    @abstractmethod
+    def build(self) -> list[str]:
+        """Build the tests; their names.
+
+        Raises:
+            SystemExit: that failed.
+        """
+
+    @abstractmethod
+    def command(self, test: str) -> list[str]:
+        """What runs a test."""
+
+    @abstractmethod
+    def brokers(self) -> AbstractContextManager[None]:
+        """Brokers as the suite expects them."""
+
+    @property
+    def cwd(self) -> Path:
+        """Where tests run."""
+        return self.checkout
+
+    def skipped(self, said: str) -> bool:
+        """Whether a test that succeeded says that it did nothing."""
+        return False
+
+    def complaint(self, said: str) -> str:
+        """The line in which a failed test says why."""
+        lines = [
+            line.strip() for line in said.splitlines() if re.search(r"Error:|Failure|panicked|expected|FAIL", line)
+        ]
+        return lines[0][:200] if lines else (said.strip().splitlines() or ["it says nothing"])[-1][:200]
+
+    def run(self, test: str) -> Outcome:
+        """One test, in a process of its own."""
+        try:
+            done = subprocess.run(
+                self.command(test),
+                cwd=self.cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=self.seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(test, "failed", f"not over after {self.seconds} s")
+        if done.returncode < 0:
+            return Outcome(test, "failed", f"the client ended its process (signal {-done.returncode})")
+        if done.returncode:
+            return Outcome(test, "failed", self.complaint(done.stdout))
+        return Outcome(test, "skipped", "skips itself") if self.skipped(done.stdout) else Outcome(test, "passed", "")
+
+    def _made(self, command: list[str], cwd: Path, **more: str) -> str:
+        """A step of the build; what it says."""
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=BUILD_S, check=False, env=os.environ | more
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command[:3])} failed in {cwd}:\n{(done.stdout + done.stderr).strip()[-3000:]}")
+        return done.stdout
+
+
+class Go(Suite):
+    """apache/pulsar-client-go, the package `pulsar`, of which most tests need a broker."""
+
+    language = "Go"
+    repository = "apache/pulsar-client-go"
+    known_by = "pulsar/client_impl_test.go"
+    about = (
+        "The broker has the settings that the suite brings for Pulsar: authentication, authorisation and TLS, messages of 1 MiB, "
+        "a look at the quotas every five seconds."
+    )
+    reasons = (
+        (r"^TestTxn_", "transactions are not served"),
+        (
+            r"KeepReconnectingAndThenCallClose$|OnMaxReconnect$|^TestReconnect|TimeoutWhileReconnecting$",
+            "starts a Pulsar of its own in a container",
+        ),
+        (
+            r"SchemaNotFound$",
+            "asserts that nobody can read what was written with a schema that was deleted since; here everybody can",
+        ),
+        (r"^TestMessageSingleRouter$", "is empty"),
+    )
+
+    def build(self) -> list[str]:
+        """One program."""
+        self._made(["go", "test", "-c", "-o", str(self._program), "."], self.cwd)
+        return [
+            line for line in self._made([str(self._program), "-test.list", "."], self.cwd).split() if "Test" in line
+        ]
+
+    @property
+    def _program(self) -> Path:
+        return self.folder / "go-tests"
+
+    @property
+    def cwd(self) -> Path:
+        """The package's folder: the tests find their keys from there."""
+        return self.checkout / "pulsar"
+
+    def command(self, test: str) -> list[str]:
+        """By its whole name."""
+        return [str(self._program), "-test.v", f"-test.run=^{test}$", f"-test.timeout={self.seconds}s"]
+
+    def skipped(self, said: str) -> bool:
+        """As `go test` says it."""
+        return "--- SKIP" in said
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """One."""
+        files = self.checkout / "integration-tests"
+        certificates = files / "certs"
+        keys = Keys(
+            certificates / "broker-cert.pem",
+            certificates / "broker-key.pem",
+            certificates / "cacert.pem",
+            secret=files / "tokens" / "secret.key",
+        )
+        settings = "message_bytes_max = 1048576\nretention_interval_ms = 5000"
+        with broker(self.folder / "broker", keys, settings=settings):
+            yield
+
+
+class Cpp(Suite):
+    """apache/pulsar-client-cpp, of which Python's and Node.js's client are made."""
+
+    language = "C++"
+    repository = "apache/pulsar-client-cpp"
+    known_by = "tests/BasicEndToEndTest.cc"
+    about = (
+        "Two brokers have the settings that the suite brings for Pulsar: authentication, authorisation and TLS, messages of "
+        "at most 1,024,000 bytes, schemas enforced in public/default, encryption required in public/default-4; one has a "
+        "certificate for another name."
+    )
+    reasons = (
+        (r"^AuthPluginTest\.(testOauth2|testOauth2CredentialFile|testInitialize)$", IDENTITY),
+        (r"^AuthPluginToken\.testNoAuth", "asserts the words of a refusal; ours name the role and the topic"),
+        (
+            r"^BasicEndToEndTest\.testMessageTooBig$",
+            "leaves 32 bytes of a message for what is said of it; names that this broker gives to producers are longer",
+        ),
+        (r"^ClientTest\.testConnectTimeout$", "asserts how a network without a route behaves; no broker is involved"),
+        (
+            r"^ClientTest\.testWrongListener$",
+            "asserts `ConnectError`; here it is [another](compatibility.md#errors)",
+        ),
+        (
+            r"^ClientTest\.testCloseClient$",
+            "asserts that a client can be closed while it closes a producer; it cannot, and producers open fast here",
+        ),
+        (
+            r"^KeySharedConsumerTest\.(testMultiTopics|testKeyBasedBatching)$",
+            "asserts who has which key without consistent hashing, which is not Pulsar's default",
+        ),
+        (
+            r"^ReaderConfigurationTest\.",
+            CLIENT_ONLY + ": its process ends by a segmentation fault",
+        ),
+        (r"^TableViewTest\.testNotSupportNonPersistentTopic$", CLIENT_ONLY + ": it looks for a topic without a domain"),
+    )
+
+    def build(self) -> list[str]:
+        """The program is there: cmake makes it, in whatever way the machine's libraries want."""
+        if not self._program.is_file():
+            raise SystemExit(
+                f"{self._program} is not there; build it: cmake -B build -DBUILD_TESTS=ON && cmake --build build"
+            )
+        found, group = [], ""
+        for line in self._made([str(self._program), "--gtest_list_tests"], self.cwd).splitlines():
+            name = line.split("#")[0].rstrip()
+            if name.startswith("  "):
+                found.append(group + name.strip())
+            elif name.endswith("."):
+                group = name
+        return found
+
+    @property
+    def _program(self) -> Path:
+        return self.checkout / "build" / "tests" / "pulsar-tests"
+
+    @property
+    def cwd(self) -> Path:
+        """The folder that tests find their keys from."""
+        return self.checkout / "build" / "tests"
+
+    def command(self, test: str) -> list[str]:
+        """By its whole name."""
+        return [str(self._program), f"--gtest_filter={test}"]
+
+    def skipped(self, said: str) -> bool:
+        """As GoogleTest says it."""
+        return "[  SKIPPED ]" in said
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """Two, of which the second is somebody else's, by its certificate."""
+        conf = self.checkout / "test-conf"
+        other, ca = conf / "hn-verification", conf / "cacert.pem"
+        settings = "message_bytes_max = 1024000"
+        one, two = self.folder / "one", self.folder / "two"
+        one.mkdir()
+        keys = Keys(conf / "broker-cert.pem", conf / "broker-key.pem", ca, token=self.checkout / ".test-token.txt")
+        requests = (
+            *USUAL,
+            ("POST", "namespaces/public/default/schemaValidationEnforced", "true"),
+            *(
+                ("PUT", f"namespaces/public/{name}", namespace("anonymous"))
+                for name in ("default-2", "default-3", "test-backlog-quotas")
+            ),
+            ("PUT", "namespaces/public/default-4", namespace("anonymous", encryption_required=True)),
+        )
+        private = (("PUT", "tenants/private", CLOSED), USUAL[-1])
+        with ExitStack() as both:
+            both.enter_context(broker(one, keys, settings=settings, requests=requests))
+            mim = Keys(other / "broker-cert.pem", other / "broker-key.pem", ca, secret=one / "secret.key")
+            ports = Ports(6652, 6653, 8081, 8444)
+            both.enter_context(broker(two, mim, ports=ports, settings=settings, requests=private))
+            yield
+
+
+class Rust(Suite):
+    """streamnative/pulsar-rs, which is made from nothing of the others."""
+
+    language = "Rust"
+    repository = "streamnative/pulsar-rs"
+    known_by = "src/executor.rs"
+    about = "The broker has no settings of its own: no authentication, no TLS."
+    reasons = ()
+
+    def build(self) -> list[str]:
+        """One program; its definitions of commands are made by `protoc`, for which Python's stands in where there is none."""
+        more = {}
+        if shutil.which("protoc") is None:
+            stand_in = self.folder / "protoc"
+            stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -m grpc_tools.protoc "$@"\n')
+            stand_in.chmod(0o755)
+            more["PROTOC"] = str(stand_in)
+        said = self._made(["cargo", "test", "--no-run", "--lib", "--message-format=json"], self.checkout, **more)
+        made = [json.loads(line).get("executable") for line in said.splitlines() if line.startswith("{")]
+        self._program = next(program for program in made if program)
+        listed = self._made([self._program, "--list"], self.checkout).splitlines()
+        return [line.removesuffix(": test") for line in listed if line.endswith(": test")]
+
+    def command(self, test: str) -> list[str]:
+        """By its whole name."""
+        return [self._program, "--exact", test]
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """One."""
+        with broker(self.folder / "broker"):
+            yield
+
+
+SUITES: Final[tuple[type[Suite], ...]] = (Go, Cpp, Rust)
