@@ -21,6 +21,9 @@ VALUES: dict[str, Any] = {
     "schema-strategy": "BACKWARD",
     "schema-validation": True,
     "encryption-required": True,
+    "auto-topic-creation": {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
+    "auto-subscription-creation": {"allowAutoSubscriptionCreation": False},
+    "subscription-types": ["Shared", "Key_Shared"],
     "schema-auto-update-over-links": True,
     "publish-rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": 1000, "ratePeriodInSecond": 2},
@@ -41,6 +44,9 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "schema-strategy": [],
     "schema-validation": [],
     "encryption-required": [],
+    "auto-topic-creation": [{"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}],
+    "auto-subscription-creation": [],
+    "subscription-types": [],
     "schema-auto-update-over-links": [],
     "publish-rate": [{"publishThrottlingRateInMsg": -2}, {"publishThrottlingRateInByte": -(2**63)}],
     "dispatch-rate": [
@@ -56,6 +62,8 @@ WRONG = {
     "schema-strategy": '"SIDEWAYS"',
     "schema-validation": '"yes"',
     "encryption-required": '"yes"',
+    "auto-topic-creation": "{}",
+    "subscription-types": '["Some"]',
     "replication-clusters": "7",
 }
 """Bodies that are no value of the type at all."""

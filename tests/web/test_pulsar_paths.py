@@ -33,6 +33,11 @@ GET,PUT {N}/schemaCompatibilityStrategy
 GET,POST {N}/isAllowAutoUpdateSchema
 GET,POST {N}/schemaValidationEnforced
 GET,POST {N}/encryptionRequired
+GET,POST,DELETE {N}/autoTopicCreation
+GET,POST,DELETE {N}/autoSubscriptionCreation
+GET,POST,DELETE {P}/autoSubscriptionCreation
+GET,POST,DELETE {N}/subscriptionTypesEnabled
+GET,POST,DELETE {P}/subscriptionTypesEnabled
 GET,POST,DELETE {N}/messageTTL
 GET,POST,DELETE {N}/retention
 GET {N}/backlogQuotaMap
@@ -141,10 +146,6 @@ GET,POST,DELETE {N}/replicatorDispatchRate | links throttle
 GET,POST,DELETE {P}/replicatorDispatchRate | links throttle
 GET,POST,DELETE {N}/subscribeRate | max-consumers
 GET,POST,DELETE {P}/subscribeRate | max-consumers
-GET,POST,DELETE {N}/autoTopicCreation | auto_create_topics
-GET,POST,DELETE {N}/autoSubscriptionCreation | auto_create_topics
-GET,POST {N}/subscriptionTypesEnabled | always
-GET,POST {P}/subscriptionTypesEnabled | always
 GET,POST,DELETE {N}/subscriptionExpirationTime | inactive-topics
 GET,POST,DELETE {N}/offloadPolicies | tiered
 GET,PUT {N}/offloadThreshold | tiered

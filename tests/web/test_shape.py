@@ -141,7 +141,6 @@ def test_what_does_not_exist(tell: Tell) -> None:
         ("namespaces/public/default/persistence", "bookies"),
         ("persistent/public/default/t/persistence", "bookies"),
         ("namespaces/public/default/replicatorDispatchRate", "links throttle"),
-        ("namespaces/public/default/autoTopicCreation", "auto_create_topics"),
         ("persistent/public/default/t/offload", "tiered"),
         ("namespaces/public/default/properties", "topics and subscriptions"),
         ("clusters/us-west/migrate", "failover"),

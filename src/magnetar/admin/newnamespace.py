@@ -64,8 +64,6 @@ _NAMES: Final = {
     "publish_max_message_rate": "publishMaxMessageRate",
     "replicator_dispatch_rate": "replicatorDispatchRate",
     "cluster_subscribe_rate": "clusterSubscribeRate",
-    "auto_topic_creation_override": "autoTopicCreationOverride",
-    "auto_subscription_creation_override": "autoSubscriptionCreationOverride",
     "scalable_topic_auto_scale_policy": "scalableTopicAutoScalePolicy",
     "anti_affinity_group": "antiAffinityGroup",
     "entry_filters": "entryFilters",
@@ -96,15 +94,12 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     persistence: Any = None
     replicator_dispatch_rate: Any = None
     cluster_subscribe_rate: Any = None
-    auto_topic_creation_override: Any = None
-    auto_subscription_creation_override: Any = None
     scalable_topic_auto_scale_policy: Any = None
     subscription_expiration_time_minutes: Any = None
     offload_threshold: Any = None
     offload_threshold_in_seconds: Any = None
     offload_deletion_lag_ms: Any = None
     offload_policies: Any = None
-    subscription_types_enabled: Any = None
     allowed_topic_property_keys_for_metrics: Any = None
     properties: Any = None
     resource_group_name: Any = None
@@ -133,31 +128,18 @@ def _no_filters(value: Any) -> bool:
     return _unset(value) or (isinstance(value, dict) and all(map(_unset, value.values())))
 
 
-def _all_types(value: Any) -> bool:
-    return _unset(value) or (
-        isinstance(value, list) and {"Exclusive", "Shared", "Failover", "Key_Shared"} <= {*map(str, value)}
-    )
-
-
-def _allowed(value: Any) -> bool:
-    return _unset(value) or value == {"allowAutoSubscriptionCreation": True}
-
-
 _OFFLOADING: Final = "offloadPolicies"
 
 _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ("persistence", "persistence", _unset),
     ("replicator_dispatch_rate", "replicatorDispatchRate", _no_rates),
     ("cluster_subscribe_rate", "subscribeRate", _no_rates),
-    ("auto_topic_creation_override", "autoTopicCreation", _unset),
-    ("auto_subscription_creation_override", "autoSubscriptionCreation", _allowed),
     ("scalable_topic_auto_scale_policy", "scalableTopicAutoScalePolicy", _unset),
     ("subscription_expiration_time_minutes", "subscriptionExpirationTime", _unset),
     ("offload_threshold", _OFFLOADING, _unset),
     ("offload_threshold_in_seconds", _OFFLOADING, _unset),
     ("offload_deletion_lag_ms", _OFFLOADING, _unset),
     ("offload_policies", _OFFLOADING, _unset),
-    ("subscription_types_enabled", "subscriptionTypesEnabled", _all_types),
     ("allowed_topic_property_keys_for_metrics", "allowedTopicPropertyKeysForMetrics", _unset),
     ("properties", "properties", _unset),
     ("resource_group_name", "resourcegroup", _unset),

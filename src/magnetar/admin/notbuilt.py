@@ -27,8 +27,6 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/(remove|scan)?[oO]ffload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/replicatorDispatchRate$", "a link has one rate for all its topics: `magnetar links throttle`"),
     (r"/subscribeRate$", "how often clients subscribe is not limited; limit how many there are: max-consumers"),
-    (r"/(autoTopicCreation|autoSubscriptionCreation)$", "automatic creation is the broker's setting: `auto_create_topics`"),
-    (r"/subscriptionTypesEnabled$", "all subscription types are always there"),
     (r"/subscriptionExpirationTime$",
      "subscriptions do not expire, their messages do (`ttl`); unused topics go by `inactive-topics`"),
     (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),

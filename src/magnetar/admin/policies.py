@@ -27,7 +27,7 @@ QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
-ALWAYS_SOMETHING: Final[dict[str, Any]] = {"max-topics": 0, "encryption-required": False}
+ALWAYS_SOMETHING: Final[dict[str, Any]] = {"max-topics": 0, "encryption-required": False, "subscription-types": []}
 """Policies of namespaces that are answered with this where nothing is set: Java's tools fail on an empty answer."""
 
 

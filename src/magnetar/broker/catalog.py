@@ -27,6 +27,7 @@ from magnetar.broker.records import (
 )
 from magnetar.broker.subscription import REPLICATED, Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topiclimits import check_type
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
@@ -134,7 +135,7 @@ class Catalog:
         exists = str(name) in self._broker.topics or str(name) in self._broker.nonpersistent.topics
         # Partitions that store nothing are there when somebody opens them.
         exists = exists or 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0)
-        if exists or (create and self._broker.config.auto_create_topics):
+        if exists or (create and self.may_come(name)):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
@@ -146,20 +147,24 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------------ creating
 
     def open(self, name: TopicName, *, create: bool, then: Opened) -> None:
-        """Hand out a topic; one that does not exist is created if `create` and the broker's setting say so."""
+        """Hand out a topic; one that does not exist is created if `create` and `may_come` say so."""
         topic = self._broker.topics.get(str(name))
         if topic is not None:
             then(topic, None)
             return
         try:
             self.check_namespace(name)
-            self.check_creatable(name, create and self._broker.config.auto_create_topics)
+            self.check_creatable(name, create and self.may_come(name))
             if str(name) not in self._creating:
                 self.check_room(name.namespace_name, 1)
         except BrokerError as error:
             then(None, error)
             return
         self.create(name, then=then)
+
+    def may_come(self, name: TopicName) -> bool:
+        """Whether a topic of that name comes into being when a client opens it, as far as settings and policies say."""
+        return self._broker.resources.creates_topics(name.namespace_name, self._broker.config.auto_create_topics)
 
     def check_creatable(self, name: TopicName, create: bool) -> None:
         """Refuse a name that is not to come into being by being opened.
@@ -585,9 +590,16 @@ class Catalog:
                 ErrorCode.NOT_ALLOWED,
                 f"subscription type {command.subType} is not known",
             )
+        check_type(SubType(command.subType), topic.limits, topic.text)
         if command.read_compacted and command.subType not in _IN_ORDER:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, "reading compacted is possible with Exclusive and Failover subscriptions only"
+            )
+        if command.durable and not topic.limits.new_subscriptions and command.subscription not in topic.subscriptions:
+            raise BrokerError(
+                ErrorCode.SUBSCRIPTION_NOT_FOUND,
+                f"{topic.text} has no subscription {command.subscription}, and consumers make none there (policy "
+                "auto-subscription-creation): create it first",
             )
         self._check_consumers(topic, command)
 

@@ -43,7 +43,7 @@ class BrokerInfo(NamedTuple):
         started_ms: wall clock.
         service_url_tls, web_url_tls: the same by TLS, "" without.
         listeners: name -> `service_url` and `service_url_tls` of clients that ask for a listener by name.
-        topic_auto_creation: whether a lookup of a topic that does not exist is answered.
+        topic_auto_creation: whether topics come into being when clients open them, where a namespace does not say.
         settings: of the broker, by Pulsar's names.
     """
 

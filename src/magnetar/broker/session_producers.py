@@ -220,6 +220,10 @@ class SessionProducers:
                 reason = f"failed to create the initial subscription: {error.message}"
                 self._give_up(command, BrokerError(error.code, reason))
 
+        if not topic.limits.new_subscriptions:
+            reason = f"{topic.text} gets no subscriptions but an administrator's (policy auto-subscription-creation)"
+            self._give_up(command, BrokerError(ErrorCode.NOT_ALLOWED, reason))
+            return
         self._broker.catalog.create_subscription(topic, command.initial_subscription_name, Position(*NONE), created)
 
     def _admitted(self, producer: Producer, topic: Topic) -> None:

@@ -2,11 +2,19 @@
 
 from typing import Final, NamedTuple
 
+from magnetar.broker.consumer import SubType
 from magnetar.broker.rates import UNLIMITED
 from magnetar.core.config import BrokerConfig
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.metadata.policies import Policies
 from magnetar.metadata.policytable import BY_NAME
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
+from magnetar.metadata.policytypes import (
+    AutoSubscriptionCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    PublishRate,
+)
 from magnetar.metadata.topicpolicies import NO_POLICIES, TopicPolicies
 
 NO_RATE: Final = PublishRate()
@@ -22,6 +30,8 @@ class TopicLimits(NamedTuple):
     subscriptions: int
     message_bytes: int
     encrypted: bool
+    new_subscriptions: bool
+    types: frozenset[str]
     unacked_per_consumer: int
     unacked_per_subscription: int
     publish: PublishRate
@@ -42,6 +52,7 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
 
     dispatch, each = value("dispatch-rate"), value("subscription-dispatch-rate")
     publish, delayed, inactive = value("publish-rate"), value("delayed-delivery"), value("inactive-topics")
+    comes = value("auto-subscription-creation")
     return TopicLimits(
         producers=number("max-producers", config.producers_per_topic_max),
         consumers=number("max-consumers", config.consumers_per_topic_max),
@@ -50,6 +61,8 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
         # Whatever is no policy is the frame decoder's and `metadata.inspect`'s matter, which know of chunks and padding.
         message_bytes=size if (size := number("max-message-size")) < config.message_bytes_max else UNLIMITED,
         encrypted=value("encryption-required") is True,
+        types=frozenset(types) if isinstance(types := value("subscription-types"), list) else frozenset(),
+        new_subscriptions=not isinstance(comes, AutoSubscriptionCreation) or comes.allow,
         unacked_per_consumer=number("max-unacked-per-consumer"),
         unacked_per_subscription=number("max-unacked-per-subscription"),
         publish=publish if isinstance(publish, PublishRate) else NO_RATE,
@@ -58,6 +71,20 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
         delayed=delayed if isinstance(delayed, DelayedDelivery) else DelayedDelivery(),
         inactive=inactive if isinstance(inactive, InactiveTopics) and inactive.delete else None,
     )
+
+
+def check_type(kind: SubType, limits: TopicLimits, topic: str) -> None:
+    """Refuse a type of subscription that the topic's policies do not name.
+
+    Raises:
+        BrokerError: NOT_ALLOWED.
+    """
+    if limits.types and kind.shown not in limits.types:
+        allowed = ", ".join(sorted(limits.types))
+        raise BrokerError(
+            ErrorCode.NOT_ALLOWED,
+            f"{topic} has no subscriptions of type {kind.shown}: policy subscription-types allows {allowed}",
+        )
 
 
 DEFAULT_LIMITS: Final = limits_of(NO_POLICIES, Policies(), BrokerConfig())

@@ -14,7 +14,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from magnetar.metadata.errors import BadRequest
 from magnetar.metadata.idempotency import IdempotencyPolicy
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
+from magnetar.metadata.policytypes import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Int32,
+    Int64,
+    PublishRate,
+    SubscriptionTypeName,
+)
 
 URL_CHARACTERS_MAX: Final = 2048
 """A ceiling: what browsers and proxies take, far above any address."""
@@ -127,6 +137,8 @@ SubscriptionAuthMode = Literal["None", "Prefix"]
 
 
 _POLICIES: Final = {
+    "auto_topic_creation": "autoTopicCreationOverride",
+    "auto_subscription_creation": "autoSubscriptionCreationOverride",
     "deduplication_enabled": "deduplicationEnabled",
     "deduplication_snapshot_interval_seconds": "deduplicationSnapshotIntervalSeconds",
 }
@@ -154,6 +166,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         schema_replication: ours: what becomes of schemas that links bring. `block` (None): they are registered as if a producer
             brought them, and a topic stops where one may not stand; `foreign`: they are stored for reading alone.
         encryption_required: what is published has to be encrypted; None: it need not be.
+        auto_topic_creation: whether clients make topics by opening them; None: the broker's `auto_create_topics`.
+        auto_subscription_creation: whether consumers make durable subscriptions; None: they do.
+        subscription_types_enabled: types that subscriptions may be opened with; None or empty: all.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
 
     The fields below are limits; `metadata.policytable` has a row for each, which says what it does. None: the broker's
@@ -178,6 +193,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     schema_validation_enforced: bool = False
     schema_replication: SchemaReplication | None = None
     encryption_required: bool | None = None
+    auto_topic_creation: AutoTopicCreation | None = None
+    auto_subscription_creation: AutoSubscriptionCreation | None = None
+    subscription_types_enabled: list[SubscriptionTypeName] | None = None
     subscription_auth_mode: SubscriptionAuthMode | None = None
     max_topics_per_namespace: Int32 | None = None
     max_producers_per_topic: Int32 | None = None

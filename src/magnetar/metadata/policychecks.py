@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
+from magnetar.metadata.policytypes import AutoTopicCreation, DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
 
 PERIOD_S_MAX: Final = 24 * 3600
 """A ceiling: with a longer period a burst of one period's messages is no rate any more."""
@@ -61,6 +61,14 @@ def delayed_delivery(policy: DelayedDelivery) -> None:
         raise PreconditionFailed(f"tickTime is 0 ms or more, not {policy.tick_time}")
     if not 0 <= policy.delay_ms_max <= DELAY_MS_MAX:
         raise PreconditionFailed(f"maxDeliveryDelayInMillis is 0 (any) to {DELAY_MS_MAX}, not {policy.delay_ms_max}")
+
+
+def auto_topic_creation(policy: AutoTopicCreation) -> None:
+    """Only what this broker makes."""
+    if policy.allow and policy.kind == "partitioned":
+        raise PreconditionFailed(
+            "topicType is non-partitioned: partitioned topics do not come into being by being opened, create them instead"
+        )
 
 
 def inactive_topics(policy: InactiveTopics) -> None:

@@ -23,6 +23,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "deduplication": "write [deduplication] enabled",
     "deduplication-interval": "write [deduplication] snapshot_s",
     "idempotency": "set it for a namespace or a topic",
+    "auto-topic-creation": "write [broker] auto_create_topics",
     "schema-validation": "set it for a namespace or a topic",
     "replicate-subscriptions": "set it for a namespace or a topic",
     "subscription-mode": "write [subscriptions] mode",

@@ -25,7 +25,17 @@ from magnetar.metadata.policies import (
     SubscriptionAuthMode,
     SubscriptionMode,
 )
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
+from magnetar.metadata.policytypes import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Int32,
+    Int64,
+    PublishRate,
+    SubscriptionTypeName,
+)
 from magnetar.metadata.topicpolicies import TopicPolicies
 
 NO_DELAY_POLICY: Final = DelayedDelivery()
@@ -326,6 +336,38 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="subscriptionAuthMode",
         default=lambda _config: "None",
         shown="None",
+    ),
+    Policy(
+        "auto-topic-creation",
+        "Whether topics, always without partitions, come into being when clients open them; what links bring does in any case.",
+        AutoTopicCreation,
+        "opening topics: TopicNotFound",
+        namespace="auto_topic_creation",
+        namespace_path="autoTopicCreation",
+        shown="`auto_create_topics`",
+        check=checks.auto_topic_creation,
+    ),
+    Policy(
+        "auto-subscription-creation",
+        "Whether durable subscriptions come into being when consumers ask for them; readers come in any case.",
+        AutoSubscriptionCreation,
+        "subscribing: SubscriptionNotFound",
+        **_fields(
+            "auto_subscription_creation:autoSubscriptionCreation",
+            "auto_subscription_creation_override:autoSubscriptionCreation",
+        ),
+        shown="allow=on",
+    ),
+    Policy(
+        "subscription-types",
+        "Types that subscriptions may be opened with; none named: all.",
+        list[SubscriptionTypeName],
+        "subscribing: NotAllowed",
+        **_fields(
+            "subscription_types_enabled:subscriptionTypesEnabled", "subscription_types_enabled:subscriptionTypesEnabled"
+        ),
+        default=lambda _config: [],
+        shown="all",
     ),
     _count(
         "max-topics",

@@ -60,6 +60,37 @@ class DelayedDelivery(
     delay_ms_max: Int64 = 0
 
 
+SubscriptionTypeName = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+
+TopicKind = Literal["non-partitioned", "partitioned"]
+
+_TOPICS: Final = {"allow": "allowAutoTopicCreation", "kind": "topicType", "partitions": "defaultNumPartitions"}
+
+
+class AutoTopicCreation(Struct, frozen=True, rename=_TOPICS):
+    """Whether topics come into being when clients open them (Pulsar's AutoTopicCreationOverride).
+
+    Attributes:
+        allow: false: only administrators and links make them.
+        kind: what comes into being; partitioned topics are made by administrators here, so that kind is refused.
+        partitions: of a partitioned one; without meaning for others.
+    """
+
+    allow: bool
+    kind: TopicKind | None = None
+    partitions: Int32 | None = None
+
+
+class AutoSubscriptionCreation(Struct, frozen=True, rename={"allow": "allowAutoSubscriptionCreation"}):
+    """Whether durable subscriptions come into being when consumers ask for them (Pulsar's AutoSubscriptionCreationOverride).
+
+    Attributes:
+        allow: false: only administrators make them.
+    """
+
+    allow: bool
+
+
 InactiveMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 
 _INACTIVE: Final = {

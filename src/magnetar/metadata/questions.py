@@ -61,6 +61,11 @@ class Questions(Tables):
         policies = self._namespaces.get(namespace)
         return policies is not None and (not policies.allowed_clusters or self.cluster in policies.allowed_clusters)
 
+    def creates_topics(self, namespace: NamespaceName, otherwise: bool) -> bool:
+        """Whether topics come into being when clients open them: what the namespace says, or the broker's setting."""
+        own = self._namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
+        return otherwise if own is None else own.allow
+
     def shared_policies(self, namespace: NamespaceName) -> Policies:
         """What holds in a namespace: its policies, and the broker's defaults where it has none.
 

@@ -21,7 +21,16 @@ from magnetar.metadata.policies import (
     SchemaReplication,
     SchemaStrategy,
 )
-from magnetar.metadata.policytypes import DelayedDelivery, DispatchRate, InactiveTopics, Int32, Int64, PublishRate
+from magnetar.metadata.policytypes import (
+    AutoSubscriptionCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Int32,
+    Int64,
+    PublishRate,
+    SubscriptionTypeName,
+)
 
 TOPIC_POLICIES_PREFIX: Final = "topicpolicies/"
 
@@ -51,6 +60,8 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     schema_compatibility_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
     schema_replication: SchemaReplication | None = None
+    auto_subscription_creation_override: AutoSubscriptionCreation | None = None
+    subscription_types_enabled: list[SubscriptionTypeName] | None = None
     max_producers_per_topic: Int32 | None = None
     max_consumers_per_topic: Int32 | None = None
     max_consumers_per_subscription: Int32 | None = None

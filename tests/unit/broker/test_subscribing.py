@@ -6,7 +6,8 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.policytypes import AutoSubscriptionCreation, AutoTopicCreation
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
@@ -213,6 +214,67 @@ def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_
                 told[command.active_consumer_change.consumer_id] = command.active_consumer_change.is_active
         present = sorted("bdac"[: number + 1])
         assert told.get(number) is (present[1 % len(present)] == name)
+
+
+def test_where_consumers_make_no_subscriptions_an_administrators_and_readers_are_let_in(node: Node) -> None:
+    resources = node.broker.resources
+    durable = node.client()
+    subscribe(durable, subscription="early", durable=True)
+    node.world.work()
+    assert outcome(durable) == "in"
+    node.apply(resources.change_policies(NAMESPACE, auto_subscription_creation=AutoSubscriptionCreation(allow=False)))
+    client = node.client()
+    subscribe(client, 1, subscription="s", durable=True)
+    subscribe(client, 2, subscription="reader", start_message_id=at(EARLIEST))
+    subscribe(client, 3, subscription="early", durable=True, subType=0)
+    node.world.work()
+    assert [outcome(client, number) for number in (1, 2)] == ["SUBSCRIPTION_NOT_FOUND", "in"]
+    assert outcome(client, 3) != "SUBSCRIPTION_NOT_FOUND", "it is there: somebody is on it"
+    producing = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=7, initial_subscription_name="first")
+    client.send(pb.BaseCommand(type=5, producer=producing))
+    node.world.work()
+    answer = client.answered(7)
+    assert answer is not None and answer.error.error == ErrorCode.NOT_ALLOWED
+    topic = TopicName.parse(TOPIC)
+    node.apply(
+        resources.change_topic_policies(topic, auto_subscription_creation_override=AutoSubscriptionCreation(allow=True))
+    )
+    subscribe(client, 4, subscription="s", durable=True)
+    node.world.work()
+    assert outcome(client, 4) == "in", "the topic's own policy goes before"
+
+
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+def test_types_that_are_not_enabled_are_refused(node: Node, topic: str) -> None:
+    node.apply(node.broker.resources.change_policies(NAMESPACE, subscription_types_enabled=["Shared", "Key_Shared"]))
+    client = node.client()
+    for number, kind in enumerate(range(4)):
+        subscribe(client, number, topic=topic, subscription=f"s{kind}", durable=True, subType=kind)
+    node.world.work()
+    assert [outcome(client, number) for number in range(4)] == ["NOT_ALLOWED", "in", "NOT_ALLOWED", "in"]
+    node.apply(node.broker.resources.change_policies(NAMESPACE, subscription_types_enabled=None))
+    subscribe(client, 9, topic=topic, subscription="s9", durable=True, subType=0)
+    node.world.work()
+    assert outcome(client, 9) == "in"
+
+
+@pytest.mark.parametrize("topic", [TOPIC + "-new", PASSING + "-new"])
+def test_topics_come_into_being_where_their_namespace_says_so(node: Node, topic: str) -> None:
+    def opens(number: int) -> str:
+        client = node.client()
+        subscribe(client, number, topic=topic, subscription=f"s{number}", durable=True, subType=1)
+        node.world.work()
+        return outcome(client, number)
+
+    node.apply(node.broker.resources.change_policies(NAMESPACE, auto_topic_creation=AutoTopicCreation(allow=False)))
+    asked = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=3)
+    client = node.client()
+    client.send(pb.BaseCommand(type=21, partitionMetadata=asked))
+    [answer] = [command for command in client.answers if command.type == 22]
+    assert answer.partitionMetadataResponse.error == ErrorCode.TOPIC_NOT_FOUND
+    assert opens(1) == "TOPIC_NOT_FOUND"
+    node.apply(node.broker.resources.change_policies(NAMESPACE, auto_topic_creation=AutoTopicCreation(allow=True)))
+    assert opens(2) == "in"
 
 
 # ------------------------------------------------------------------------------------------------- readers that come back

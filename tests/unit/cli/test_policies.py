@@ -81,7 +81,12 @@ class Recorder:
         return lambda *arguments: self.requests.append((method, *arguments))
 
 
-SAMPLES = {"replication-clusters": "us-west", "allowed-clusters": "us-west", "idempotency": "property=k"}
+SAMPLES = {
+    "subscription-types": "Shared,Failover",
+    "replication-clusters": "us-west",
+    "allowed-clusters": "us-west",
+    "idempotency": "property=k",
+}
 
 
 @pytest.mark.parametrize("policy", TABLE, ids=lambda policy: policy.name)
@@ -102,9 +107,13 @@ def test_every_policy_has_a_request_that_the_interface_knows(policy: Any, level:
     text = SAMPLES.get(policy.name) or (
         "on" if kind == "on or off" else "7" if kind == "a number" else kind.split(",")[0].replace("=...", "=1")
     )
-    text = {"delayed-delivery": "active=on", "inactive-topics": "duration_s=5", "retention": "time_minutes=0"}.get(
-        policy.name, text
-    )
+    text = {
+        "delayed-delivery": "active=on",
+        "auto-topic-creation": "allow=on",
+        "auto-subscription-creation": "allow=off",
+        "inactive-topics": "duration_s=5",
+        "retention": "time_minutes=0",
+    }.get(policy.name, text)
     client = Recorder()
     if level == "namespace":
         path = policies.namespace_path(policy, NamespaceName("a", "b"))

@@ -17,6 +17,7 @@ from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
 from magnetar.broker.throttling import admitted
 from magnetar.broker.topic import check_encrypted, check_encrypts, check_size
+from magnetar.broker.topiclimits import check_type
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
@@ -485,6 +486,7 @@ class SessionNonPersistent:
         policy = policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None)
         try:
             limits = self._broker.limits.of(topic.name)
+            check_type(consumer.sub_type, limits, topic.text)
             if topic.consumer_count() >= limits.consumers:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,

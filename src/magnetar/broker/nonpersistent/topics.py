@@ -39,7 +39,7 @@ class NonPersistentTopics:
             return topic
         broker = self._broker
         broker.catalog.check_namespace(name)
-        broker.catalog.check_creatable(name, create and broker.config.auto_create_topics)
+        broker.catalog.check_creatable(name, create and broker.catalog.may_come(name))
         broker.catalog.check_room(name.namespace_name, 1)
         if len(broker.topics) + len(self.topics) >= broker.config.topics_max:
             raise BrokerError(
