@@ -11,7 +11,6 @@ from tests.clients.test_publish_consume import WAIT_MS, drain, nothing_more
 from tests.support.brokers import BrokerProcess
 
 ACK_RESPONSE = 38
-ACTIVE_CONSUMER_CHANGE = 31
 NOT_ALLOWED = 22
 EXCLUSIVE, SHARED = 0, 1
 
@@ -47,10 +46,8 @@ def acknowledge(
 
 
 def receipt(client: Raw) -> pb.CommandAckResponse:
-    """The next answer, which has to be an ACK_RESPONSE; an exclusive consumer is told that it is active before that."""
+    """The next answer, which has to be an ACK_RESPONSE."""
     answer = client.answer()
-    if answer is not None and answer.type == ACTIVE_CONSUMER_CHANGE:
-        answer = client.answer()
     assert answer is not None
     assert answer.type == ACK_RESPONSE, answer
     return answer.ackResponse
@@ -158,8 +155,6 @@ def test_acknowledgements_of_what_was_never_sent_mean_nothing(
             assert [answer.request_id for answer in answers] == [100 + number for number in range(len(asked))]
             assert not any(answer.HasField("error") for answer in answers)
         else:
-            if kind == EXCLUSIVE:
-                assert client.answer().type == ACTIVE_CONSUMER_CHANGE  # type: ignore[union-attr]
             assert is_quiet(client)
         path = f"/admin/v2/{topic.replace('://', '/')}/stats"
         assert broker.rest("GET", path)["subscriptions"]["s"]["msgBacklog"] == 3

@@ -53,6 +53,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             },
             "replication-clusters": ["us-east", "us-west"],
             "schema-strategy": "BACKWARD",
+            "subscription-types": ["Shared", "Key_Shared"],
         }
         shared = {row["policy"]: row["namespace"] for row in rows if row["namespace"] is not None}
         assert (

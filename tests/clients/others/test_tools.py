@@ -155,6 +155,10 @@ POLICIES = [
     ("subscription-dispatch-rate", "-md 100", "-md 100", '"dispatchThrottlingRateInMsg" : 100'),
     ("delayed-delivery", "-e -t 1s", "-e -t 1s", '"active" : true'),
     ("max-topics-per-namespace", "-t 10", "", "10"),
+    ("auto-topic-creation", "-d", "", '"allowAutoTopicCreation" : false'),
+    ("auto-topic-creation", "-e -t non-partitioned", "", '"topicType" : "non-partitioned"'),
+    ("auto-subscription-creation", "-e", "-e", '"allowAutoSubscriptionCreation" : true'),
+    ("subscription-types-enabled", "-t Shared,Failover", "-t Shared,Failover", "Failover"),
     (
         "inactive-topic-policies",
         "-e -t 1h -m delete_when_no_subscriptions",
@@ -179,6 +183,14 @@ def test_policies(tools: Tools, space: str, name: str, value: str, of_topic: str
         assert shown in tools.admin(f"topicPolicies get-{name} {topic}")
         tools.admin(f"topicPolicies remove-{name} {topic}")
         assert shown not in tools.admin(f"topicPolicies get-{name} {topic}")
+
+
+def test_encryption_is_required_or_not(tools: Tools, space: str) -> None:
+    assert tools.admin(f"namespaces get-encryption-required {space}") == "false"
+    tools.admin(f"namespaces set-encryption-required {space} -e")
+    assert tools.admin(f"namespaces get-encryption-required {space}") == "true"
+    tools.admin(f"namespaces set-encryption-required {space} -d")
+    assert tools.admin(f"namespaces get-encryption-required {space}") == "false"
 
 
 def test_quotas_schemas_and_permissions(tools: Tools, space: str, tmp_path: Path) -> None:
@@ -286,8 +298,7 @@ def test_partitions(tools: Tools, space: str) -> None:
         "broker-stats load-report",
         "brokers get-internal-config",
         "namespaces get-persistence public/default",
-        "namespaces set-auto-topic-creation public/default -e",
-        "namespaces set-encryption-required public/default -e",
+        "namespaces set-subscribe-rate public/default -sr 5",
         "topicPolicies set-subscribe-rate public/default/none -sr 5",
     ],
 )
