@@ -68,7 +68,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "no_cursor_gen": (36, 137, 159, 185), "trim_volatile": (2, 3, 6, 9),
     "epoch_no_incarnation": (0, 1, 2, 3), "stale_low": (40, 80, 353, 368),
     "seek_forgets_foreign": (8, 39, 62, 109), "seek_is_final": (1, 14, 28, 70), "base_no_floor": (14, 28, 74, 113),
-    "epoch_counter": (12, 18, 28, 84), "delta_without_base": (185, 209), "floor_direct": (1, 2, 8, 37),
+    "epoch_counter": (12, 18, 28, 84), "delta_without_base": (527, 1_690, 1_698), "floor_direct": (1, 2, 8, 37),
     "drop_never": (181, 202), "local_floor": (8, 13, 18, 25),
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143, 276), "seek_forgets_nothing": (95, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (75, 92, 128),
