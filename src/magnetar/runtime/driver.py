@@ -8,8 +8,9 @@ Whose turn it is:
 
     the log's reports       between any two events: publishers wait for them
     what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each (`runtime.server`)
-    timers and answers      of readers, the store, computations, and reads from the system's memory: in the order of their coming,
-                            TURN_S at a time, then the sockets are looked at again
+    timers and answers      of readers, the store, computations, and reads from memory: in the order of their coming, TURN_S at a
+                            time, then the sockets are looked at again. What is in the broker's own memory is answered at
+                            once while it is less than TURN_S since the event that began
 
 so that a publish does not wait for all that a backlog, redeliveries or upkeep have to do, only for what is begun.
 """
@@ -56,8 +57,8 @@ READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
 
 TURN_S: Final = 0.0002
-"""For timers and answers between two looks at the sockets, when somebody else's publish may have come. One that is begun is
-finished; most take about as long."""
+"""For timers and answers between two looks at the sockets, when somebody else's publish may have come; and for what an event
+brings in a row, each read of recent entries asking for the next one. One that is begun is finished; most take about as long."""
 
 
 class Peer(Protocol):
@@ -111,6 +112,7 @@ class Driver:
         self._background: deque[_Event] = deque()
         self._turn_due = False
         self._running = False
+        self._end_s = 0.0
         self._closed = False
         self._give_way = GiveWay(log)
         self._failure: BaseException | None = None
@@ -140,6 +142,7 @@ class Driver:
 
     def _drain(self) -> None:
         self._running = True
+        self._end_s = time.perf_counter() + TURN_S
         try:
             while self._urgent or self._pending:
                 event, arguments = (self._urgent or self._pending).popleft()
@@ -286,9 +289,12 @@ class Driver:
             return
         cached, locations = effect.find(log)
         if not locations:
-            self._pending.append((effect.then, (cached, "")))
+            if time.perf_counter() < self._end_s:
+                self._pending.append((effect.then, (cached, "")))
+            else:
+                self._background.append((effect.then, (cached, "")))
+                self._wake()
             return
-
         self._background.append((self._read_now, (effect, locations)))
         self._wake()
 

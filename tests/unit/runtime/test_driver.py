@@ -248,6 +248,46 @@ def test_reads_that_bring_the_next_ones_take_one_turn_between_two_looks() -> Non
     there.close()
 
 
+def test_recent_entries_that_bring_the_next_ones_take_turns_with_the_sockets() -> None:
+    """A consumer with many permits at the end of its backlog: nothing has to be waited for, and others wait for all of it."""
+    here, there = socket.socketpair()
+
+    async def test(world: World) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Listener(world.done), sock=here)
+        world.cached, world.locations = lambda *_: ["recent"], lambda *_: []  # type: ignore[method-assign]
+
+        def answered(entries: Any, _error: str) -> None:
+            assert entries == ["recent"]
+            world.done.append("read")
+            there.send(b"x")
+            if world.done.count("read") < 20:
+                ask()
+
+        def ask() -> None:
+            world.outbox.put(Read("t", NONE, 1, 1, answered))
+
+        world.driver.run(ask)
+        await world.until(lambda: world.done.count("read") == 20 and world.done[-1] == "socket")
+
+    done = run(test).done
+    last = len(done) - 1 - done[::-1].index("read")
+    assert done[:last].count("socket") >= 15, f"sockets waited for all reads: {done}"
+    there.close()
+
+
+def test_recent_entries_are_at_hand_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that was just published need not wait for a turn."""
+    monkeypatch.setattr(module, "TURN_S", 1_000.0)
+
+    async def test(world: World) -> None:
+        asked = Read("t", NONE, 1, 1, lambda _entries, _error: world.done.append("read"))
+        world.cached, world.locations = lambda *_: ["recent"], lambda *_: []  # type: ignore[method-assign]
+        world.driver.run(lambda: world.outbox.put(asked))
+        assert world.done == ["read"]
+
+    run(test)
+
+
 def test_what_is_written_goes_to_the_log() -> None:
     async def test(world: World) -> None:
         world.driver.run(lambda: world.outbox.put(Write("an append")))  # type: ignore[arg-type]
