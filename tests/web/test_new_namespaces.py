@@ -82,7 +82,6 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("offload_deletion_lag_ms", 60, "tiered storage"),
         ("offload_policies", {"managedLedgerOffloadDriver": "aws-s3"}, "tiered storage"),
         ("allowed_topic_property_keys_for_metrics", ["team"], "labels"),
-        ("properties", {"team": "me"}, "no properties"),
         ("resource_group_name", "group", "no groups"),
         ("migrated", True, "links carry"),
         ("dispatcherPauseOnAckStatePersistentEnabled", True, "max-unacked"),

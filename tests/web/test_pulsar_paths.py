@@ -80,6 +80,9 @@ POST {S}/skip_all
 POST {S}/expireMessages/{{number}}
 POST {S}/expireMessages
 POST {S}/analyzeBacklog
+GET,PUT,DELETE {N}/properties
+GET,DELETE {N}/property/{{s}}
+PUT {N}/property/{{s}}/{{s}}
 GET,PUT {S}/properties
 GET,PUT,DELETE {P}/properties
 GET {P}/internal-info
@@ -154,15 +157,12 @@ GET,POST,DELETE {P}/offloadPolicies | tiered
 GET,POST,DELETE {N}/resourcegroup | one broker
 GET,POST,DELETE {N}/entryFilters | filter
 GET,PUT {P}/shadowTopics | links
-GET,POST,DELETE {N}/properties | properties
-GET,PUT,DELETE {N}/property/{{s}} | properties
 GET,POST,DELETE {N}/migration | links
 GET,POST,DELETE {N}/dispatcherPauseOnAckStatePersistent | max-unacked
 POST {A}/namespaces/grantPermissionsOnTopics | topic by topic
 POST {A}/namespaces/revokePermissionsOnTopics | topic by topic
 DELETE {N}/removeOffloadPolicies | tiered
 GET {N}/scanOffloadedLedgers | tiered
-PUT {N}/property/{{s}}/{{s}} | properties
 POST {N}/resourcegroup/{{s}} | one broker
 GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlog | stats
 GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate | subscription-dispatch-rate

@@ -1,6 +1,7 @@
 """Every operation's success and each of its refusals, in one table; and that the table leaves none out."""
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ from magnetar.admin.routing import Route
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
-from tests.web.fake_messages import message_cases
+from tests.web.fake_messages import TOO_MANY, message_cases
 from tests.web.fake_metadata import CASES as METADATA_CASES
 from tests.web.fake_schemas import CASES as SCHEMA_CASES
 from tests.web.permission_cases import CASES as PERMISSION_CASES
@@ -230,6 +231,29 @@ CASES: list[Case] = [
     ("GET", f"{P}/own-policies/replicateSubscriptionState", None, 200),
     ("GET", f"{A}/namespaces/acme/kept/replicateSubscriptionState", None, 200),
     ("GET", f"{P}/own-policies/deduplicationSnapshotInterval", None, 200),
+    ("GET", f"{N}/properties", None, 200),
+    ("GET", f"{A}/namespaces/{NS404}/properties", None, 404),
+    ("GET", f"{A}/namespaces/public/{BAD}/properties", None, 412),
+    ("PUT", f"{N}/properties", '{"team": "me"}', 204),
+    ("PUT", f"{N}/properties", '{"team": 1}', 400),
+    ("PUT", f"{N}/properties", TOO_MANY, 400),
+    ("PUT", f"{A}/namespaces/{NS404}/properties", "{}", 404),
+    ("PUT", f"{A}/namespaces/public/{BAD}/properties", "{}", 412),
+    ("DELETE", f"{N}/properties", None, 204),
+    ("DELETE", f"{A}/namespaces/{NS404}/properties", None, 404),
+    ("DELETE", f"{A}/namespaces/public/{BAD}/properties", None, 412),
+    ("GET", f"{N}/property/team", None, 204),
+    ("GET", f"{A}/namespaces/acme/kept/property/team", None, 200),
+    ("GET", f"{A}/namespaces/{NS404}/property/team", None, 404),
+    ("GET", f"{A}/namespaces/public/{BAD}/property/team", None, 412),
+    ("PUT", f"{N}/property/team/me", None, 204),
+    ("PUT", f"{N}/property/team/{'x' * 1100}", None, 400),
+    ("PUT", f"{A}/namespaces/{NS404}/property/team/me", None, 404),
+    ("PUT", f"{A}/namespaces/public/{BAD}/property/team/me", None, 412),
+    ("DELETE", f"{N}/property/team", None, 204),
+    ("DELETE", f"{A}/namespaces/acme/kept/property/team", None, 200),
+    ("DELETE", f"{A}/namespaces/{NS404}/property/team", None, 404),
+    ("DELETE", f"{A}/namespaces/public/{BAD}/property/team", None, 412),
     ("GET", f"{N}/backlogQuotaMap", None, 200),
     ("GET", f"{A}/namespaces/{NS404}/backlogQuotaMap", None, 404),
     ("GET", f"{A}/namespaces/public/{BAD}/backlogQuotaMap", None, 412),
@@ -525,7 +549,13 @@ async def prepare(world: World) -> None:
         (
             "PUT",
             f"{A}/namespaces/acme/kept",
-            '{"message_ttl_in_seconds":5, "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9}}',
+            json.dumps(
+                {
+                    "message_ttl_in_seconds": 5,
+                    "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9},
+                    "properties": {"team": "us"},
+                }
+            ),
         ),
         ("POST", f"{A}/namespaces/acme/kept/deduplication", "true"),
         (

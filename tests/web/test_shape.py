@@ -31,6 +31,8 @@ NAMES = {
     "entry": "1",
     "version": "1",
     "role": "app",
+    "key": "team",
+    "value": "us",
 }
 
 
@@ -142,7 +144,6 @@ def test_what_does_not_exist(tell: Tell) -> None:
         ("persistent/public/default/t/persistence", "bookies"),
         ("namespaces/public/default/replicatorDispatchRate", "links throttle"),
         ("persistent/public/default/t/offload", "tiered"),
-        ("namespaces/public/default/properties", "topics and subscriptions"),
         ("clusters/us-west/migrate", "failover"),
         ("resource-quotas", "one broker"),
         ("something/of/a/later/version", "/openapi.json"),

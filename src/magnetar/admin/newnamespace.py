@@ -101,7 +101,6 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     offload_deletion_lag_ms: Any = None
     offload_policies: Any = None
     allowed_topic_property_keys_for_metrics: Any = None
-    properties: Any = None
     resource_group_name: Any = None
     migrated: Any = None
     dispatcher_pause: Any = None
@@ -141,7 +140,6 @@ _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ("offload_deletion_lag_ms", _OFFLOADING, _unset),
     ("offload_policies", _OFFLOADING, _unset),
     ("allowed_topic_property_keys_for_metrics", "allowedTopicPropertyKeysForMetrics", _unset),
-    ("properties", "properties", _unset),
     ("resource_group_name", "resourcegroup", _unset),
     ("migrated", "migration", _unset),
     ("dispatcher_pause", "dispatcherPauseOnAckStatePersistent", _unset),

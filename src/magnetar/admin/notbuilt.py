@@ -47,7 +47,6 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v2/(scalable|segments)(/|$)", "topics have partitions, no segments"),
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
     (r"/allowedTopicPropertyKeysForMetrics$", "metrics have no labels of topics' properties"),
-    (r"/(properties|property/[^/]+(/[^/]+)?)$", "namespaces have no properties; topics and subscriptions have"),
 )  # fmt: skip
 
 _ONE_BY_ONE: Final = "permissions are given topic by topic: `permissions/{role}` of each"

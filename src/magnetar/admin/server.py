@@ -21,6 +21,7 @@ from magnetar.admin.idempotency import idempotency
 from magnetar.admin.messages import messages
 from magnetar.admin.metadata import metadata
 from magnetar.admin.metrics import site
+from magnetar.admin.namespaceproperties import namespace_properties
 from magnetar.admin.namespaces import namespaces
 from magnetar.admin.namespacewide import namespacewide
 from magnetar.admin.operations import operations
@@ -57,6 +58,7 @@ GROUPS: Final = (
     tenants,
     own_tenants,
     namespaces,
+    namespace_properties,
     namespacewide,
     policies,
     own_policies,

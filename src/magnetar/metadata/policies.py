@@ -33,7 +33,7 @@ LIST_MAX: Final = 256
 """A ceiling on names in one list of clusters or roles."""
 
 PROPERTIES_MAX: Final = 128
-"""A ceiling on the properties of one topic or subscription; they are kept in memory."""
+"""A ceiling on the properties of one topic, subscription or namespace; they are kept in memory."""
 
 PROPERTY_CHARACTERS_MAX: Final = 1024
 """A ceiling on one property's name and value together."""
@@ -170,6 +170,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         auto_subscription_creation: whether consumers make durable subscriptions; None: they do.
         subscription_types_enabled: types that subscriptions may be opened with; None or empty: all.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
+        properties: texts that mean nothing to the broker.
 
     The fields below are limits; `metadata.policytable` has a row for each, which says what it does. None: the broker's
     default; 0: no limit. Rates and the message size stand under names of ours: Pulsar keeps rates per cluster and the
@@ -197,6 +198,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     auto_subscription_creation: AutoSubscriptionCreation | None = None
     subscription_types_enabled: list[SubscriptionTypeName] | None = None
     subscription_auth_mode: SubscriptionAuthMode | None = None
+    properties: dict[str, str] = {}
     max_topics_per_namespace: Int32 | None = None
     max_producers_per_topic: Int32 | None = None
     max_consumers_per_topic: Int32 | None = None

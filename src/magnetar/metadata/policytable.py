@@ -24,6 +24,7 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionAuthMode,
     SubscriptionMode,
+    check_properties,
 )
 from magnetar.metadata.policytypes import (
     AutoSubscriptionCreation,
@@ -503,7 +504,8 @@ BY_NAME: Final = {policy.name: policy for policy in TABLE}
 
 
 def check_policies(policies: Policies) -> None:
-    """Refuse policies of a namespace of which one alone is impossible. Raises PreconditionFailed."""
+    """Refuse policies of a namespace of which one alone is impossible. Raises PreconditionFailed, BadRequest (properties)."""
+    check_properties(policies.properties)
     for policy in TABLE:
         value = policy.of_namespace(policies)
         if value is not None:

@@ -193,6 +193,18 @@ def test_encryption_is_required_or_not(tools: Tools, space: str) -> None:
     assert tools.admin(f"namespaces get-encryption-required {space}") == "false"
 
 
+def test_properties_of_a_namespace(tools: Tools, space: str) -> None:
+    tools.admin(f"namespaces set-property {space} -k team -v us")
+    tools.admin(f"namespaces set-properties {space} -p cost=7,more=x")
+    assert tools.admin(f"namespaces get-property {space} -k team") == "us"
+    told = tools.admin(f"namespaces get-properties {space}")
+    assert all(word in told for word in ("team", "us", "cost", "7", "more", "x"))
+    assert "us" in tools.admin(f"namespaces remove-property {space} -k team")
+    assert "team" not in tools.admin(f"namespaces get-properties {space}")
+    tools.admin(f"namespaces clear-properties {space}")
+    assert "cost" not in tools.admin(f"namespaces get-properties {space}")
+
+
 def test_quotas_schemas_and_permissions(tools: Tools, space: str, tmp_path: Path) -> None:
     tools.admin(f"namespaces set-backlog-quota {space} -l 10G -p producer_request_hold")
     tools.admin(f"namespaces set-backlog-quota {space} -lt 1h -p consumer_backlog_eviction -t message_age")
