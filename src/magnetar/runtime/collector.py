@@ -93,6 +93,9 @@ class Collector:
     def _complete(self) -> None:
         gc.unfreeze()
         gc.collect()
+        # Python puts the next full look off until what is new is a quarter of what this one walked through, though all of it is set
+        # aside now. One that finds nothing there makes it forget that.
+        gc.collect()
         self._base_bytes = self._resident()
         self._complete_s = self._clock()
 

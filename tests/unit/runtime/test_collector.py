@@ -68,6 +68,28 @@ def test_what_survived_a_full_look_is_set_aside(world: World) -> None:
     assert not any(one is kept[0] for one in gc.get_objects(generation=2))
 
 
+def test_looks_stay_short_however_much_there_was_at_the_last_complete_one() -> None:
+    """Python puts a full look off until what is new is a quarter of what it last walked through, set aside or not."""
+    walked: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            walked.append(len(gc.get_objects()))
+
+    kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
+    made = World()
+    made.collector.start()
+    gc.callbacks.append(looked)
+    try:
+        kept += [[] for _ in range(200_000)]
+    finally:
+        gc.callbacks.remove(looked)
+        made.collector.stop()
+    assert len(kept) == 600_000
+    assert walked, "what is new is never set aside"
+    assert max(walked) < 40_000, f"a look at {max(walked):,} containers"
+
+
 def test_what_nobody_refers_to_goes_at_once_though_it_is_set_aside(world: World) -> None:
     one = [Circle()]
     gc.collect()
