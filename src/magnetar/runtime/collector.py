@@ -93,8 +93,8 @@ class Collector:
     def _complete(self) -> None:
         gc.unfreeze()
         gc.collect()
-        # Python puts the next full look off until what is new is a quarter of what this one walked through, though all of it is set
-        # aside now. One that finds nothing there makes it forget that.
+        # Python puts the next full look off until what is new is a quarter of what this one walked through, though all of that
+        # is set aside now. One that finds nothing there makes it forget.
         gc.collect()
         self._base_bytes = self._resident()
         self._complete_s = self._clock()
