@@ -2,7 +2,7 @@
 
 What they cost is taken from the processors that they share with the broker; in life they are on other machines. So they do as
 little as clients can: of a message they look at the bytes in front of its id, and at the id, which they send back as it
-came; of a receipt at its kind. What does not begin as expected is parsed properly, and so is each connection's first message.
+came; of a receipt at its kind. What does not look as expected is parsed properly, and so is each connection's first message.
 """
 
 import asyncio
@@ -33,7 +33,11 @@ READ_BYTES: Final = 1 << 20
 
 MESSAGE: Final = b"\x08\x09\x4a"
 RECEIPT: Final = b"\x08\x07\x3a"
-"""How such commands begin: the kind, and the field that holds the rest. Its size follows, in one byte."""
+"""How such commands begin: the kind, and the field that holds the rest. Its size follows."""
+
+CONSUMER: Final = 0x08
+MESSAGE_ID: Final = 0x12
+"""The first two fields of a MESSAGE: a number, here of less than 128, and the id, which begins with its size."""
 
 SIZE: Final = struct.Struct(">I")
 
@@ -127,8 +131,7 @@ class Crowd(asyncio.BufferedProtocol):
             if stop > end:
                 break
             head = data[at + 8 : at + 11]
-            if head == MESSAGE and self._parsed:
-                # Behind the size: consumer, of less than 128, and the message's id.
+            if head == MESSAGE and self._parsed and data[at + 12] == CONSUMER and data[at + 14] == MESSAGE_ID:
                 self._message(data[at + 13], data[at + 15 : at + 16 + data[at + 15]])
             elif head == RECEIPT:
                 self.confirmed += 1
@@ -139,7 +142,7 @@ class Crowd(asyncio.BufferedProtocol):
         return at
 
     def _other(self, data: bytes) -> None:
-        """Neither a message nor a receipt; or the first message."""
+        """Neither a receipt nor a message; or the first one, or one of another shape."""
         (frame,) = FrameDecoder(1 << 26).feed(data)
         command = frame.command
         kind = command.type
@@ -147,14 +150,11 @@ class Crowd(asyncio.BufferedProtocol):
             metadata = memoryview(frame.payload)[6:]
             size = SIZE.unpack_from(metadata)[0]
             held = pb.MessageMetadata.FromString(bytes(metadata[4 : 4 + size])).num_messages_in_batch
+            if held != self.batch:
+                raise RuntimeError(f"an entry of {held} messages, not {self.batch}")
             told = command.message.message_id.SerializeToString()
-            whose = command.message.consumer_id
-            if held != self.batch or data[12:16] + data[16 : 16 + len(told)] != b"".join(
-                (b"\x08", varint(whose), b"\x12", varint(len(told)), told)
-            ):
-                raise RuntimeError(f"an entry of {held} messages, or not as expected: {data[:60].hex()}")
             self._parsed = True
-            self._message(whose, varint(len(told)) + told)
+            self._message(command.message.consumer_id, varint(len(told)) + told)
         elif kind == 8:
             self.refused += 1
             self.on_receipt()

@@ -94,39 +94,30 @@ def prepare(options: argparse.Namespace, producer: str) -> Plan:
     return Plan(heads, payload, receipts, entries, batch)
 
 
-def dial(url: str) -> socket.socket:
-    """Connect and shake hands.
-
-    Raises:
-        MagnetarError: refused, or not there.
-    """
-    host, _, port = url.removeprefix("pulsar://").rstrip("/").rpartition(":")
-    try:
-        link = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-    except ValueError:
-        raise MagnetarError(f"--url {url}: write host:port") from None
-    except OSError as error:
-        raise MagnetarError(f"{url}: {error.strerror or error}") from None
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    hello = pb.CommandConnect(client_version="magnetar-loadgen", protocol_version=19)
-    answer = call(link, FrameDecoder(), pb.BaseCommand(type=2, connect=hello))
-    if answer.type != 3:
-        raise MagnetarError(f"{url}: refused CONNECT: {answer.error.message or answer.type}")
-    return link
-
-
 def connect(options: argparse.Namespace) -> tuple[socket.socket, str]:
     """Connect, shake hands, open a producer; the socket and the producer's name.
 
     Raises:
         MagnetarError: refused, or not there.
     """
-    link = dial(options.url)
+    host, _, port = options.url.removeprefix("pulsar://").rstrip("/").rpartition(":")
+    try:
+        link = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+    except ValueError:
+        raise MagnetarError(f"--url {options.url}: write host:port") from None
+    except OSError as error:
+        raise MagnetarError(f"{options.url}: {error.strerror or error}") from None
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    decoder = FrameDecoder()
+    hello = pb.CommandConnect(client_version="magnetar-loadgen", protocol_version=19)
+    answer = call(link, decoder, pb.BaseCommand(type=2, connect=hello))
+    if answer.type != 3:
+        raise MagnetarError(f"{options.url}: refused CONNECT: {answer.error.message or answer.type}")
     topic = str(TopicName.parse(options.topic))
     opening = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
     if options.producer:
         opening.producer_name = options.producer
-    answer = call(link, FrameDecoder(), pb.BaseCommand(type=5, producer=opening))
+    answer = call(link, decoder, pb.BaseCommand(type=5, producer=opening))
     if answer.type != 17:
         raise MagnetarError(f"{options.url}: refused the producer: {answer.error.message or answer.type}")
     return link, answer.producer_success.producer_name

@@ -86,6 +86,23 @@ def test_what_came_is_counted_and_acknowledged(portion: int) -> None:
     assert [frame.command.type for frame in frames].count(19) == 1, "the ping is answered"
 
 
+def test_messages_of_any_shape_are_understood() -> None:
+    """Consumers of a large number, and messages that say more than their id, such as which of a batch are still to come."""
+    shapes = [(7, None), (7, [1]), (300, None), (7, [(1 << 62) + 1] * 20), (300, [1]), (7, None)]
+    sent = []
+    for number, (consumer, left) in enumerate(shapes):
+        content = entry(1, 10)
+        sent.append(commands.message_header(consumer, 5, number, -1, number, left, 3, len(content)) + content)
+
+    async def work(client: Crowd) -> None:
+        await client.consume("t", "s", 7)
+        await until(lambda: client.received == {7: 4, 300: 2})
+        await until(lambda: not client._acks)
+
+    acks = [frame.command.ack for frame in run(broker(sent, 1 << 20), work) if frame.command.type == 10]
+    assert {ack.consumer_id: [one.entryId for one in ack.message_id] for ack in acks} == {7: [0, 1, 3, 5], 300: [2, 4]}
+
+
 def test_half_of_what_was_asked_for_is_asked_for_again() -> None:
     async def work(client: Crowd) -> None:
         client.batch = 100
