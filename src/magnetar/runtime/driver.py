@@ -199,6 +199,11 @@ class Driver:
             # The loop is closed: the broker is gone, and what was durable stays durable.
             return
 
+    def _in_turn(self, event: Callable[..., None], *arguments: Any) -> None:
+        """What can wait until the sockets were looked at."""
+        self._background.append((event, arguments))
+        self._wake()
+
     def _wake(self) -> None:
         if not self._turn_due:
             self._turn_due = True
@@ -276,8 +281,7 @@ class Driver:
         if self._clock.now_ms() < effect.at_ms:
             self._timer(effect)
             return
-        self._background.append((self._due, (effect,)))
-        self._wake()
+        self._in_turn(self._due, effect)
 
     def _due(self, effect: Timer) -> None:
         effect.then(self._outbox.now_ms)
@@ -292,11 +296,9 @@ class Driver:
             if time.perf_counter() < self._end_s:
                 self._pending.append((effect.then, (cached, "")))
             else:
-                self._background.append((effect.then, (cached, "")))
-                self._wake()
+                self._in_turn(effect.then, cached, "")
             return
-        self._background.append((self._read_now, (effect, locations)))
-        self._wake()
+        self._in_turn(self._read_now, effect, locations)
 
     def _read_now(self, effect: Read, spans: Sequence[Span]) -> None:
         """Read here what is in the system's memory: two threads that wait for each other at every step are slower. The rest is
