@@ -41,7 +41,7 @@ def test_they_are_set_read_and_forgotten(tell: Tell) -> None:
 
 def test_any_text_will_do(tell: Tell) -> None:
     async def story(world: World) -> None:
-        key, value = "who/what", "größe + 1 %41"
+        key, value = "who/what", "größe/länge + 1 %41"
         await world.have(("PUT", f"{N}/property/{quote(key, safe='')}/{quote(value, safe='')}", None))
         assert await properties(world) == {key: value}
         one = await world.ask("GET", f"{N}/property/{quote(key, safe='')}")
@@ -57,6 +57,17 @@ def test_a_namespace_has_them_from_its_creation_and_shows_them(tell: Tell) -> No
         assert json.loads(shown.data)["properties"] == {"team": "us"}
         shown = await world.ask("GET", N)
         assert "properties" not in json.loads(shown.data)
+
+    tell(story)
+
+
+def test_null_is_none_of_them(tell: Tell) -> None:
+    """Tools that name every field say so."""
+
+    async def story(world: World) -> None:
+        await world.have(("PUT", "/admin/v2/namespaces/public/new", '{"properties": null}'))
+        shown = await world.ask("GET", "/admin/v2/namespaces/public/new/properties")
+        assert json.loads(shown.data) == {}
 
     tell(story)
 

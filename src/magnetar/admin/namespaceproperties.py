@@ -69,7 +69,7 @@ async def get_property(call: Call) -> Any:
 
 @namespace_properties.add("PUT", ONE + "/{value}", "Set one property of a namespace.", ok=204, errors=(400, 404, 412))
 async def set_property(call: Call) -> None:
-    """A value with a slash in it needs `properties`."""
+    """An empty value needs `properties`: a path has no empty names."""
     key, value = call.name("key"), call.name("value")
     await _change(call, lambda there: there | {key: value})
 
