@@ -31,6 +31,40 @@ def test_a_connection_leaves_next_to_nothing_for_the_collector(monkeypatch: pyte
     assert left < 20, f"{left} objects of each wait for the collector"
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["exclusive", "shared", "failover", "key_shared"])
+def test_a_subscription_leaves_nothing_for_the_collector(monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    """What survived a look of the collector is set aside: a circle that lived some seconds would stay for an hour."""
+    world = World("a")
+    node = world["a"]
+    monkeypatch.setattr(node.broker, "validate", lambda: None)
+    client = node.client()
+
+    def come_and_go(times: int) -> None:
+        for _ in range(times):
+            consumer = client.subscribe("s", kind, topic="persistent://public/default/t", replicated=False)
+            client.flow(consumer)
+            world.settle()
+            positions = node.publish(b"one", b"two", topic="persistent://public/default/t")
+            world.settle()
+            client.ack(consumer, positions[0])
+            client.take(consumer)
+            client.unsubscribe(consumer)
+            world.settle()
+            client.answers.clear()
+
+    come_and_go(2)
+    world.advance(5_000)
+    gc.collect()
+    gc.disable()
+    try:
+        come_and_go(10)
+        world.advance(5_000)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found == 0, f"{found} containers in circles"
+
+
 def test_connections_that_do_not_shake_hands_are_closed_when_their_time_is_over_by_one_timer() -> None:
     world = World("a", limits={"handshake_ms_max": 1_000})
     node = world["a"]

@@ -60,23 +60,24 @@ def old_circle() -> "weakref.ref[Circle]":
     return weakref.ref(circle)
 
 
-def test_what_survived_a_full_look_is_set_aside(world: World) -> None:
-    kept = [Circle() for _ in range(1_000)]
+def test_what_survived_a_look_is_set_aside(world: World) -> None:
+    kept = [Circle() for _ in range(100)]
     before = gc.get_freeze_count()
-    gc.collect()
-    assert gc.get_freeze_count() >= before + 1_000
-    assert not any(one is kept[0] for one in gc.get_objects(generation=2))
+    gc.collect(0)
+    assert gc.get_freeze_count() >= before + 100
+    assert not any(one is kept[0] for one in gc.get_objects())
 
 
-def test_looks_stay_short_however_much_there_was_at_the_last_complete_one() -> None:
-    """Python puts a full look off until what is new is a quarter of what it last walked through, set aside or not."""
+@pytest.mark.parametrize("there", [0, 400_000])
+def test_looks_stay_short_however_much_there_is(there: int) -> None:
+    """What is new is looked at while it is warm, once. Left to itself Python walks through all of it again and again."""
     walked: list[int] = []
 
-    def looked(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
+    def looked(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
             walked.append(len(gc.get_objects()))
 
-    kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
+    kept = [[] for _ in range(there)]  # type: ignore[var-annotated]
     made = World()
     made.collector.start()
     gc.callbacks.append(looked)
@@ -85,9 +86,9 @@ def test_looks_stay_short_however_much_there_was_at_the_last_complete_one() -> N
     finally:
         gc.callbacks.remove(looked)
         made.collector.stop()
-    assert len(kept) == 600_000
-    assert walked, "what is new is never set aside"
-    assert max(walked) < 40_000, f"a look at {max(walked):,} containers"
+    assert len(kept) == there + 200_000
+    assert len(walked) > 10, "what is new is never looked at"
+    assert max(walked) < 5_000, f"a look at {max(walked):,} containers"
 
 
 def test_what_nobody_refers_to_goes_at_once_though_it_is_set_aside(world: World) -> None:

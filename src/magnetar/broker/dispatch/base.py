@@ -173,7 +173,7 @@ class Dispatcher(ABC):
     def close(self) -> None:
         """Nothing more is sent or read; timers and reads that come back find nothing to do."""
         self.closed = True
-        self.reading.rewind(self.around.cursor.mark_delete)
+        self.reading.stop()
 
     def dispatch_again(self) -> None:
         """Go on in an event of its own: one call must not fill the outbox with more than a consumer's socket takes."""

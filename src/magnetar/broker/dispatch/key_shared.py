@@ -99,6 +99,12 @@ class KeyShared(MultipleConsumers):
             self._ring.remove(consumer)
         super().remove(consumer)
 
+    def close(self) -> None:
+        """Nothing more is sent or read; nobody owns a slot."""
+        super().close()
+        self._ring = Ring()
+        self.consumers_changed()
+
     def consumers_changed(self) -> None:
         """Slots have other owners now."""
         if isinstance(self._ring, Ring):

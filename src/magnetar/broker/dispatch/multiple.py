@@ -23,6 +23,7 @@ from typing import Any
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.base import CHUNK, MARKER, Dispatcher, KeySharedPolicy, append_message, count_sent
 from magnetar.broker.dispatch.delayed import DELAYED, EVER_MS, Delayed
+from magnetar.broker.dispatch.reading import nobody
 from magnetar.broker.dispatch.refetch import Refetch
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Note, Send, Timer
@@ -97,6 +98,13 @@ class MultipleConsumers(Dispatcher):
         self._returning: dict[Consumer, Returning] = {}
         """By consumer, perhaps gone."""
         self._return_due = False
+
+    def close(self) -> None:
+        """Nothing more is sent or read; what its parts are told from now on is nobody's business."""
+        super().close()
+        # They call this dispatcher: circles, that would wait for Python's collector to look completely.
+        self.delayed = Delayed(self.around.outbox, nobody)
+        self.refetch = Refetch(self.around, lambda _position: False, nobody, nobody)
 
     # -------------------------------------------------------------------------------------------------- to implement
 

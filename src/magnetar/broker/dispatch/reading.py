@@ -21,6 +21,10 @@ RETRY_MS: Final = 1_000
 """After a read that failed. A disk that fails does not get better by being asked at once."""
 
 
+def nobody(*_told: object) -> None:
+    """Who is told what nobody wants to know any more."""
+
+
 class Reading:
     """The read position of one subscription.
 
@@ -51,6 +55,11 @@ class Reading:
         self._ahead.clear()
         self._ahead_bytes = 0
         self.after = after
+
+    def stop(self) -> None:
+        """Nothing is read any more, and nobody woken: reads that come back find nothing to do."""
+        self.rewind(self._around.cursor.mark_delete)
+        self._wake = nobody  # else dispatcher and reading refer to each other for ever
 
     def peek(self, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """The next entries, at least one if there is one at hand; none when there is none or it has to be read first."""
