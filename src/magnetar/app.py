@@ -38,8 +38,8 @@ from magnetar.runtime.discarding import Discarder
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
+from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
-from magnetar.runtime.logthread import LogThread
 from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
@@ -93,7 +93,7 @@ def _make_link_token(path: Path) -> None:
         temporary.unlink()
 
 
-def start_log(log: LogThread, reserve: Reserve) -> Recovered:
+def start_log(log: Lanes, reserve: Reserve) -> Recovered:
     """Start the log; on a full disk with room from the reserve: what it holds may be what retention can give back.
 
     Raises:
@@ -181,7 +181,7 @@ class BrokerApp:
         told: list[Driver] = []
         discarder = Discarder()
         self._stack.callback(discarder.close)
-        self.log = LogThread(
+        self.log = Lanes(
             OsFiles(),
             folder.path / "log",
             config,

@@ -10,7 +10,9 @@ import pytest
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime import logthread
+from magnetar.runtime.lanes import Lanes
+from magnetar.storage import log, topiclog
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.testing import MemoryFiles
@@ -32,7 +34,7 @@ class World:
         self.confirmed: dict[str, dict[Position, StoredEntry]] = {name: {} for name in TOPICS}
         self.indexes: dict[tuple[str, int], bytes] = {}
         self.number = 0
-        self.thread: LogThread | None = None
+        self.thread: Lanes | None = None
         self.open(first=True)
 
     def open(self, *, first: bool = False) -> None:
@@ -47,7 +49,7 @@ class World:
                 self.changed.notify()
 
         config = BrokerConfig(segment_bytes=4096, disk_free_bytes_min=0)
-        self.thread = LogThread(
+        self.thread = Lanes(
             self.files,
             FOLDER,
             config,
@@ -76,11 +78,11 @@ class World:
 
     def check_recovered(self, recovered: Recovered) -> None:
         assert self.thread is not None
-        for name, log in self.logs.items():
-            log.validate()
+        for name, topic in self.logs.items():
+            topic.validate()
             found: dict[Position, StoredEntry] = {}
-            if log.first != NONE:
-                for entry in self.thread.read(log.locations(log.first, 10**6, 1 << 30)):
+            if topic.first != NONE:
+                for entry in self.thread.read(topic.locations(topic.first, 10**6, 1 << 30)):
                     found[entry.position] = entry
             for position, entry in self.confirmed[name].items():
                 assert found.get(position) == entry, f"{name} {position} was confirmed and is not there"
@@ -141,11 +143,30 @@ class World:
     def crash(self) -> None:
         """Power cut: unsynced bytes are anybody's guess, reports that were not taken are lost."""
         assert self.thread is not None
-        after = self.files.crash()
+        after = self.cut_short() or self.files.crash()
         self.files.inject(lambda _kind, _path: OSError(errno.EIO, "the old world is over"))
         self.thread.stop()
         self.files = after
         self.open()
+
+    def cut_short(self) -> MemoryFiles | None:
+        """What a power cut leaves between what is written and that it is synced, in either lane; None: there was none."""
+        left: list[MemoryFiles] = []
+        at = self.random.choice(("no", "sync", "sync", "sync"))
+
+        def cut(kind: str, _path: Path) -> OSError | None:
+            if not left and kind == at and self.random.random() < 0.5:
+                left.append(self.files.crash())
+            return OSError(errno.EIO, "the power is gone") if left else None
+
+        self.files.inject(cut)
+        for _ in range(self.random.randint(1, 6)):
+            self.publish()
+        with self.changed:
+            while self.in_flight and not self.fenced and not left:
+                assert self.changed.wait_for(lambda: self.events or left, 20), "the log thread does not answer"
+                self.take()
+        return left[0] if left else None
 
     def step(self) -> None:
         dice = self.random.random()
@@ -161,14 +182,19 @@ class World:
                 self.files.fail_next("create", OSError(errno.ENOSPC, "No space left on device"))
         elif dice < 0.93:
             self.settle()
-            for log in self.logs.values():
-                log.validate()
+            for topic in self.logs.values():
+                topic.validate()
         else:
             self.crash()
 
 
+@pytest.mark.parametrize("large_bytes", [700, 1 << 30], ids=["two lanes", "one lane"])
 @pytest.mark.parametrize("block", range(10))
-def test_confirmed_entries_survive(block: int) -> None:
+def test_confirmed_entries_survive(monkeypatch: pytest.MonkeyPatch, block: int, large_bytes: int) -> None:
+    monkeypatch.setattr(topiclog, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(log, "PIECE_BYTES", 300)
+    if block % 2:
+        monkeypatch.setattr(logthread, "RECENTLY_S", 0.0)
     for seed in range(block * (WORLDS // 10), (block + 1) * (WORLDS // 10)):
         world = World(seed)
         try:

@@ -21,7 +21,8 @@ import random, sys, threading, zlib
 from pathlib import Path
 from magnetar.core.config import BrokerConfig
 from magnetar.runtime.files import OsFiles
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.lanes import Lanes
+from magnetar.storage import topiclog
 from magnetar.storage.entries import NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 
@@ -44,8 +45,9 @@ def appended(batch):
 def failed(batch, error):
     raise SystemExit(error)
 
-thread = LogThread(OsFiles(), folder, BrokerConfig(segment_bytes=200_000, disk_free_bytes_min=0),
-                   on_appended=appended, on_failed=failed, on_healed=lambda: None)
+topiclog.LARGE_BYTES = 40_000
+thread = Lanes(OsFiles(), folder, BrokerConfig(segment_bytes=200_000, disk_free_bytes_min=0),
+               on_appended=appended, on_failed=failed, on_healed=lambda: None)
 recovered = thread.start()
 assert not recovered.problems, recovered.problems
 ids, cache = LedgerIds(max(recovered.last_ledger, 100)), EntryCache(1 << 20)

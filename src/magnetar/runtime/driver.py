@@ -44,7 +44,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import Store as MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.giveway import GiveWay
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.quiet import Quiet
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import Span
@@ -84,7 +84,7 @@ class Driver:
         loop: the event loop whose thread owns the broker.
         broker: the machine.
         outbox: the one that all of the broker's machines share.
-        log: the thread that owns the log's files; it tells `appended`, `append_failed`, `healed`.
+        log: the threads that own the log's files; they tell `appended`, `append_failed`, `healed`.
         store: the metadata store; answers on a thread of its own.
         clock: wall clock.
     """
@@ -94,7 +94,7 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         broker: Broker,
         outbox: Outbox,
-        log: LogThread,
+        log: Lanes,
         store: MetadataStore,
         clock: Clock,
     ) -> None:

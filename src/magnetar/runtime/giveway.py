@@ -91,8 +91,9 @@ class ThreadState:
 class Working(Protocol):
     """A thread that works for this one (`runtime.logthread.LogThread`)."""
 
-    steps: int
-    """Changes whenever it has had the interpreter."""
+    @property
+    def steps(self) -> int:
+        """Changes whenever it has had the interpreter."""
 
     @property
     def busy(self) -> bool:

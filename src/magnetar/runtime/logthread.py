@@ -32,7 +32,7 @@ from magnetar.runtime.housekeeping import Housekeeping
 from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files
-from magnetar.storage.log import SegmentLog
+from magnetar.storage.log import SegmentLog, SegmentNumbers
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import Span
@@ -50,6 +50,9 @@ BACKGROUND_SHARE: Final = 10
 
 COPYING_BYTES_MIN: Final = 64 * 1024
 """To copy so many into the kernel takes so long that a thread seen running may well be at that (`runtime.giveway`)."""
+
+RECENTLY_S: Final = 10.0
+"""Who has published so recently may do so again while the other lane writes."""
 
 ROOM_S: Final = 0.05
 """How often the thread looks how full the disk is, apart from what it writes itself: as quickly as others may fill it."""
@@ -69,6 +72,7 @@ class LogThread:
         salt: random bytes, see `storage.records`.
         step_aside: see `runtime.readers`.
         discard: see `storage.log`.
+        beside: this is the lane of large appends beside that one, with whom it shares readers and the numbers of segments.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class LogThread:
         salt: Callable[[], bytes] = lambda: os.urandom(SALT_BYTES),
         step_aside: Callable[[], None] = pause,
         discard: Callable[[Path], None] | None = None,
+        beside: "LogThread | None" = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -93,6 +98,8 @@ class LogThread:
         self._on_appended = on_appended
         self._on_failed = on_failed
         self._on_healed = on_healed
+        self._name = "log" if beside is None else "log-large"
+        self._numbers: SegmentNumbers = SegmentNumbers() if beside is None else beside._numbers
         self._log = SegmentLog(
             files,
             folder,
@@ -100,8 +107,13 @@ class LogThread:
             disk_free_bytes_min=config.disk_free_bytes_min,
             discard=discard,
             salt=salt,
+            numbers=self._numbers,
+            large=beside is not None,
+            shares=lambda: beside is not None and beside.recent,
         )
-        self._readers = SegmentReaders(files, folder, self, step_aside)
+        self._readers: SegmentReaders = (
+            SegmentReaders(files, folder, self, step_aside) if beside is None else beside._readers
+        )
         self._background = Housekeeping(files, folder, self._log, self._readers)
         self._wake = threading.Condition()
         self._queue: list[Append] = []
@@ -114,6 +126,7 @@ class LogThread:
         self._next_sync_s = 0.0
         self._next_background_s = 0.0
         self._room_s = 0.0
+        self._wrote_s = -RECENTLY_S
         self._state: ThreadState | None = None
         self._taken_bytes = 0
         self._copying = False
@@ -132,14 +145,26 @@ class LogThread:
         recovered = recover(self._files, self._folder)
         for note in recovered.notes:
             logger.info("%s", note)
+        self.go_on(recovered)
+        return recovered
+
+    def go_on(self, recovered: Recovered) -> None:
+        """Open a new segment behind what was recovered, start the thread.
+
+        Raises:
+            StorageError: no new segment can be made.
+        """
+        self.begin(recovered)
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def begin(self, recovered: Recovered) -> None:
+        """`go_on` without the thread: somebody else calls its cycle."""
         try:
             self._log.begin(recovered)
         except OSError as error:
             raise StorageError(f"cannot write to the log in {self._folder}: {error.strerror or error}") from error
         self._background.look_for_rewrites()
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
-        return recovered
 
     def stop(self) -> None:
         """Write what waits, then end."""
@@ -197,6 +222,11 @@ class LogThread:
     def busy(self) -> bool:
         """Whether something waits to be stored."""
         return bool(self._queue or self._flying)
+
+    @property
+    def recent(self) -> bool:
+        """Whether something was stored a short time ago."""
+        return time.monotonic() - self._wrote_s < RECENTLY_S
 
     def waits(self) -> bool:
         """Whether this thread waits for the interpreter, see `runtime.giveway`; while it writes much that cannot be told."""
@@ -282,6 +312,8 @@ class LogThread:
         at_once, later = self._split(batch)
         syncing = False
         now_s = time.monotonic()
+        if batch:
+            self._wrote_s = now_s
         if now_s > self._room_s:
             self._log.forget_room()
             self._room_s = now_s + ROOM_S

@@ -112,6 +112,7 @@ class Append:
         epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
             told of a failure must not be written after it: its positions and origin indexes are void.
         asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
+        large: for the lane of large appends, where the log has one.
     """
 
     topic: str
@@ -125,3 +126,4 @@ class Append:
     extra: dict[str, Any] = field(default_factory=dict)
     epoch: int = 0
     asked_s: float = 0.0
+    large: bool = False

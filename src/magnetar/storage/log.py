@@ -8,17 +8,22 @@ segment matter:
 
 With `fsync = "always"` nothing is answered that is not synced. Otherwise `answered` may be ahead of `synced`; a failure
 then seals behind `answered`, not behind `synced`: what was answered is not thrown away by us, only by the disk.
+
+A log may have two *lanes*, each with an open segment of its own: one for large appends beside the one for everything else,
+so that a publish of 100 bytes does not wait until a megabyte is on the disk. They share the numbers of segments. All that is
+on its way of a topic is in one lane (`TopicLog.stage`): what a crash leaves of it is a beginning, as in a log of one lane.
 """
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.files import Files, LogFile
-from magnetar.storage.records import SEGMENT_MAGIC, pack_check, pack_seal, pack_start
+from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import Recovered, index_name, segment_name
 from magnetar.storage.segmentindex import SegmentIndex, encode_index
 
@@ -34,9 +39,32 @@ RESERVE_PART: Final = 2
 ROOM_PART: Final = 4
 """A batch larger than this part of the room that was left when somebody looked is a reason to look again."""
 
+PIECE_BYTES: Final = 256 * 1024
+"""What the lane of large appends writes and syncs at a time while the other one has work, too: the disk takes that one's syncs
+in between. By itself it writes all at once, which is up to 1.7 times as fast."""
+
+
+class SegmentNumbers:
+    """Numbers for segments, each given once, to any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def raise_to(self, number: int) -> None:
+        """Those up to this one are taken."""
+        with self._lock:
+            self._last = max(self._last, number)
+
+    def take(self) -> int:
+        """The next one."""
+        with self._lock:
+            self._last += 1
+            return self._last
+
 
 class SegmentLog:
-    """The segments of one broker.
+    """The segments of one broker, or of one lane of it.
 
     Args:
         files: the file system.
@@ -45,6 +73,9 @@ class SegmentLog:
         disk_free_bytes_min: nothing is appended below this much free room, so that seals, cursors and metadata fit.
         discard: deletes a file soon, in the order of calls; by default at once.
         salt: gives 8 random bytes for each segment, see `storage.records`.
+        numbers: for its segments; shared by the lanes of a log.
+        large: whether this is the lane of large appends.
+        shares: whether it shall leave the disk to others in between.
     """
 
     def __init__(
@@ -56,6 +87,9 @@ class SegmentLog:
         disk_free_bytes_min: int,
         discard: Callable[[Path], None] | None = None,
         salt: Callable[[], bytes],
+        numbers: SegmentNumbers | None = None,
+        large: bool = False,
+        shares: Callable[[], bool] = lambda: False,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -68,7 +102,9 @@ class SegmentLog:
         self._salt = b""
         self._file: LogFile | None = None
         self.segment = 0
-        self._number = 0
+        self._numbers = numbers or SegmentNumbers()
+        self._large = large
+        self._shares = shares
         self.offset = 0
         self.synced = 0
         self.checked = 0
@@ -92,7 +128,7 @@ class SegmentLog:
         Raises:
             OSError: it cannot be made.
         """
-        self._number = recovered.last_segment
+        self._numbers.raise_to(recovered.last_segment)
         self.ledger_high = recovered.last_ledger
         self._live = recovered.segment_ledgers
         self.sizes = dict(recovered.segment_sizes)
@@ -202,7 +238,8 @@ class SegmentLog:
     def _writev(self, buffers: Sequence[bytes], end: int, *, through: bool = False) -> None:
         assert self._file is not None
         if through:
-            self._file.write_through(buffers)
+            for piece in _pieces(buffers) if self._shares() else [buffers]:
+                self._file.write_through(piece)
             self.synced = end
         else:
             self._file.writev(buffers)
@@ -230,13 +267,13 @@ class SegmentLog:
         Raises:
             OSError: it could not be made; its number is not used again.
         """
-        self._number += 1
-        number = self._number
+        number = self._numbers.take()
         file = self._files.create(self._folder / segment_name(number))
         try:
             salt = self._salt_of()
             seals = [pack_seal(bad, good) for bad, good in sorted(self._seals.items())]
-            head = SEGMENT_MAGIC + pack_start(number, salt, self.ledger_high) + b"".join(seals)
+            magic = LARGE_MAGIC if self._large else SEGMENT_MAGIC
+            head = magic + pack_start(number, salt, self.ledger_high) + b"".join(seals)
             file.writev([head])
             file.sync()
             self._files.sync_folder(self._folder)
@@ -425,3 +462,19 @@ class SegmentLog:
         except OSError:
             return False
         return True
+
+
+def _pieces(buffers: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """The same bytes, `PIECE_BYTES` of them at a time."""
+    piece: list[bytes] = []
+    room = PIECE_BYTES
+    for buffer in buffers:
+        rest = memoryview(buffer)
+        while len(rest) >= room:
+            yield [*piece, cast("bytes", rest[:room])]
+            rest, piece, room = rest[room:], [], PIECE_BYTES
+        if rest:
+            piece.append(cast("bytes", rest))
+            room -= len(rest)
+    if piece:
+        yield piece

@@ -1,6 +1,6 @@
 """Records of the log: the format on disk.
 
-A segment starts with `SEGMENT_MAGIC` (format version inside) and goes on with records, one behind the other:
+A segment starts with a magic (format version inside) and goes on with records, one behind the other:
 
     length (4) | crc32c (4) | type (1) | body (length - 1)
 
@@ -31,6 +31,9 @@ from magnetar.core.ids import NONE, Position
 from magnetar.storage.entries import StoredEntry
 
 SEGMENT_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x01"
+LARGE_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x02"
+"""Version 2 is a segment of the lane of large appends (`storage.log`), and otherwise as version 1. A broker that knows of no
+lanes refuses it: it would take one of the two that a crash may have torn for damaged."""
 PREFIX_BYTES: Final = 8
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 """A ceiling far above any message: a length beyond it is damage."""

@@ -3,9 +3,10 @@
 Rules (FINDINGS A4, A6; broker.md):
 
 - what a seal names is cut: it never happened, whatever the disk says;
-- the *tail*, the last segment that was begun, may be torn by the crash: the first record behind its last check that is
-  not whole ends it, and the rest is cut off durably before anything new is written. What is left is synced before it
-  counts: its process may have been killed between write and sync, and then only the system's memory holds it;
+- the *tail*, the last segment of its lane that was begun, may be torn by the crash: the first record behind its last check
+  that is not whole ends it, and the rest is cut off durably before anything new is written. What is left is synced before it
+  counts: its process may have been killed between write and sync, and then only the system's memory holds it. There are two
+  lanes (`storage.log`); a segment's version tells its lane;
 - damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
   place, so that reading it says so;
 - a segment that is no larger than a start with a seal, and whose start is not whole, was never begun: its start is synced
@@ -31,6 +32,7 @@ from magnetar.core.errors import StorageError
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.records import (
+    LARGE_MAGIC,
     PREFIX_BYTES,
     SEAL_RECORD_BYTES,
     SEGMENT_MAGIC,
@@ -47,6 +49,8 @@ from magnetar.storage.topiclog import RecoveredTopic
 SEGMENT_SUFFIX: Final = ".seg"
 PROBLEMS_MAX: Final = 1000
 """A ceiling on damage that is told one by one; a disk that lost more is told as a number."""
+
+_MAGICS: Final = (SEGMENT_MAGIC, LARGE_MAGIC)
 
 _HEAD_BYTES: Final = 64 * 1024
 """Start and seals of a segment: 25 bytes a seal, and seals are few."""
@@ -100,6 +104,7 @@ class _Found(NamedTuple):
         number, size: of its file.
         started, seals: what its head says.
         hollow: nothing else in it is whole, so perhaps it was never synced.
+        large: it is of the lane of large appends.
     """
 
     number: int
@@ -107,6 +112,7 @@ class _Found(NamedTuple):
     started: Started | None
     seals: list[Sealed]
     hollow: bool
+    large: bool
 
 
 class _Recovery:
@@ -130,12 +136,16 @@ class _Recovery:
         for segment in found:
             for seal in segment.seals:
                 cuts[seal.segment] = min(seal.offset, cuts.get(seal.segment, seal.offset))
-        solid = next((segment.number for segment in reversed(found) if not segment.hollow), 0)
+        last, solid = {}, {}
+        for segment in found:
+            last[segment.large] = segment.number
+            if not segment.hollow:
+                solid[segment.large] = segment.number
         indexes = []
         for segment in found:
-            last = segment is found[-1]
-            tail = last or segment.number >= solid
-            indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=last))
+            end = segment.number == last[segment.large]
+            tail = end or segment.number >= solid.get(segment.large, 0)
+            indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=end))
         Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
         more = len(self.result.problems) - PROBLEMS_MAX
@@ -160,12 +170,13 @@ class _Recovery:
                 f"{path} is not a log segment of this version (it starts with {magic!r}); "
                 "was it written by another version of Magnetar?"
             )
-        started = _start(head) if magic == SEGMENT_MAGIC else None
+        started = _start(head) if magic in _MAGICS else None
         if started is None and size <= _UNBEGUN_BYTES_MAX and index_name(number) not in names:
             self._files.unlink(path)
             self.result.notes.append(f"segment {number} was never begun: deleted")
             return None
-        return _Found(number, size, started, _seals(head), hollow=started is not None and _hollow(head, size))
+        hollow = started is not None and _hollow(head, size)
+        return _Found(number, size, started, _seals(head), hollow=hollow, large=magic == LARGE_MAGIC)
 
     def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool, last: bool) -> SegmentIndex:
         number = segment.number
@@ -385,7 +396,7 @@ def _hollow(head: bytes, size: int) -> bool:
 def _other_version(magic: bytes) -> bool:
     """Whether the start of a segment was written whole by another version, rather than torn."""
     name = len(SEGMENT_MAGIC) - 4
-    whole_magic = len(magic) == len(SEGMENT_MAGIC) and magic != SEGMENT_MAGIC
+    whole_magic = len(magic) == len(SEGMENT_MAGIC) and magic not in _MAGICS
     return whole_magic and magic[:name] == SEGMENT_MAGIC[:name] and any(magic[name:])
 
 

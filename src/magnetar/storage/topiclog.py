@@ -27,6 +27,10 @@ from magnetar.storage.retention import Retention, Trim, deletable
 
 __all__ = ["EntryCache", "LedgerIds", "RecoveredTopic", "Retention", "Span", "TopicLog", "Trim"]
 
+LARGE_BYTES = 256 * 1024
+"""An append of so many goes by a lane of its own: it is on its way to the disk for a millisecond or more, and others need not
+wait for that."""
+
 _MARKER = int(EntryFlags.MARKER)
 _REPLICATED = int(EntryFlags.REPLICATED)
 
@@ -130,6 +134,7 @@ class TopicLog(Ledgers):
         self._epoch = ledger_ids.next_epoch()
         self._in_flight = 0
         self._doomed = 0
+        self._large = False
         self._here = OriginKey("", incarnation)
 
     def _load(self, recovered: RecoveredTopic | None, saved: SavedTopic | None) -> None:
@@ -211,6 +216,9 @@ class TopicLog(Ledgers):
         self._staged_bytes += total
         self._staged_index = index
         self.staged_last = Position(ledger_id, at - 1)
+        if not self._in_flight and not self._doomed:
+            # Else behind what is on its way: in two lanes the later one could be stored, and the earlier one lost.
+            self._large = total >= LARGE_BYTES
         self._in_flight += 1
         return Append(
             topic=self.name,
@@ -223,6 +231,7 @@ class TopicLog(Ledgers):
             bytes_total=total + (sizes[0] if preamble else 0),
             extra={"opened_ms": now_ms} if preamble else {},
             epoch=self._epoch,
+            large=self._large,
         )
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
+from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.logthread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.files import Files
@@ -28,15 +29,24 @@ def entry(text: str | bytes, **fields: Any) -> NewEntry:
 
 
 class Log:
-    """One broker's log with its reports, and topics on it."""
+    """One broker's log with its reports, and topics on it.
 
-    def __init__(self, files: Files | None = None, folder: Path = FOLDER, **config: Any) -> None:
+    Args:
+        files, folder: where it is; by default in memory.
+        lanes: whether it has the lane of large appends, too.
+        config: of the broker.
+    """
+
+    def __init__(
+        self, files: Files | None = None, folder: Path = FOLDER, *, lanes: bool = False, **config: Any
+    ) -> None:
         self.files: Any = files if files is not None else MemoryFiles(random.Random(1))
         self.folder = folder
         self.config = BrokerConfig(**{"disk_free_bytes_min": 0, **config})
         self.changed = threading.Condition()
         self.reports: list[tuple[str, Any]] = []
-        self.thread = LogThread(
+        self.lanes = lanes
+        self.thread: LogThread | Lanes = (Lanes if lanes else LogThread)(
             self.files,
             folder,
             self.config,
@@ -108,7 +118,7 @@ class Log:
 
     def restart(self, files: Files | None = None, **config: Any) -> "Log":
         self.thread.stop()
-        return Log(files or self.files, self.folder, **config)
+        return Log(files or self.files, self.folder, lanes=self.lanes, **config)
 
     def stop(self) -> None:
         self.thread.stop()

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.core.ids import Identity, Position
 from magnetar.runtime.files import OsFiles
+from magnetar.storage import topiclog
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.storage.records import START_RECORD_BYTES, EntryHead, read_entry, read_head, whole
 from magnetar.storage.recovery import index_name, segment_name
@@ -19,9 +20,9 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "storage"
 FOREIGN = {"origin": "us-east", "incarnation": 77, "first_index": 40, "source": Position(78, 5)}
 
 
-def write(folder: Path) -> None:
-    """What the golden segment holds."""
-    log = Log(OsFiles(), folder)
+def write(folder: Path, *, lanes: bool = False) -> None:
+    """What the golden segments hold."""
+    log = Log(OsFiles(), folder, lanes=lanes)
     topic = log.topic()
     for batch in (
         [NewEntry(b"\x0e\x01first", 0, 1, 1_700_000_000_000)],
@@ -49,14 +50,18 @@ def write(folder: Path) -> None:
     log.thread.stop()
 
 
-def test_todays_bytes_are_the_golden_ones(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert (tmp_path / segment_name(1)).read_bytes() == (GOLDEN / "segment-v1.seg").read_bytes()
+def test_todays_bytes_are_the_golden_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "one")
+    assert (tmp_path / "one" / segment_name(1)).read_bytes() == (GOLDEN / "segment-v1.seg").read_bytes()
+    monkeypatch.setattr(topiclog, "LARGE_BYTES", 0)
+    write(tmp_path / "two", lanes=True)
+    assert (tmp_path / "two" / segment_name(2)).read_bytes() == (GOLDEN / "segment-v2.seg").read_bytes()
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("sidecar", [True, False])
-def test_the_golden_segment_is_read(tmp_path: Path, sidecar: bool) -> None:
-    (tmp_path / segment_name(1)).write_bytes((GOLDEN / "segment-v1.seg").read_bytes())
+def test_the_golden_segments_are_read(tmp_path: Path, sidecar: bool, version: int) -> None:
+    (tmp_path / segment_name(1)).write_bytes((GOLDEN / f"segment-v{version}.seg").read_bytes())
     if sidecar:
         (tmp_path / index_name(1)).write_bytes((GOLDEN / "segment-v1.idx").read_bytes())
         assert decode_index((GOLDEN / "segment-v1.idx").read_bytes(), 1) is not None

@@ -361,7 +361,7 @@ def test_a_segment_that_was_never_begun_is_nothing(size: int) -> None:
 def test_another_version_is_refused_in_one_line() -> None:
     files = MemoryFiles(random.Random(1))
     file = files.create(SEGMENT)
-    file.writev([SEGMENT_MAGIC[:-1] + b"\x02" + bytes(100)])
+    file.writev([SEGMENT_MAGIC[:-1] + b"\x03" + bytes(100)])
     with pytest.raises(StorageError, match="another version") as caught:
         recover(files, FOLDER)
     assert "\n" not in str(caught.value)
