@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.core.config import BrokerConfig
-from magnetar.core.errors import StorageError
 from magnetar.runtime.logthread import LogThread
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files
@@ -99,17 +98,16 @@ class Lanes:
         """Recover, open a new segment for each lane, start the threads.
 
         Every start begins both, also where one is not used: recovery takes the last segment of each lane for one that a crash
-        may have torn, and what is older for whole.
+        may have torn, and what is older for whole. May be called again when it failed.
 
         Raises:
             StorageError: the log cannot be read, or no new segment can be made.
         """
-        recovered = self._usual.start()
-        try:
-            self._large.go_on(Recovered(last_ledger=recovered.last_ledger))
-        except StorageError:
-            self._usual.stop()
-            raise
+        recovered = self._usual.recover()
+        self._usual.begin(recovered)
+        self._large.begin(Recovered(last_ledger=recovered.last_ledger))
+        self._usual.run()
+        self._large.run()
         return recovered
 
     def stop(self) -> None:

@@ -142,29 +142,38 @@ class LogThread:
         Raises:
             StorageError: the log cannot be read, or no new segment can be made.
         """
+        recovered = self.recover()
+        self.begin(recovered)
+        self.run()
+        return recovered
+
+    def recover(self) -> Recovered:
+        """Read what is there.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
         recovered = recover(self._files, self._folder)
         for note in recovered.notes:
             logger.info("%s", note)
-        self.go_on(recovered)
         return recovered
 
-    def go_on(self, recovered: Recovered) -> None:
-        """Open a new segment behind what was recovered, start the thread.
+    def begin(self, recovered: Recovered) -> None:
+        """Open a new segment behind what was recovered. May be called again when that failed.
 
         Raises:
             StorageError: no new segment can be made.
         """
-        self.begin(recovered)
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def begin(self, recovered: Recovered) -> None:
-        """`go_on` without the thread: somebody else calls its cycle."""
         try:
             self._log.begin(recovered)
         except OSError as error:
             raise StorageError(f"cannot write to the log in {self._folder}: {error.strerror or error}") from error
         self._background.look_for_rewrites()
+
+    def run(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Write what waits, then end."""

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,16 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.harness import FOLDER, Log, entry
 
+from magnetar.core.config import BrokerConfig
+from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.runtime.files import OsFile, OsFiles
-from magnetar.runtime.lanes import Health
+from magnetar.runtime.lanes import Health, Lanes
 from magnetar.storage.log import PIECE_BYTES
 from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC
 from magnetar.storage.recovery import segment_name
 from magnetar.storage.testing import MemoryFiles
-from magnetar.storage.topiclog import LARGE_BYTES, TopicLog
+from magnetar.storage.topiclog import LARGE_BYTES, EntryCache, LedgerIds, TopicLog
 
 LARGE = bytes(LARGE_BYTES)
 USUAL_SEGMENT, LARGE_SEGMENT = FOLDER / segment_name(1), FOLDER / segment_name(2)
@@ -220,21 +223,44 @@ def test_a_failure_is_over_when_both_lanes_are_sound() -> None:
     assert told[3:] == ["healed"], "it may have failed with nothing in its hands"
 
 
-def test_a_full_disk_refuses_the_start_of_either_lane() -> None:
-    import random
-
-    from magnetar.core.errors import StorageError
-
+def test_a_start_that_failed_in_the_second_lane_can_be_tried_again() -> None:
+    """On a full disk `app.start_log` gives room from the reserve and tries again."""
     files = MemoryFiles(random.Random(1))
+    first = Log(files, lanes=True)
+    small, large = two_topics(first)
+    first.append(small, "a")
+    first.append(large, LARGE)
+    first.stop()
     creates: list[Path] = []
 
     def second(kind: str, path: Path) -> OSError | None:
-        if kind == "create":
-            creates.append(path)
-        return OSError(errno.ENOSPC, "No space left on device") if kind == "create" and len(creates) == 2 else None
+        if kind != "create" or path.suffix != ".seg":
+            return None
+        creates.append(path)
+        return OSError(errno.ENOSPC, "No space left on device") if len(creates) == 2 else None
 
     files.inject(second)
+    lanes = Lanes(
+        files,
+        FOLDER,
+        BrokerConfig(disk_free_bytes_min=0),
+        on_appended=lambda batch: done.set(),
+        on_failed=lambda batch, error: None,
+        on_healed=lambda: None,
+    )
+    done = threading.Event()
     with pytest.raises(StorageError, match="No space left"):
-        Log(files, lanes=True)
+        lanes.start()
     assert not [thread for thread in threading.enumerate() if thread.name in ("log", "log-large")]
-    Log(files, lanes=True).stop()
+    recovered = lanes.start()
+    assert recovered.problems == []
+    assert {len(found.ledgers) for found in recovered.topics.values()} == {1}
+    topic = TopicLog(
+        "persistent://public/default/small", 1, LedgerIds(recovered.last_ledger), EntryCache(1), fresh=False
+    )
+    lanes.submit(topic.stage([entry("b")], 1))
+    assert done.wait(20)
+    lanes.stop()
+    again = Log(files, lanes=True)
+    assert len(again.recovered.topics[topic.name, 1].ledgers) == 2
+    again.stop()
