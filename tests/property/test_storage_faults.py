@@ -5,22 +5,37 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime import logthread
+from magnetar.runtime import housekeeping, logthread
 from magnetar.runtime.lanes import Lanes
 from magnetar.storage import log, topiclog
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.recovery import Recovered
+from magnetar.storage.retention import Retention
 from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 
 FOLDER = Path("/log")
 WORLDS = int(os.environ.get("MAGNETAR_SEEDS", "150"))
 TOPICS = ["persistent://public/default/a", "persistent://public/default/b"]
+
+
+class Saved(NamedTuple):
+    """What the metadata store has of a topic."""
+
+    first_ledger: int
+    next_index: int
+
+    def watermark_positions(self) -> dict[str, Position]:
+        return {}
+
+    def end_position(self) -> Position:
+        return NONE
 
 
 class World:
@@ -35,6 +50,7 @@ class World:
         self.indexes: dict[tuple[str, int], bytes] = {}
         self.number = 0
         self.thread: Lanes | None = None
+        self.saved: dict[str, Saved] = {}
         self.open(first=True)
 
     def open(self, *, first: bool = False) -> None:
@@ -70,6 +86,7 @@ class World:
                 cache,
                 ledger_entries_max=7,
                 recovered=recovered.topics.get((name, self.incarnations[name])),
+                saved=self.saved.get(name),
                 fresh=first,
             )
             for name in TOPICS
@@ -111,6 +128,18 @@ class World:
         self.now_ms += 1
         self.in_flight += 1
         self.thread.submit(self.logs[name].stage(entries, self.now_ms))
+
+    def drop(self) -> None:
+        """Retention: all ledgers of a topic but the last."""
+        assert self.thread is not None
+        name = self.random.choice(TOPICS)
+        trim = self.logs[name].trim(None, self.now_ms, Retention(0, 0))
+        if trim is not None:
+            self.saved[name] = Saved(trim.first_ledger, trim.next_index)
+            self.logs[name].forget(trim)
+            self.thread.drop(trim.ledgers)
+            for position in [each for each in self.confirmed[name] if each.ledger < trim.first_ledger]:
+                del self.confirmed[name][position]
 
     def settle(self) -> None:
         """Take in what the log thread reported, waiting until nothing is in flight and the log is sound."""
@@ -172,8 +201,10 @@ class World:
         dice = self.random.random()
         if dice < 0.6:
             self.publish()
-        elif dice < 0.75:
+        elif dice < 0.7:
             self.settle()
+        elif dice < 0.75:
+            self.drop()
         elif dice < 0.85:
             self.files.fail_next(
                 self.random.choice(("write", "sync", "sync")), OSError(errno.EIO, "Input/output error")
@@ -193,6 +224,7 @@ class World:
 def test_confirmed_entries_survive(monkeypatch: pytest.MonkeyPatch, block: int, large_bytes: int) -> None:
     monkeypatch.setattr(topiclog, "LARGE_BYTES", large_bytes)
     monkeypatch.setattr(log, "PIECE_BYTES", 300)
+    monkeypatch.setattr(housekeeping, "REWRITE_BYTES_MIN", 1_000)
     if block % 2:
         monkeypatch.setattr(logthread, "RECENTLY_S", 0.0)
     for seed in range(block * (WORLDS // 10), (block + 1) * (WORLDS // 10)):

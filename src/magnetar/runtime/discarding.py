@@ -32,13 +32,15 @@ class Discarder:
         self._paths: SimpleQueue[Path | None] = SimpleQueue()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def discard(self, path: Path) -> None:
-        """Delete a file soon; files go in the order in which they were named."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="discard", daemon=True)
-            self._thread.start()
-        self._paths.put(path)
+        """Delete a file soon, from any thread; files go in the order in which they were named."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="discard", daemon=True)
+                self._thread.start()
+            self._paths.put(path)
 
     def close(self) -> None:
         """Delete the rest without pauses, and end. Nothing is discarded from now on."""

@@ -78,13 +78,18 @@ class Lanes:
     ) -> None:
         health = Health(on_failed, on_healed)
 
+        def failed(name: str, batch: list[Append], error: str) -> None:
+            health.failed(name, batch, error)
+            # The other one may have what can be given back: it has the segments of all earlier lives, or those of this one.
+            (self._usual if name == "large" else self._large).look_for_room()
+
         def lane(name: str, beside: LogThread | None) -> LogThread:
             return LogThread(
                 files,
                 folder,
                 config,
                 on_appended=on_appended,
-                on_failed=partial(health.failed, name),
+                on_failed=partial(failed, name),
                 on_healed=partial(health.healed, name),
                 beside=beside,
                 **more,
@@ -155,5 +160,5 @@ class Lanes:
         return self._usual.steps + self._large.steps
 
     def waits(self) -> bool:
-        """Whether either thread waits for the interpreter."""
-        return self._usual.waits() or self._large.waits()
+        """Whether either thread waits for the interpreter; one that has nothing to do looks as if it did."""
+        return any(lane.busy and lane.waits() for lane in (self._usual, self._large))

@@ -1,4 +1,4 @@
-"""The one thread that owns the log's files: group commit, failures, background work.
+"""The thread that owns the files of the log, or of one of its lanes (`runtime.lanes`): group commit, failures, background work.
 
     cycle:    take everything that waits -> write it -> one fdatasync -> report it as appended -> again
 
@@ -120,6 +120,7 @@ class LogThread:
         self._dropped: list[int] = []
         self._barriers: list[Callable[[str], None]] = []
         self._stopping = False
+        self._looking = False
         self._thread: threading.Thread | None = None
         self._flying: list[Append] = []
         self._failed_epochs: dict[str, int] = {}
@@ -214,6 +215,12 @@ class LogThread:
             self._dropped.extend(ledgers)
             self._wake.notify()
 
+    def look_for_room(self) -> None:
+        """Rewrite what is mostly dead, if it fits: somebody has no room."""
+        with self._wake:
+            self._looking = True
+            self._wake.notify()
+
     def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
         """Read entries, from any thread; those behind a damaged one are left out.
 
@@ -257,7 +264,7 @@ class LogThread:
     def _cycle(self) -> bool:
         """One round; whether there is another."""
         with self._wake:
-            while not self._queue and not self._dropped and not self._barriers and not self._stopping:
+            while not (self._queue or self._dropped or self._barriers or self._looking or self._stopping):
                 if self._background.pending:
                     break
                 pause_s = self._until_sync_s()
@@ -267,12 +274,15 @@ class LogThread:
             batch = self._take()
             dropped, self._dropped = self._dropped, []
             barriers, self._barriers = self._barriers, []
+            looking, self._looking = self._looking, False
             if self._stopping and not batch and not dropped:
                 return False
         self._flying = batch
         self.steps += 1
         if dropped:
             self._background.release(dropped)
+        elif looking:
+            self._background.look_for_rewrites()
         batch = self._flying = self._current(batch)
         if batch or barriers or self._sync_due():
             self._commit(batch, barriers)
@@ -410,12 +420,14 @@ class LogThread:
             else:
                 pause_s = self._heal_pauses_s[min(attempt, len(self._heal_pauses_s) - 1)]
                 attempt += 1
+            waiting = []
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping, pause_s)
-                if self._stopping:
+                stopping = self._wake.wait_for(lambda: self._stopping, pause_s)
+                if stopping:
                     waiting, self._queue = self._queue, []
-                    self._refuse(waiting, broken)
-                    return
+            if stopping:
+                self._refuse(waiting, broken)
+                return
         logger.warning("the log works again, in segment %d", self._log.segment)
         self._on_healed()
 

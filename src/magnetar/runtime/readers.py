@@ -54,6 +54,7 @@ class SegmentReaders:
         self._writer = writer
         self._step_aside = step_aside
         self._lock = threading.Lock()
+        self._ways = threading.Lock()
         self._open: OrderedDict[int, LogFile] = OrderedDict()
         self._moved: dict[int, tuple[array[int], array[int]]] = {}
         self._targets: dict[int, set[int]] = {}
@@ -204,12 +205,13 @@ class SegmentReaders:
             places: new location by old offset.
         """
         new = {offset: places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in sorted(places)}
-        self._lead(segment, new)  # all of it, for those who have looked where it was copied to before
-        copies: set[int] = set()
-        for old in [old for old, targets in self._targets.items() if segment in targets and old != segment]:
-            copies |= self._follow(old, segment, new)
-        if copies:
-            self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
+        with self._ways:  # each lane of the log has a thread that rewrites
+            self._lead(segment, new)  # all of it, for those who have looked where it was copied to before
+            copies: set[int] = set()
+            for old in [old for old, targets in self._targets.items() if segment in targets and old != segment]:
+                copies |= self._follow(old, segment, new)
+            if copies:
+                self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
 
     def _follow(self, old: int, segment: int, new: Mapping[int, int]) -> set[int]:
         """Lead from where records first lay to where they are now, in one step; where copies of them lay in `segment`.
@@ -241,14 +243,15 @@ class SegmentReaders:
         """A segment is deleted, and with it the way to it, unless its records moved on."""
         with self._lock:
             self._open.pop(segment, None)
-        gone = [] if segment in self._moved else [segment]
-        while gone:
-            number = gone.pop()
-            for old, targets in list(self._targets.items()):
-                targets.discard(number)
-                if not targets:
-                    del self._targets[old], self._moved[old]
-                    gone.append(old)
+        with self._ways:
+            gone = [] if segment in self._moved else [segment]
+            while gone:
+                number = gone.pop()
+                for old, targets in list(self._targets.items()):
+                    targets.discard(number)
+                    if not targets:
+                        del self._targets[old], self._moved[old]
+                        gone.append(old)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -16,8 +16,8 @@ on its way of a topic is in one lane (`TopicLog.stage`): what a crash leaves of 
 
 import contextlib
 import errno
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final, cast
 
@@ -45,22 +45,18 @@ in between. By itself it writes all at once, which is up to 1.7 times as fast.""
 
 
 class SegmentNumbers:
-    """Numbers for segments, each given once, to any thread."""
+    """Numbers for segments, each given once. Any thread may take one: that is one step of the interpreter."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = 0
+        self._next = count(1)
 
     def raise_to(self, number: int) -> None:
-        """Those up to this one are taken."""
-        with self._lock:
-            self._last = max(self._last, number)
+        """Those up to this one are taken. Called while no other thread takes any."""
+        self._next = count(max(next(self._next), number + 1))
 
     def take(self) -> int:
         """The next one."""
-        with self._lock:
-            self._last += 1
-            return self._last
+        return next(self._next)
 
 
 class SegmentLog:
@@ -133,7 +129,9 @@ class SegmentLog:
         self._live = recovered.segment_ledgers
         self.sizes = dict(recovered.segment_sizes)
         for index in recovered.unindexed:
-            self.write_index(index)
+            # Durably: in a lane that is not used for some lives the same segment is the last one again and again. What is found
+            # damaged in it one day must not pass for torn by a crash.
+            self.write_index(index, durable=True)
         self._next_segment()
 
     def close(self) -> None:
@@ -449,14 +447,16 @@ class SegmentLog:
 
     # ---------------------------------------------------------------------------------------------------------- sidecars
 
-    def write_index(self, index: SegmentIndex) -> bool:
-        """Write a sidecar; whether that worked. It is not synced: one that is torn is noticed, and costs a scan."""
+    def write_index(self, index: SegmentIndex, *, durable: bool = False) -> bool:
+        """Write a sidecar; whether that worked. Usually it is not synced: one that is torn is noticed, and costs a scan."""
         path = self._folder / index_name(index.number)
         try:
             self._files.unlink(path)
             file = self._files.create(path)
             try:
                 file.writev([encode_index(index)])
+                if durable:
+                    file.sync()
             finally:
                 file.close()
         except OSError:

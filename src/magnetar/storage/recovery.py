@@ -6,7 +6,8 @@ Rules (FINDINGS A4, A6; broker.md):
 - the *tail*, the last segment of its lane that was begun, may be torn by the crash: the first record behind its last check
   that is not whole ends it, and the rest is cut off durably before anything new is written. What is left is synced before it
   counts: its process may have been killed between write and sync, and then only the system's memory holds it. There are two
-  lanes (`storage.log`); a segment's version tells its lane;
+  lanes (`storage.log`); a segment's version tells its lane, and one that lost that may
+  be of either: it makes no other one pass for whole;
 - damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
   place, so that reading it says so;
 - a segment that is no larger than a start with a seal, and whose start is not whole, was never begun: its start is synced
@@ -104,7 +105,7 @@ class _Found(NamedTuple):
         number, size: of its file.
         started, seals: what its head says.
         hollow: nothing else in it is whole, so perhaps it was never synced.
-        large: it is of the lane of large appends.
+        large: it is of the lane of large appends; None: it lost what tells.
     """
 
     number: int
@@ -112,7 +113,7 @@ class _Found(NamedTuple):
     started: Started | None
     seals: list[Sealed]
     hollow: bool
-    large: bool
+    large: bool | None
 
 
 class _Recovery:
@@ -136,15 +137,21 @@ class _Recovery:
         for segment in found:
             for seal in segment.seals:
                 cuts[seal.segment] = min(seal.offset, cuts.get(seal.segment, seal.offset))
-        last, solid = {}, {}
+        # One that lost its magic may be of either lane: it must not make another pass for one with a later one behind it.
+        last: dict[bool, int] = {}
+        solid: dict[bool, int] = {}
         for segment in found:
-            last[segment.large] = segment.number
-            if not segment.hollow:
-                solid[segment.large] = segment.number
+            if segment.large is not None:
+                last[segment.large] = segment.number
+                if not segment.hollow:
+                    solid[segment.large] = segment.number
         indexes = []
         for segment in found:
-            end = segment.number == last[segment.large]
-            tail = end or segment.number >= solid.get(segment.large, 0)
+            if segment.large is None:
+                end = tail = segment is found[-1]
+            else:
+                end = segment.number == last[segment.large]
+                tail = end or segment.number >= solid.get(segment.large, 0)
             indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=end))
         Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
@@ -176,7 +183,8 @@ class _Recovery:
             self.result.notes.append(f"segment {number} was never begun: deleted")
             return None
         hollow = started is not None and _hollow(head, size)
-        return _Found(number, size, started, _seals(head), hollow=hollow, large=magic == LARGE_MAGIC)
+        large = magic == LARGE_MAGIC if magic in _MAGICS else None
+        return _Found(number, size, started, _seals(head), hollow, large)
 
     def _index(self, segment: _Found, cut: int | None, names: set[str], *, tail: bool, last: bool) -> SegmentIndex:
         number = segment.number

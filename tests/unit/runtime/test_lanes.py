@@ -133,6 +133,59 @@ def test_large_appends_are_written_in_pieces_where_others_publish(log: Log, othe
     assert max(after - before for before, after in itertools.pairwise(sizes)) <= PIECE_BYTES
 
 
+def test_an_idle_lane_is_not_waited_for(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for work, which looks to Linux as if it waited for the interpreter (`runtime.giveway`)."""
+    small, _ = two_topics(log)
+    assert isinstance(log.thread, Lanes)
+    usual, large = log.thread._usual, log.thread._large
+    monkeypatch.setattr(large, "waits", lambda: True)
+    monkeypatch.setattr(usual, "waits", lambda: False)
+    assert not log.thread.waits()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(kind: str, _path: Path) -> OSError | None:
+        if kind == "sync":
+            begun.set()
+            assert go_on.wait(20)
+        return None
+
+    log.files.inject(slow)
+    append = small.stage([entry("a")], 1)
+    log.thread.submit(append)
+    assert begun.wait(20)
+    assert log.thread.busy
+    assert not log.thread.waits(), "the loop would pause for nobody"
+    monkeypatch.setattr(usual, "waits", lambda: True)
+    assert log.thread.waits()
+    go_on.set()
+    log.settle([append])
+
+
+def test_a_lane_without_room_makes_the_other_one_look_for_some() -> None:
+    """The segments of earlier lives are all the usual lane's, which may have nothing to do and has looked when nothing fitted."""
+    limits = {"segment_bytes": 1 << 20, "disk_free_bytes_min": 1 << 20}
+    log = Log(lanes=True, **limits)
+    _, large = two_topics(log)
+    for _ in range(12):
+        log.append(large, bytes(300_000))
+        large.roll(1)
+    log = log.restart(**limits)
+    _, large = two_topics(log)
+    log.files.capacity = log.files.used() + 1_450_000
+    log.thread.drop([each.ledger for at, each in enumerate(large.ledger_infos()) if at % 4 != 1])
+    for _ in range(20):  # each barrier is a cycle, with a step of what else there is to do
+        passed = threading.Event()
+        log.thread.sync(lambda _error, passed=passed: passed.set())  # type: ignore[misc]
+        assert passed.wait(20)
+    before = log.files.used()
+    log.files.capacity = before + 900_000
+    log.thread.submit(large.stage([entry(bytes(300_000))], 1))
+    log.wait_for("failed")
+    log.wait_for("healed")
+    assert log.files.used() < before - 1_000_000
+    log.stop()
+
+
 def test_a_barrier_waits_for_both_lanes(log: Log) -> None:
     small, large = two_topics(log)
     appends = [small.stage([entry("a")], 1), large.stage([entry(LARGE)], 1)]
@@ -170,6 +223,25 @@ def test_the_ends_of_both_lanes_may_be_torn(kept: int) -> None:
     third = again.restart()
     assert third.recovered.notes == []
     third.stop()
+
+
+@pytest.mark.parametrize("zeros", [12, 600])
+def test_a_segment_that_lost_its_start_does_not_make_the_other_lanes_end_pass_for_whole(zeros: int) -> None:
+    log = Log(lanes=True)
+    small, large = two_topics(log)
+    log.append(small, "a")
+    end = len(log.files.content(USUAL_SEGMENT))
+    log.append(large, LARGE)
+    log.append(small, "lost" * 100, "behind it")
+    after = log.files.crash()
+    log.stop()
+    after.content(USUAL_SEGMENT)[end + 60] ^= 1
+    after.content(LARGE_SEGMENT)[:zeros] = bytes(zeros)
+    again = Log(after, lanes=True)
+    assert again.recovered.problems
+    assert all("segment 2" in problem or "lost" in problem for problem in again.recovered.problems)
+    assert texts(again, again.topic("persistent://public/default/small", 1)) == [1]
+    again.stop()
 
 
 @pytest.mark.parametrize("segment", [USUAL_SEGMENT, LARGE_SEGMENT], ids=["usual", "large"])
@@ -249,9 +321,10 @@ def test_a_start_that_failed_in_the_second_lane_can_be_tried_again() -> None:
         on_healed=lambda: None,
     )
     done = threading.Event()
+    before = threading.active_count()
     with pytest.raises(StorageError, match="No space left"):
         lanes.start()
-    assert not [thread for thread in threading.enumerate() if thread.name in ("log", "log-large")]
+    assert threading.active_count() == before
     recovered = lanes.start()
     assert recovered.problems == []
     assert {len(found.ledgers) for found in recovered.topics.values()} == {1}
