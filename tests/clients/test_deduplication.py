@@ -125,6 +125,41 @@ def test_large_messages_in_chunks_through_kills(deduplicating: BrokerProcess) ->
     client.close()
 
 
+def test_large_and_small_messages_of_one_topic_through_kills(deduplicating: BrokerProcess) -> None:
+    """They go by two lanes of the log (`runtime.lanes`), beside another topic's small ones: each is stored once, in order."""
+    client = connect(deduplicating)
+    rng = random.Random(7)
+    sent: dict[str, list[bytes]] = {"mixed": [], "small": []}
+    producers = {
+        topic: client.create_producer(
+            topic, producer_name="p", batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
+        )
+        for topic in sent
+    }
+
+    def data(topic: str) -> bytes:
+        size = rng.choice((10, 300_000, 1_000_000)) if topic == "mixed" else 10
+        return b"%06d" % len(sent[topic]) + bytes(size)
+
+    for topic, producer in producers.items():
+        sent[topic].append(data(topic))
+        producer.send(sent[topic][-1])
+    for _ in range(4):
+        for _ in range(rng.randint(10, 40)):
+            topic = rng.choice(("mixed", "small"))
+            sent[topic].append(data(topic))
+            producers[topic].send_async(sent[topic][-1], None)
+        deduplicating.kill()
+        deduplicating.start()
+    for producer in producers.values():
+        producer.flush()
+    for topic, all_of_it in sent.items():
+        assert [(each[:6], len(each)) for each in everything(client, topic)] == [
+            (each[:6], len(each)) for each in all_of_it
+        ]
+    client.close()
+
+
 def test_switched_on_and_off_at_run_time(own_broker: BrokerProcess) -> None:
     """What was published before it was switched on counts: there is no window."""
     client = connect(own_broker)

@@ -59,7 +59,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "destination_silent": (68, 126, 229, 232), "unknown_base_is_all": (95, 160, 199, 220, 226),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (18, 26, 31, 35), "final_untold": (62, 96, 99, 154),
     "no_restricted_check": (2, 36, 45, 62), "told_expiry": (8, 18, 25, 27),
-    "p_is_previous_entry": (17, 27, 72, 90), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (8, 41),
+    "p_is_previous_entry": (17, 27, 72, 90), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (104, 163, 282),
     "creation_older_wins": (2, 11, 17, 31), "base_union": (11, 77, 92), "no_relay": (1, 8, 26),
     "no_replay": (472, 46), "epoch_volatile": (1,), "delta_after_restart": (96, 109, 115), "no_full_on_rebase": (13,),
     "origin_floor": (8, 35), "floor_own": (27,), "floor_untold": (33, 34),
