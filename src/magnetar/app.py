@@ -154,7 +154,11 @@ class BrokerApp:
         gc.disable()
         try:
             await self._start()
-            collector = Collector(asyncio.get_running_loop().call_later, lambda: self.server.received)
+            collector = Collector(
+                asyncio.get_running_loop().call_later,
+                lambda: self.server.received,
+                lambda: self.broker.connections.ended,
+            )
             collector.start()
             self._stack.callback(collector.stop)
         finally:
