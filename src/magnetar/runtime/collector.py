@@ -7,7 +7,7 @@ each that it refers to, is a miss of the processor's caches by then, 2 us of the
 So what survives its first look, some 700 containers after it was made and as good as warm, is set aside (`gc.freeze`), and
 looked at no more: half a millisecond at a time, 1.4 at most. What is set aside still goes when its last reference does;
 only circles in it wait, for a *complete* look. The broker leaves few of them, but each connection that ended is one. So
-while connections end Python's generations are left to find them, and only what survives a full look is set aside.
+what survived a look is set aside only if none ended since the one before; while many do, Python's generations find the circles.
 
 A complete look is due when the process has grown or a long time has passed. It then waits for a moment in which hardly
 anybody sends anything: growth that is mostly new topics needs none, and a broker that just grew is one that is used. It waits
@@ -98,7 +98,7 @@ class Collector:
             ended = self._ended()
             if ended == self._ended_before or info["generation"] == 2:
                 gc.freeze()
-                self._ended_before = ended
+            self._ended_before = ended
 
     def _complete(self) -> None:
         gc.unfreeze()
