@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -94,7 +95,30 @@ def test_looks_stay_short_however_much_there_is(there: int) -> None:
     assert max(walked) < 5_000, f"a look at {max(walked):,} containers"
 
 
-def test_while_connections_end_only_a_full_look_sets_aside(world: World) -> None:
+def test_while_connections_end_full_looks_stay_short_however_much_there_was_at_the_last_complete_one() -> None:
+    """Python puts a full look off until what is new is a quarter of what it last walked through, set aside or not."""
+    walked: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            walked.append(len(gc.get_objects()))
+
+    kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
+    ended = count()
+    collector = Collector(lambda _seconds, _then: None, lambda: 0, lambda: next(ended), lambda: 0)
+    collector.start()
+    gc.callbacks.append(looked)
+    try:
+        kept += [[] for _ in range(200_000)]
+    finally:
+        gc.callbacks.remove(looked)
+        collector.stop()
+    assert len(kept) == 600_000
+    assert walked, "what is new is never set aside"
+    assert max(walked) < 40_000, f"a look at {max(walked):,} containers"
+
+
+def test_a_look_after_a_connection_ended_sets_nothing_aside_unless_it_is_a_full_one(world: World) -> None:
     """Each leaves a circle, which would wait for a complete look; so the young ones are left to Python's generations."""
     world.ended += 1
     circle = Circle()
