@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,11 +190,8 @@ class Bench:
             program = ["-m", "bench.loadgen", "--url", address, "--topic", topic]
         command = [sys.executable, *program, "--size", "1024", "--rate", str(PROBE_RATE)]
         command += ["--messages", str(int(PROBE_RATE * PROBE_S))]
-        run = partial(subprocess.run, command, capture_output=True, check=False, cwd=ROOT)
-        done = await asyncio.get_running_loop().run_in_executor(self.starter, run)
-        if done.returncode:
-            raise RuntimeError(done.stderr.decode())
-        return dict(json.loads(done.stdout)["receipt_ms" if self.official else "latency_ms"])
+        told = await asyncio.get_running_loop().run_in_executor(self.starter, in_front, command)
+        return dict(json.loads(told)["receipt_ms" if self.official else "latency_ms"])
 
     async def beside(
         self,
@@ -574,6 +570,25 @@ async def recovery(bench: Bench) -> None:
     bench.figure(f"recovery with {gigabytes} GB: ready", ready, "s", "< 10")
     bench.figure(f"recovery with {gigabytes} GB: first publish", published, "s", "< 10")
     bench.figure(f"memory after recovery with {gigabytes} GB", bench.memory_mb(), "MB")
+
+
+def in_front(command: list[str]) -> bytes:
+    """What a program prints that has a processor whenever it wants one, if this user may give it that (Linux: SCHED_RR).
+
+    The probe, too, is on another machine in life. Here the kernel wakes it beside the broker, behind whose thread it waited
+    for half a millisecond in one publish of a hundred: for no fault of the broker's, who had answered.
+
+    Raises:
+        RuntimeError: the program failed; says why.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        if sys.platform == "linux":
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.sched_setscheduler(process.pid, os.SCHED_RR, os.sched_param(1))
+        told, problems = process.communicate()
+    if process.returncode:
+        raise RuntimeError(problems.decode())
+    return told
 
 
 def in_the_background(work: Callable[[ThreadPoolExecutor], None]) -> None:

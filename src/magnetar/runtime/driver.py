@@ -60,12 +60,18 @@ TURN_S: Final = 0.0002
 """For timers and answers between two looks at the sockets, when somebody else's publish may have come; and for what an event
 brings in a row, each read of recent entries asking for the next one. One that is begun is finished; most take about as long."""
 
+GAP_S: Final = 0.00005
+"""The loop did nothing for so long: it has looked at the sockets."""
+
 
 class Peer(Protocol):
     """A connection as the driver sees it (`runtime.server.Connection`)."""
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write buffers, in order."""
+        """Write buffers, in order, when the event loop writes."""
+
+    def send_now(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write buffers, behind what was written before, at once if the socket takes them."""
 
     def close(self, reason: str) -> None:
         """Close after what was written."""
@@ -113,6 +119,7 @@ class Driver:
         self._turn_due = False
         self._running = False
         self._end_s = 0.0
+        self._spent_s = self._ended_s = 0.0
         self._closed = False
         self._give_way = GiveWay(log)
         self._failure: BaseException | None = None
@@ -142,17 +149,19 @@ class Driver:
 
     def _drain(self) -> None:
         self._running = True
-        self._end_s = time.perf_counter() + TURN_S
+        began_s = time.perf_counter()
+        self._end_s = began_s + self._left_s(began_s)
         try:
             while self._urgent or self._pending:
-                event, arguments = (self._urgent or self._pending).popleft()
+                of_log = bool(self._urgent)
+                event, arguments = (self._urgent if of_log else self._pending).popleft()
                 self._outbox.now_ms = self._clock.now_ms()
                 self._outbox.moment_s = time.perf_counter()
                 event(*arguments)
                 effects = self._outbox.effects
                 if effects:
                     self._outbox.effects = []
-                    self._perform(effects)
+                    self._perform(effects, at_once=of_log)
                 self._give_way.look()
         except Exception as error:  # a bug in a machine: its state can no longer be trusted
             logger.critical(
@@ -166,20 +175,30 @@ class Driver:
             raise
         finally:
             self._running = False
+            self._ended_s = time.perf_counter()
+            self._spent_s += self._ended_s - began_s
+
+    def _left_s(self, now_s: float) -> float:
+        """What is left of the time between two looks at the sockets."""
+        if now_s - self._ended_s > GAP_S:
+            self._spent_s = 0.0
+        return max(0.0, TURN_S - self._spent_s)
 
     def appended(self, batch: list[tuple[Append, Location]]) -> None:
         """The log holds these; called on the log's thread."""
-        self._urgent.append((self._broker.appended, (batch,)))
-        self._hop(self._report)
+        self._tell(self._broker.appended, batch)
 
     def append_failed(self, batch: list[Append], error: str) -> None:
         """The log does not hold these and never will; called on the log's thread."""
-        self._urgent.append((self._broker.append_failed, (batch, error)))
-        self._hop(self._report)
+        self._tell(self._broker.append_failed, batch, error)
 
     def healed(self) -> None:
         """The log takes appends again; called on the log's thread."""
-        self._urgent.append((self._broker.healed, ()))
+        self._tell(self._broker.healed)
+
+    def _tell(self, event: Callable[..., None], *arguments: Any) -> None:
+        """A report; on the log's thread."""
+        self._urgent.append((event, arguments))
         self._hop(self._report)
 
     def _report(self) -> None:
@@ -211,26 +230,33 @@ class Driver:
 
     def _turn(self) -> None:
         """Handle timers, reads and answers for a while; the rest when the loop has looked at the sockets. What comes meanwhile
-        belongs to this turn or the next one: more turns than one between two looks at the sockets would be no limit.
+        belongs to this turn or the next one: more turns than one between two looks at the sockets would be no limit. What the
+        sockets and the log brought since the last turn has had its part of the time; then it is one event's turn.
         """
-        end_s = time.perf_counter() + TURN_S
+        now_s = time.perf_counter()
+        end_s = now_s + self._left_s(now_s)
         while self._background:
-            event, arguments = self._background.popleft()
-            self.run(event, *arguments)
+            self._pending.append(self._background.popleft())
+            self._drain()
             if self._background and time.perf_counter() >= end_s:
                 self._loop.call_soon(self._turn)
-                return
-        self._turn_due = False
+                break
+        else:
+            self._turn_due = False
+        self._spent_s = 0.0
 
     # ----------------------------------------------------------------------------------------------------- effects
 
-    def _perform(self, effects: list[Any]) -> None:
+    def _perform(self, effects: list[Any], *, at_once: bool) -> None:
+        """Carry out effects, in order; `at_once`: those of one of the log's reports. Receipts are what is sent then, few, and
+        each is waited for: what the event loop would do before it writes, half a millisecond in a burst, is not.
+        """
         for effect in effects:
             kind = type(effect)
             if kind is Send:
                 peer = self._peers.get(effect.connection)
                 if peer is not None:
-                    peer.send(effect.buffers)
+                    (peer.send_now if at_once else peer.send)(effect.buffers)
             elif kind is Write:
                 self._log.submit(effect.append)
             else:
@@ -256,8 +282,7 @@ class Driver:
 
     def _synced(self, effect: Sync, error: str) -> None:
         """Behind the reports of what was written before; called on the log's thread."""
-        self._urgent.append((effect.then, (error,)))
-        self._hop(self._report)
+        self._tell(effect.then, error)
 
     def _drop(self, effect: Drop) -> None:
         self._log.drop(effect.ledgers)
@@ -293,12 +318,16 @@ class Driver:
             return
         cached, locations = effect.find(log)
         if not locations:
-            if time.perf_counter() < self._end_s:
-                self._pending.append((effect.then, (cached, "")))
-            else:
-                self._in_turn(effect.then, cached, "")
+            self._answer(effect, cached)
             return
         self._in_turn(self._read_now, effect, locations)
+
+    def _answer(self, effect: Read, entries: list[StoredEntry]) -> None:
+        """Tell what was read here, now if there is time."""
+        if time.perf_counter() < self._end_s:
+            self._pending.append((effect.then, (entries, "")))
+        else:
+            self._in_turn(effect.then, entries, "")
 
     def _read_now(self, effect: Read, spans: Sequence[Span]) -> None:
         """Read here what is in the system's memory: two threads that wait for each other at every step are slower. The rest is
@@ -310,7 +339,7 @@ class Driver:
         if entries is None:
             self._readers.submit(self._read_there, effect, spans)
         else:
-            self._pending.append((effect.then, (entries, "")))
+            self._answer(effect, entries)
 
     def _read_there(self, effect: Read, spans: Sequence[Span]) -> None:
         """Read, on a reader's thread."""

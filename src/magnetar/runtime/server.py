@@ -6,7 +6,9 @@ dispatching to it; a broker that has too much to write makes the socket stop bei
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import socket
 import ssl
 import time
@@ -15,6 +17,7 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
+from magnetar.runtime.files import IOV_MAX
 from magnetar.runtime.listener import Listener, Places, shown
 from magnetar.runtime.portions import Portions
 from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
@@ -73,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(server.frame_bytes_max)
         self._portions = Portions()
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self._heard = True
         self._understood = False
         self._timer: asyncio.TimerHandle | None = None
@@ -101,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if not self._tls:
+                self._descriptor = sock.fileno()
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._server.driver.attach(self._number, self)
         certificate = common_name(transport.get_extra_info("peercert")) if self._tls else ""
@@ -205,6 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._transport = None
+        self._descriptor = -1
         self._server.driver.detach(self._number)
         self._server.forget(self._number)
         self._server.driver.run(self._server.broker.disconnected, self._number)
@@ -220,6 +227,25 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(buffers[0])
         else:
             transport.writelines(buffers)
+
+    def send_now(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write buffers, in order; at once, if nothing waits in front of them.
+
+        What the socket does not take goes the usual way, and so does what it refuses: the transport finds that out, too, and
+        ends the connection.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._descriptor >= 0 and len(buffers) <= IOV_MAX and not transport.get_write_buffer_size():
+            written = 0
+            with contextlib.suppress(OSError):
+                written = os.writev(self._descriptor, buffers)
+            if written == sum(map(len, buffers)):
+                return
+            if written:
+                buffers = [memoryview(b"".join(buffers))[written:]]
+        self.send(buffers)
 
     def close(self, reason: str) -> None:
         """Close after what was written; the reason, if any, is logged."""

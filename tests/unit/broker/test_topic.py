@@ -2,43 +2,75 @@
 
 from typing import Any, cast
 
-from magnetar.broker.effects import Timer
-from magnetar.broker.topic import WOKEN_AT_ONCE
+import pytest
+
+from magnetar.broker.effects import Note, Timer
+from magnetar.broker.topic import SENDING_AT_ONCE, WOKEN_AT_ONCE, Topic
 from tests.support.geoworld import World
 
 MANY = 3 * WOKEN_AT_ONCE - 1
 
 
 class Told:
-    """In place of a subscription."""
+    """In place of a subscription.
 
-    def __init__(self, name: str, seen: list[str]) -> None:
-        self._name, self._seen = name, seen
+    Args:
+        name: of it.
+        seen: who was told, in order.
+        topic: whose outbox it sends to; None: it has nothing to send.
+    """
+
+    def __init__(self, name: str, seen: list[str], topic: Topic | None) -> None:
+        self._name, self._seen, self._topic = name, seen, topic
 
     def available(self) -> None:
         self._seen.append(self._name)
+        if self._topic is not None:
+            self._topic.outbox.put(Note("info", "sent"))
 
 
-def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn() -> None:
+def told(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[str]]:
+    """A topic with so many subscriptions; their names, and who was told."""
     world = World("a")
     node = world["a"]
     node.create()
     world.settle()
     topic, seen = node.topic, cast("list[str]", [])
-    names = [f"s{number:03}" for number in range(MANY)]
-    topic.subscriptions.update({name: cast("Any", Told(name, seen)) for name in names})
+    names = [f"s{each:03}" for each in range(number)]
+    for name in names:
+        topic.subscriptions[name] = cast("Any", Told(name, seen, topic if sending else None))
     topic.outbox.drain()
+    return world, topic, names, seen
+
+
+@pytest.mark.parametrize(("sending", "at_once"), [(False, WOKEN_AT_ONCE), (True, SENDING_AT_ONCE)])
+def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(sending: bool, at_once: int) -> None:
+    world, topic, names, seen = told(3 * at_once - 1, sending=sending)
     topic.dispatch()
-    assert seen == names[:WOKEN_AT_ONCE]
+    assert not seen, "the receipts of what came wait for this event's end"
+
+    def event() -> bool:
+        timers = [effect for effect in topic.outbox.drain() if isinstance(effect, Timer)]
+        before = len(seen)
+        for timer in timers:
+            timer.then(world.now_ms)
+        assert len(timers) <= 1
+        assert len(seen) - before <= at_once
+        return bool(timers)
+
+    assert event()
+    assert seen == names[:at_once]
     topic.dispatch()  # new entries while some have not heard of the first ones: those that have hear again, behind the others
-    assert seen == names[:WOKEN_AT_ONCE]
+    assert seen == names[:at_once]
     del topic.subscriptions[names[-1]]
     events = 0
-    while timers := [effect for effect in topic.outbox.drain() if isinstance(effect, Timer)]:
-        (timer,) = timers
-        before = len(seen)
-        timer.then(world.now_ms)
-        assert len(seen) - before <= WOKEN_AT_ONCE
+    while event():
         events += 1
-    assert seen == names[:WOKEN_AT_ONCE] + names[WOKEN_AT_ONCE:-1] + names[:WOKEN_AT_ONCE]
+    assert seen == names[:at_once] + names[at_once:-1] + names[:at_once]
     assert events == 3
+
+
+def test_few_are_told_in_the_event_that_brought_the_entries() -> None:
+    _, topic, names, seen = told(SENDING_AT_ONCE, sending=True)
+    topic.dispatch()
+    assert seen == names

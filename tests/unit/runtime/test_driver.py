@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from magnetar.broker.effects import Outbox, Read, Sync, Timer, Write
+from magnetar.broker.effects import Outbox, Read, Send, Sync, Timer, Write
 from magnetar.core.ids import NONE
 from magnetar.runtime import driver as module
 from magnetar.runtime.driver import Driver
@@ -143,6 +143,57 @@ def test_sockets_are_looked_at_between_timers() -> None:
     last = len(done) - 1 - done[::-1].index("timer")
     assert done[:last].count("socket") >= 3, f"sockets waited for all timers: {done}"
     there.close()
+
+
+def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn after a long event is one event's: what came by a socket meanwhile waits for no more. One after a pause is whole."""
+    clock_s = [1_000.0]
+    monkeypatch.setattr(module, "TURN_S", 1.0)
+    monkeypatch.setattr(module, "GAP_S", 5.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock_s[0]))
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+
+        def takes(seconds: float) -> None:
+            clock_s[0] += seconds
+
+        async def turn() -> int:
+            before = len(world.done)
+            for number in range(4):
+                world.driver._background.append((world.event(str(number), lambda: takes(0.3)), ()))
+            world.driver._wake()
+            looked: asyncio.Future[int] = loop.create_future()
+            loop.call_soon(lambda: looked.set_result(len(world.done) - before))
+            count = await looked
+            await world.until(lambda: not world.driver._background)
+            return count
+
+        world.driver.run(lambda: takes(0.9))
+        assert await turn() == 1
+        world.driver.run(lambda: takes(0.9))
+        clock_s[0] += 6
+        assert await turn() == 4
+
+    run(test)
+
+
+def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
+    """What one of the log's reports sends goes to the socket at once, what else is sent when the event loop writes."""
+    sent: list[str] = []
+
+    async def test(world: World) -> None:
+        peer: Any = SimpleNamespace(
+            send=lambda buffers: sent.append(f"soon {buffers}"), send_now=lambda buffers: sent.append(f"now {buffers}")
+        )
+        world.driver.attach(1, peer)
+        world.broker.appended = lambda batch: world.outbox.put(Send(1, batch))
+        world.driver.appended(["a receipt"])  # type: ignore[list-item]
+        world.driver.run(lambda: world.outbox.put(Send(1, ["a message"])))  # type: ignore[list-item]
+        await world.until(lambda: len(sent) == 2)
+
+    run(test)
+    assert sent == ["now ['a receipt']", "soon ['a message']"]
 
 
 def test_light_ones_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

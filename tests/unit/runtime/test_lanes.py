@@ -182,7 +182,7 @@ def test_a_lane_without_room_makes_the_other_one_look_for_some() -> None:
     log.thread.submit(large.stage([entry(bytes(300_000))], 1))
     log.wait_for("failed")
     log.wait_for("healed")
-    assert log.files.used() < before - 1_000_000
+    assert log.files.used() < before - 800_000  # one segment less is enough; the others follow
     log.stop()
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import statistics
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,3 +297,50 @@ def test_handshakes_that_are_given_up_at_the_end_are_counted_out(tmp_path: Path)
         writer.close()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("behind", [False, True], ids=["at once", "behind others"])
+def test_what_is_sent_now_keeps_its_place(run: Callable[..., Any], behind: bool) -> None:
+    """It is on its way before the loop turns, unless something waits in front of it; and whole, however little is taken."""
+    first, now, last = b"f" * 3_000_000 if behind else b"", b"n" * 20_000_000, b"last"
+
+    async def go() -> None:
+        driver = FakeDriver()
+        server, port = await serve(driver)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
+        await until(lambda: 1 in driver.peers)
+        peer = driver.peers[1]
+        if behind:
+            peer.send([first])
+        peer.send_now([b"head", memoryview(now)])
+        peer.send([last])
+        whole = first + b"head" + now + last
+        assert await reader.readexactly(len(whole)) == whole
+        await until(lambda: not peer._transport.get_write_buffer_size())  # type: ignore[union-attr]
+        peer.send_now([b"small"])
+        assert peer._transport is not None
+        assert not peer._transport.get_write_buffer_size(), "it waits for the loop"
+        assert await reader.readexactly(5) == b"small"
+        writer.close()
+        await until(lambda: not driver.peers)
+        peer.send_now([b"nobody is there"])
+        await server.stop()
+
+    run(go())
+
+
+def test_to_a_peer_who_is_gone_nothing_is_sent_now_and_nothing_breaks() -> None:
+    async def go() -> None:
+        driver = FakeDriver()
+        server, port = await serve(driver)
+        with socket.create_connection(("127.0.0.1", port)) as link:
+            await until(lambda: 1 in driver.peers)
+            peer = driver.peers[1]
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for _ in range(3):  # the reset is there, and nobody has looked
+            peer.send_now([b"receipt"])
+        await until(lambda: not driver.peers)
+        await server.stop()
+
+    uvloop.run(go())
