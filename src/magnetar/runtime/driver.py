@@ -161,7 +161,7 @@ class Driver:
                 effects = self._outbox.effects
                 if effects:
                     self._outbox.effects = []
-                    self._perform(effects, at_once=of_log)
+                    self._perform(effects, at_once=of_log and self._turn_due)
                 self._give_way.look()
         except Exception as error:  # a bug in a machine: its state can no longer be trusted
             logger.critical(
@@ -248,8 +248,10 @@ class Driver:
     # ----------------------------------------------------------------------------------------------------- effects
 
     def _perform(self, effects: list[Any], *, at_once: bool) -> None:
-        """Carry out effects, in order; `at_once`: those of one of the log's reports. Receipts are what is sent then, few, and
-        each is waited for: what the event loop would do before it writes, half a millisecond in a burst, is not.
+        """Carry out effects, in order; `at_once`: those of one of the log's reports, while a turn is due.
+
+        Receipts are what is sent then, few, and each is waited for: for what the turn would do before the loop writes, half a
+        millisecond in a burst, it need not be. Without a turn the loop writes as soon, and together, which costs less.
         """
         for effect in effects:
             kind = type(effect)

@@ -179,7 +179,7 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
 
 
 def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
-    """What one of the log's reports sends goes to the socket at once, what else is sent when the event loop writes."""
+    """While a turn is due. What else is sent goes when the event loop writes; and receipts, when it has nothing else to do."""
     sent: list[str] = []
 
     async def test(world: World) -> None:
@@ -189,11 +189,15 @@ def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
         world.driver.attach(1, peer)
         world.broker.appended = lambda batch: world.outbox.put(Send(1, batch))
         world.driver.appended(["a receipt"])  # type: ignore[list-item]
+        await world.until(lambda: len(sent) == 1)
+        world.driver._background.append((world.event("a timer"), ()))
+        world.driver._wake()
+        world.driver.appended(["another one"])  # type: ignore[list-item]
         world.driver.run(lambda: world.outbox.put(Send(1, ["a message"])))  # type: ignore[list-item]
-        await world.until(lambda: len(sent) == 2)
+        await world.until(lambda: len(sent) == 3)
 
     run(test)
-    assert sent == ["now ['a receipt']", "soon ['a message']"]
+    assert sent == ["soon ['a receipt']", "now ['another one']", "soon ['a message']"]
 
 
 def test_light_ones_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
