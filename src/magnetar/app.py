@@ -154,11 +154,7 @@ class BrokerApp:
         gc.disable()
         try:
             await self._start()
-            collector = Collector(
-                asyncio.get_running_loop().call_later,
-                lambda: self.server.received,
-                lambda: self.broker.connections.ended,
-            )
+            collector = Collector(asyncio.get_running_loop().call_later, lambda: self.server.received)
             collector.start()
             self._stack.callback(collector.stop)
         finally:

@@ -63,6 +63,9 @@ LOGIN_FRAME_EXTRA_BYTES: Final = 64 * 1024
 """A ceiling on a frame before CONNECT is answered, beside the tokens in it: names, addresses, a certificate's. Whoever may be
 anybody must not make ten thousand connections hold the largest message each."""
 
+NOBODY_NUMBER: Final = -1
+"""No connection's."""
+
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
 NO_SYNCHRONISATION: Final = MetadataConfig()
@@ -187,6 +190,9 @@ class Broker:
         self.fences.started()
         self.metasync.started()
         self.upkeep = Upkeep(self)
+        # Whose session an answer finds that comes when its connection is gone, see `broker.session_part`.
+        self.nobody = Session(self, NOBODY_NUMBER, "")
+        self.nobody.closed = True
 
     # ------------------------------------------------------------------------------------------------------ starting
 

@@ -7,6 +7,7 @@ policy keeps out (`blocked: policy`), wherever the answer can say so; a list lea
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.authorizing import Operation
+from magnetar.broker.session_part import SessionPart
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 POLICY: Final = "policy"
 
 
-class GeoAccess:
+class GeoAccess(SessionPart):
     """What one link may do.
 
     Args:
@@ -26,8 +27,7 @@ class GeoAccess:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self._access = session.broker.access
 
     @property

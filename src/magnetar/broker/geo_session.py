@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.effects import Note, Send
 from magnetar.broker.geo_access import GeoAccess
+from magnetar.broker.session_part import SessionPart
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.geo.destination import LinkDestination
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
 
 
-class GeoSession:
+class GeoSession(SessionPart):
     """The link side of a session.
 
     Args:
@@ -35,8 +36,7 @@ class GeoSession:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self._links = session.broker.links
         self._access = GeoAccess(session)
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -65,6 +65,11 @@ class GeoSession:
     def disconnected(self) -> None:
         """The connection is gone."""
         self._links.disconnected(self._session.number)
+
+    def leave(self) -> None:
+        """The connection is gone."""
+        super().leave()
+        self._access.leave()
 
     def _answer(self, kind: int, **body: Any) -> None:
         self._session.send(encode(pb.BaseCommand(type=kind, **body)))

@@ -303,15 +303,15 @@ class Session:
     def disconnected(self) -> None:
         """The socket is gone: so are its producers and consumers."""
         self.closed = True
-        self.login.disconnected()
+        parts = [self.login, self.producers, self.consumers, self.watchers, self.nonpersistent]
         if self.geo is not None:
-            self.geo.disconnected()
-        self.producers.disconnected()
-        self.consumers.disconnected()
-        self.watchers.disconnected()
-        self.nonpersistent.disconnected()
+            parts.insert(0, self.geo)
+        for part in parts:
+            part.disconnected()
         self._probed()
-        # Most of what a connection leaves: without this it waits in circles for Python's collector, with thousands of others.
+        # These refer to the session from within it: left so, it would wait in circles for Python's collector.
+        for part in parts:
+            part.leave()
         self._handlers.clear()
 
     def set_writable(self, writable: bool) -> None:
@@ -392,6 +392,8 @@ class Session:
 
     def hold(self, hold: bool, reason: str = "memory") -> None:
         """Stop or go on reading from the socket: its bytes stay with the sender. It is read when no reason is left."""
+        if self.closed:
+            return
         before = self.held
         (self._holds.add if hold else self._holds.discard)(reason)
         self.held = bool(self._holds)

@@ -7,6 +7,7 @@ from magnetar.broker.authorizing import Operation
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Send
 from magnetar.broker.session_names import topic_name
+from magnetar.broker.session_part import SessionPart
 from magnetar.broker.topic import Topic
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
 
-class SessionConsumers:
+class SessionConsumers(SessionPart):
     """The consumers of one connection.
 
     Args:
@@ -30,8 +31,7 @@ class SessionConsumers:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self.open: dict[int, Consumer] = {}
         self._opening: dict[int, pb.CommandSubscribe] = {}
         """Consumer id -> the SUBSCRIBE that is under way for it."""

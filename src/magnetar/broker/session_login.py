@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.access import Then
 from magnetar.broker.credentials import Identity, denied
+from magnetar.broker.session_part import SessionPart
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -31,7 +32,7 @@ ANSWER_MS_MIN: Final = 5_000
 """How long a client may at least take to present itself anew: a round trip and asking its token's issuer."""
 
 
-class SessionLogin:
+class SessionLogin(SessionPart):
     """The login of one connection.
 
     Args:
@@ -39,8 +40,7 @@ class SessionLogin:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self._link = False
         self._method = ""
         self._refreshes = False

@@ -10,6 +10,7 @@ from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.producers import AccessMode, Producer, same_place
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
+from magnetar.broker.session_part import SessionPart
 from magnetar.broker.throttling import THROTTLED_BYTES_MAX, admitted
 from magnetar.broker.topic import Topic, check_encrypts
 from magnetar.core import names
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
 
-class SessionProducers:
+class SessionProducers(SessionPart):
     """The producers of one connection.
 
     Args:
@@ -36,8 +37,7 @@ class SessionProducers:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self.open: dict[int, Producer] = {}
         self.topics: dict[int, Topic] = {}
         self._opening: dict[int, pb.CommandProducer] = {}

@@ -5,9 +5,11 @@ clients that lost an answer, or want to be sure, ask once more (`supports_topic_
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.session_names import namespace_name
+from magnetar.broker.session_part import SessionPart
 from magnetar.broker.topicwatch import Asked, Watcher
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from magnetar.broker.session import Session
 
 
-class SessionWatchers:
+class SessionWatchers(SessionPart):
     """Watchers of one connection.
 
     Args:
@@ -25,8 +27,7 @@ class SessionWatchers:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self._open: dict[int, Watcher] = {}
         self._opening: dict[Asked, int] = {}
         """Requests that are not answered yet, with their ids."""
@@ -46,18 +47,18 @@ class SessionWatchers:
         except BrokerError as error:
             self._session.refuse(command.request_id, error)
             return
-        known = command.topics_hash
-
-        def then(watcher: Watcher | None, error: BrokerError | None) -> None:
-            request_id = self._opening.pop(asked)
-            if watcher is not None:
-                self._opened(request_id, watcher, known)
-            elif error is not None:
-                self._session.refuse(request_id, error)
-
-        asked = Asked(self._session, number, namespace, command.topics_pattern, then)
+        asked = Asked(
+            self._session, number, namespace, command.topics_pattern, partial(self._told, command.topics_hash)
+        )
         self._opening[asked] = command.request_id
         self._broker.watches.ask(asked)
+
+    def _told(self, known: str, asked: Asked, watcher: Watcher | None, error: BrokerError | None) -> None:
+        request_id = self._opening.pop(asked)
+        if watcher is not None:
+            self._opened(request_id, watcher, known)
+        elif error is not None:
+            self._session.refuse(request_id, error)
 
     def _check_room(self, number: int) -> None:
         """Refuse one watcher too many; those on their way count."""

@@ -236,7 +236,7 @@ class Asked:
     Attributes:
         session, number: of the client.
         namespace, pattern: what it wants to watch.
-        then: told the watcher or the error, once, unless it is closed before.
+        then: told itself and the watcher or the error, once, unless it is closed before.
         closed: the client does not want it any more, or is gone.
         again: permissions changed since it was begun with.
     """
@@ -245,7 +245,7 @@ class Asked:
     number: int
     namespace: NamespaceName
     pattern: str
-    then: Callable[[Watcher | None, BrokerError | None], None]
+    then: Callable[["Asked", Watcher | None, BrokerError | None], None]
     closed: bool = False
     again: bool = False
 
@@ -370,7 +370,7 @@ class TopicWatches:
             found = self._found(making)
         except BrokerError as error:
             self._spent(making)
-            asked.then(None, error)
+            asked.then(asked, None, error)
             return 1 + making.steps
         if found is not None:
             self._let_in(asked, found)
@@ -465,7 +465,7 @@ class TopicWatches:
         names = len(found.names) + sum(len(one.names) for lists in self._lists.values() for one in lists.values())
         if names > NAMES_MAX:
             reason = f"{NAMES_MAX} names of topics are watched, the most allowed"
-            asked.then(None, BrokerError(ErrorCode.NOT_ALLOWED, reason))
+            asked.then(asked, None, BrokerError(ErrorCode.NOT_ALLOWED, reason))
             return
         # Somebody else's permissions may have made the same one meanwhile.
         self._let_in(asked, self._lists.get(found.namespace, {}).get(found.key, found))
@@ -477,7 +477,7 @@ class TopicWatches:
         watcher = Watcher(asked.session, asked.number, found)
         self._join(watcher, found)
         self.count += 1
-        asked.then(watcher, None)
+        asked.then(asked, watcher, None)
 
     def unwatch(self, watcher: Watcher) -> None:
         """A client does not want to be told any more, or is gone."""

@@ -6,8 +6,8 @@ each that it refers to, is a miss of the processor's caches by then, 2 us of the
 
 So what survives its first look, some 700 containers after it was made and as good as warm, is set aside (`gc.freeze`), and
 looked at no more: half a millisecond at a time, 1.4 at most. What is set aside still goes when its last reference does;
-only circles in it wait, for a *complete* look. The broker leaves few of them, but each connection that ended is one. So
-what survived a look is set aside only if none ended since the one before; while many do, Python's generations find the circles.
+only circles in it wait, for a *complete* look. The broker leaves none of those that come often: connections, producers,
+subscriptions (`tests/unit/broker/test_connections.py`).
 
 A complete look is due when the process has grown or a long time has passed. It then waits for a moment in which hardly
 anybody sends anything: growth that is mostly new topics needs none, and a broker that just grew is one that is used. It waits
@@ -20,9 +20,6 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.runtime.memory import resident_bytes
-
-FULL_EVERY: Final = 3
-"""A full look follows so many looks at the middle generation, some 20,000 new containers, instead of ten."""
 
 CHECK_S: Final = 10.0
 """Between two looks at the memory."""
@@ -52,7 +49,6 @@ class Collector:
     Args:
         later: calls something after so many seconds (`loop.call_later`).
         received: how often something came from a client so far.
-        ended: how many connections ended so far.
         resident: memory of the process, bytes; 0 when nobody knows, which leaves the hour.
         clock: seconds.
     """
@@ -61,15 +57,11 @@ class Collector:
         self,
         later: Callable[[float, Callable[[], None]], object],
         received: Callable[[], int],
-        ended: Callable[[], int] = lambda: 0,
         resident: Callable[[], int] = resident_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._later = later
         self._received = received
-        self._ended = ended
-        self._ended_before = 0
-        self._thresholds = gc.get_threshold()
         self._resident = resident
         self._clock = clock
         self._running = False
@@ -80,8 +72,6 @@ class Collector:
         """Look completely, and keep watch."""
         self._running = True
         gc.callbacks.append(self._looked)
-        self._thresholds = gc.get_threshold()
-        gc.set_threshold(*self._thresholds[:2], FULL_EVERY)
         self._complete()
         self._later(CHECK_S, self._check)
 
@@ -90,21 +80,14 @@ class Collector:
         if self._running:
             self._running = False
             gc.callbacks.remove(self._looked)
-            gc.set_threshold(*self._thresholds)
             gc.unfreeze()
 
-    def _looked(self, phase: str, info: dict[str, int]) -> None:
+    def _looked(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "stop":
-            ended = self._ended()
-            if ended == self._ended_before or info["generation"] == 2:
-                gc.freeze()
-            self._ended_before = ended
+            gc.freeze()
 
     def _complete(self) -> None:
         gc.unfreeze()
-        gc.collect()
-        # Python puts the next full look off until what is new is a quarter of what this one walked through, though all of that
-        # is set aside now. One that finds nothing there makes it forget.
         gc.collect()
         self._base_bytes = self._resident()
         self._complete_s = self._clock()

@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from magnetar.broker.effects import Close, Timer
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import Node, World
 
 
@@ -29,6 +30,46 @@ def test_a_connection_leaves_next_to_nothing_for_the_collector(monkeypatch: pyte
     finally:
         gc.enable()
     assert left < 20, f"{left} objects of each wait for the collector"
+
+
+@pytest.mark.parametrize("topic", ["persistent://public/default/t", "non-persistent://public/default/n"])
+def test_a_connection_that_had_everything_leaves_no_circle(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Not even while answers to it are on their way."""
+    world = World("a")
+    node = world["a"]
+    monkeypatch.setattr(node.broker, "validate", lambda: None)
+
+    def visit(times: int) -> None:
+        for _ in range(times):
+            client = node.client()
+            client.subscribe("s", 1, topic=topic, replicated=False)
+            client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=900)))
+            world.settle()
+            client.send(
+                pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic + "-2", producer_id=2, request_id=901))
+            )
+            watch = pb.CommandWatchTopicList(
+                request_id=902,
+                watcher_id=1,
+                namespace="public/default",
+                topics_pattern="persistent://public/default/.*",
+            )
+            client.send(pb.BaseCommand(type=64, watchTopicList=watch))
+            node.run(node.broker.disconnected, client.number)
+            del node.clients[client.number]
+            world.settle()
+
+    visit(3)
+    world.advance(5_000)
+    gc.collect()
+    gc.disable()
+    try:
+        visit(10)
+        world.advance(5_000)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found == 0, f"{found} containers in circles"
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["exclusive", "shared", "failover", "key_shared"])

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import count
 
 import pytest
 
@@ -18,12 +17,9 @@ class World:
         self.now_s = 0.0
         self.bytes = 100 << 20
         self.received = 0
-        self.ended = 0
         self.per_s = 0
         self.waiting: list[tuple[float, Callable[[], None]]] = []
-        self.collector = Collector(
-            self.later, lambda: self.received, lambda: self.ended, lambda: self.bytes, lambda: self.now_s
-        )
+        self.collector = Collector(self.later, lambda: self.received, lambda: self.bytes, lambda: self.now_s)
 
     def later(self, seconds: float, then: Callable[[], None]) -> None:
         self.waiting.append((self.now_s + seconds, then))
@@ -93,48 +89,6 @@ def test_looks_stay_short_however_much_there_is(there: int) -> None:
     assert len(kept) == there + 200_000
     assert len(walked) > 10, "what is new is never looked at"
     assert max(walked) < 5_000, f"a look at {max(walked):,} containers"
-
-
-def test_while_connections_end_full_looks_stay_short_however_much_there_was_at_the_last_complete_one() -> None:
-    """Python puts a full look off until what is new is a quarter of what it last walked through, set aside or not."""
-    walked: list[int] = []
-
-    def looked(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            walked.append(len(gc.get_objects()))
-
-    kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
-    ended = count()
-    collector = Collector(lambda _seconds, _then: None, lambda: 0, lambda: next(ended), lambda: 0)
-    collector.start()
-    gc.callbacks.append(looked)
-    try:
-        kept += [[] for _ in range(200_000)]
-    finally:
-        gc.callbacks.remove(looked)
-        collector.stop()
-    assert len(kept) == 600_000
-    assert walked, "what is new is never set aside"
-    assert max(walked) < 40_000, f"a look at {max(walked):,} containers"
-
-
-def test_a_look_after_a_connection_ended_sets_nothing_aside_unless_it_is_a_full_one(world: World) -> None:
-    """Each leaves a circle, which would wait for a complete look; so the young ones are left to Python's generations."""
-    world.ended += 1
-    circle = Circle()
-    reference = weakref.ref(circle)
-    gc.collect(0)
-    del circle
-    gc.collect(1)
-    assert reference() is None
-    kept = Circle()
-    gc.collect()
-    before = gc.get_freeze_count()
-    more = [Circle() for _ in range(100)]
-    gc.collect(0)
-    assert gc.get_freeze_count() >= before + 100, "none ended since the full look"
-    assert kept.me is kept
-    assert len(more) == 100
 
 
 def test_what_nobody_refers_to_goes_at_once_though_it_is_set_aside(world: World) -> None:

@@ -13,6 +13,7 @@ from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import refused_id, told_of
 from magnetar.broker.session_names import topic_name
+from magnetar.broker.session_part import SessionPart
 from magnetar.broker.subscription import policy_of
 from magnetar.broker.subscription_stats import consumer_fields
 from magnetar.broker.throttling import admitted
@@ -35,7 +36,7 @@ Handler = Callable[[Any], None]
 DOMAIN = "non-persistent://"
 
 
-class SessionNonPersistent:
+class SessionNonPersistent(SessionPart):
     """Producers and consumers of non-persistent topics on one connection.
 
     Args:
@@ -46,8 +47,7 @@ class SessionNonPersistent:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+        super().__init__(session)
         self.producers: dict[int, tuple[Producer, NonPersistentTopic]] = {}
         self.consumers: dict[int, tuple[Consumer, NonPersistentSubscription]] = {}
         # Attempts whose schema is on its way to the store. One that is no longer here was given up.
