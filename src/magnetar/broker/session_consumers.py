@@ -187,21 +187,22 @@ class SessionConsumers(SessionPart):
         if consumer is None:
             return  # late, after a close: as Pulsar, ignored
         subscription = consumer.subscription
-        error: BrokerError | None = None
+        code: ErrorCode | None = None
+        text = ""
         try:
             subscription.ack(consumer, command.message_id, cumulative=command.ack_type == 1)
-        except BrokerError as refused:
-            error = refused
+        except BrokerError as error:
+            code, text = error.code, error.message  # the error itself would be a circle with this frame
         if not command.HasField("request_id"):
             return
         consumer_id, request_id = command.consumer_id, command.request_id
-        if error is not None:
-            self._session.send(commands.ack_response(consumer_id, request_id, error.code, error.message))
+        if code is not None:
+            self._session.send(commands.ack_response(consumer_id, request_id, code, text))
             return
 
         def durable(problem: str) -> None:
-            code = ErrorCode.METADATA if problem else None
-            self._session.send(commands.ack_response(consumer_id, request_id, code, problem))
+            failed = ErrorCode.METADATA if problem else None
+            self._session.send(commands.ack_response(consumer_id, request_id, failed, problem))
 
         if subscription.durable:
             self._broker.when_cursor_durable(subscription, durable)

@@ -92,7 +92,7 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self._error: FrameError | None = None
+        self._fault = ""
 
     @property
     def buffered_bytes(self) -> int:
@@ -144,8 +144,8 @@ class FrameDecoder:
         Raises:
             FrameError: malformed; raised again by every later call.
         """
-        if self._error is not None:
-            raise FrameError(str(self._error))
+        if self._fault:
+            raise FrameError(self._fault)
         filled = count and self._end + count == len(self._buffer)
         self._end += count
         frames: list[Frame] = []
@@ -153,7 +153,7 @@ class FrameDecoder:
             self._take(frames, frames_max)
         except FrameError as error:
             error.frames = frames
-            self._error = error
+            self._fault = str(error)  # not the error: its traceback refers to this decoder
             raise
         if self._start == self._end:
             self._start = self._end = 0

@@ -1,5 +1,8 @@
 """Frames by hand: what each fault is called, and what a command that comes out is sure to have."""
 
+import gc
+import weakref
+
 import pytest
 
 from magnetar.core.errors import ProtocolError
@@ -119,3 +122,18 @@ def test_every_item_of_a_list_is_checked():
     assert FrameDecoder().feed(data)
     with pytest.raises(FrameError, match="not UTF-8"):
         FrameDecoder().feed(data.replace(b"QQ", b"Q\xff"))
+
+
+def test_a_decoder_that_met_a_fault_goes_with_its_last_reference():
+    """Else it, and its buffer, would wait for Python's collector: whoever sends garbage would fill the memory."""
+    decoder = FrameDecoder(1 << 20)
+    gone = weakref.ref(decoder)
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(FrameError, match="frame of 3 bytes"):
+                decoder.feed(b"\0\0\0\3\0\0\0\1xx")
+        del decoder
+        assert gone() is None
+    finally:
+        gc.enable()
