@@ -236,8 +236,8 @@ class Driver:
         now_s = time.perf_counter()
         end_s = now_s + self._left_s(now_s)
         while self._background:
-            self._pending.append(self._background.popleft())
-            self._drain()
+            event, arguments = self._background.popleft()
+            self.run(event, *arguments)
             if self._background and time.perf_counter() >= end_s:
                 self._loop.call_soon(self._turn)
                 break

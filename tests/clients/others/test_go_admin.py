@@ -68,7 +68,9 @@ def test_everything_that_it_can_ask(program: Path, tmp_path: Path) -> None:
             producer.send(b"%d" % number, partition_key="k")
         consumer.acknowledge(consumer.receive(60_000))
         stats = "/admin/v2/persistent/public/default/t/stats"
-        eventually(lambda: broker.rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 2)  # the client gathers them
+        eventually(
+            lambda: broker.rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 2
+        )  # the client gathers them
         typed = client.create_producer("persistent://public/default/p", schema=schema.AvroSchema(Flight))
         typed.send(Flight(number=1))
         said = subprocess.run(

@@ -387,3 +387,19 @@ def test_an_exception_stops_the_broker() -> None:
         assert world.driver.stopped.is_set()
 
     run(test)
+
+
+def test_after_the_shut_down_nothing_is_handled() -> None:
+    """What waits for a turn would ask for threads that are gone."""
+
+    async def test(world: World) -> None:
+        world.driver._background.append((world.event("a timer"), ()))
+        world.driver._wake()
+        world.driver.shut_down()
+        world.driver.run(world.event("a frame"))
+        world.driver.appended([])
+        await world.until(lambda: not world.driver._background)
+        await asyncio.sleep(0)
+        assert not world.done
+
+    run(test)
