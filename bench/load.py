@@ -583,8 +583,14 @@ def in_front(command: list[str]) -> bytes:
     """
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         if sys.platform == "linux":
-            with contextlib.suppress(PermissionError, ProcessLookupError):
+            try:
                 os.sched_setscheduler(process.pid, os.SCHED_RR, os.sched_param(1))
+            except PermissionError:
+                print(
+                    "the probe waits for a processor like others: this user may not give it SCHED_RR", file=sys.stderr
+                )
+            except ProcessLookupError:
+                pass  # it has failed already, and says why
         told, problems = process.communicate()
     if process.returncode:
         raise RuntimeError(problems.decode())

@@ -70,6 +70,7 @@ class GeoSession(SessionPart):
         """The connection is gone."""
         super().leave()
         self._access.leave()
+        self._handlers.clear()
 
     def _answer(self, kind: int, **body: Any) -> None:
         self._session.send(encode(pb.BaseCommand(type=kind, **body)))

@@ -462,13 +462,15 @@ class Topic:
 
     def _wake(self) -> None:
         """Some subscriptions; the next ones in an event of their own, so that others get their turn."""
-        enough = len(self.outbox.effects) + SENDING_AT_ONCE
+        sending = 0
         for name in list(islice(self._to_wake, WOKEN_AT_ONCE)):
             del self._to_wake[name]
             subscription = self.subscriptions.get(name)
             if subscription is not None:
+                before = len(self.outbox.effects)
                 subscription.available()
-                if len(self.outbox.effects) >= enough:
+                sending += len(self.outbox.effects) > before
+                if sending >= SENDING_AT_ONCE:
                     break
         if self._to_wake:
             self._wake_on()

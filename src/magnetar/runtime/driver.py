@@ -8,9 +8,9 @@ Whose turn it is:
 
     the log's reports       between any two events: publishers wait for them
     what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each (`runtime.server`)
-    timers and answers      of readers, the store, computations, and reads from memory: in the order of their coming, TURN_S at a
-                            time, then the sockets are looked at again. What is in the broker's own memory is answered at
-                            once while it is less than TURN_S since the event that began
+    timers and answers      of readers, the store, computations, and reads from memory: in the order of their coming, what the
+                            other two left of TURN_S, then the sockets are looked at again. What is in the broker's own memory
+                            is answered at once while some of that time is left
 
 so that a publish does not wait for all that a backlog, redeliveries or upkeep have to do, only for what is begun.
 """
@@ -60,8 +60,15 @@ TURN_S: Final = 0.0002
 """For timers and answers between two looks at the sockets, when somebody else's publish may have come; and for what an event
 brings in a row, each read of recent entries asking for the next one. One that is begun is finished; most take about as long."""
 
+RECEIPTS_BYTES_MAX: Final = 4096
+"""A hundred receipts, which is what one report brings for a producer."""
+
+LEAST_PART: Final = 0.2
+"""Of the time that sockets and reports took, so much is for timers and answers in any case: beside hundreds of busy sockets a
+turn of one event could not follow."""
+
 GAP_S: Final = 0.00005
-"""The loop did nothing for so long: it has looked at the sockets."""
+"""No event for so long: as a rule the loop has looked at the sockets. If it was decoding, a turn is longer than need be."""
 
 
 class Peer(Protocol):
@@ -182,7 +189,7 @@ class Driver:
         """What is left of the time between two looks at the sockets."""
         if now_s - self._ended_s > GAP_S:
             self._spent_s = 0.0
-        return max(0.0, TURN_S - self._spent_s)
+        return max(TURN_S - self._spent_s, self._spent_s * LEAST_PART)
 
     def appended(self, batch: list[tuple[Append, Location]]) -> None:
         """The log holds these; called on the log's thread."""
@@ -250,15 +257,17 @@ class Driver:
     def _perform(self, effects: list[Any], *, at_once: bool) -> None:
         """Carry out effects, in order; `at_once`: those of one of the log's reports, while a turn is due.
 
-        Receipts are what is sent then, few, and each is waited for: for what the turn would do before the loop writes, half a
-        millisecond in a burst, it need not be. Without a turn the loop writes as soon, and together, which costs less.
+        Receipts are one small buffer each, few, and waited for: for what the turn would do before the loop writes, half a
+        millisecond in a burst, they need not be. Messages go the usual way. Without a turn the loop writes as soon, and
+        together, which costs less.
         """
         for effect in effects:
             kind = type(effect)
             if kind is Send:
                 peer = self._peers.get(effect.connection)
                 if peer is not None:
-                    (peer.send_now if at_once else peer.send)(effect.buffers)
+                    small = at_once and len(effect.buffers) == 1 and len(effect.buffers[0]) <= RECEIPTS_BYTES_MAX
+                    (peer.send_now if small else peer.send)(effect.buffers)
             elif kind is Write:
                 self._log.submit(effect.append)
             else:

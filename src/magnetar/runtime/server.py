@@ -235,9 +235,10 @@ class Connection(asyncio.BufferedProtocol):
         ends the connection.
         """
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
-        if self._descriptor >= 0 and len(buffers) <= IOV_MAX and not transport.get_write_buffer_size():
+        free = self._descriptor >= 0 and not (transport.is_closing() or transport.get_write_buffer_size())
+        if free and len(buffers) <= IOV_MAX:
             written = 0
             with contextlib.suppress(OSError):
                 written = os.writev(self._descriptor, buffers)

@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.broker.effects import Close, Timer
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
 from tests.support.geoworld import Node, World
 
 
@@ -66,6 +67,31 @@ def test_a_connection_that_had_everything_leaves_no_circle(monkeypatch: pytest.M
     try:
         visit(10)
         world.advance(5_000)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found == 0, f"{found} containers in circles"
+
+
+def test_a_links_connection_leaves_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = World("a")["a"]
+    monkeypatch.setattr(node.broker, "validate", lambda: None)
+    connect = pb.CommandConnect(
+        client_version="t", protocol_version=20, auth_method_name="magnetar-link", auth_data=node.link_token
+    )
+
+    def visit(times: int) -> None:
+        for number in range(100, 100 + times):
+            node.run(node.broker.connected, number, "test:1")
+            node.run(node.broker.frames, number, [Frame(pb.BaseCommand(type=2, connect=connect), b"")])
+            assert node.broker.sessions[number].geo is not None
+            node.run(node.broker.disconnected, number)
+
+    visit(3)
+    gc.collect()
+    gc.disable()
+    try:
+        visit(10)
         found = gc.collect()
     finally:
         gc.enable()

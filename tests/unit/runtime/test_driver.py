@@ -171,6 +171,8 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
 
         world.driver.run(lambda: takes(0.9))
         assert await turn() == 1
+        world.driver.run(lambda: takes(2.8))
+        assert await turn() == 2, "what waits cannot follow"
         world.driver.run(lambda: takes(0.9))
         clock_s[0] += 6
         assert await turn() == 4
@@ -194,10 +196,17 @@ def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
         world.driver._wake()
         world.driver.appended(["another one"])  # type: ignore[list-item]
         world.driver.run(lambda: world.outbox.put(Send(1, ["a message"])))  # type: ignore[list-item]
-        await world.until(lambda: len(sent) == 3)
+        world.driver._wake()
+        world.driver.appended(["the head of a message", "its payload"])  # type: ignore[list-item]
+        await world.until(lambda: len(sent) == 4)
 
     run(test)
-    assert sent == ["soon ['a receipt']", "now ['another one']", "soon ['a message']"]
+    assert sent == [
+        "soon ['a receipt']",
+        "now ['another one']",
+        "soon ['a message']",
+        "soon ['the head of a message', 'its payload']",
+    ]
 
 
 def test_light_ones_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
