@@ -63,7 +63,7 @@ brings in a row, each read of recent entries asking for the next one. One that i
 RECEIPTS_BYTES_MAX: Final = 4096
 """A hundred receipts, which is what one report brings for a producer."""
 
-LEAST_PART: Final = 0.2
+LEAST_PART: Final = 0.05
 """Of the time that sockets and reports took, so much is for timers and answers in any case: beside hundreds of busy sockets a
 turn of one event could not follow."""
 

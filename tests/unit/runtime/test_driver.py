@@ -74,6 +74,7 @@ class World:
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each timer or answer is a turn of its own, whatever it takes."""
     monkeypatch.setattr(module, "TURN_S", 0.0)
+    monkeypatch.setattr(module, "LEAST_PART", 0.0)
 
 
 def run(test: Callable[[World], Any]) -> World:
@@ -150,6 +151,7 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
     clock_s = [1_000.0]
     monkeypatch.setattr(module, "TURN_S", 1.0)
     monkeypatch.setattr(module, "GAP_S", 5.0)
+    monkeypatch.setattr(module, "LEAST_PART", 0.05)
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock_s[0]))
 
     async def test(world: World) -> None:
@@ -171,7 +173,7 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
 
         world.driver.run(lambda: takes(0.9))
         assert await turn() == 1
-        world.driver.run(lambda: takes(2.8))
+        world.driver.run(lambda: takes(11.0))
         assert await turn() == 2, "what waits cannot follow"
         world.driver.run(lambda: takes(0.9))
         clock_s[0] += 6
