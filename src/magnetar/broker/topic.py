@@ -148,7 +148,7 @@ class PublishToken:
 
 _CHUNK: Final = int(EntryFlags.CHUNK)
 
-SENDING_AT_ONCE: Final = 4
+SENDING_AT_ONCE: Final = 2
 """Of the subscriptions that one event tells of new entries, so many may send what their consumers have room for: 0.2 ms each."""
 
 WOKEN_AT_ONCE: Final = 32

