@@ -77,8 +77,8 @@ class Peer(Protocol):
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Write buffers, in order, when the event loop writes."""
 
-    def send_now(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write buffers, behind what was written before, at once if the socket takes them."""
+    def send_now(self, buffer: bytes | memoryview) -> None:
+        """Write a buffer, behind what was written before, at once if the socket takes it."""
 
     def close(self, reason: str) -> None:
         """Close after what was written."""
@@ -238,7 +238,7 @@ class Driver:
     def _turn(self) -> None:
         """Handle timers, reads and answers for a while; the rest when the loop has looked at the sockets. What comes meanwhile
         belongs to this turn or the next one: more turns than one between two looks at the sockets would be no limit. What the
-        sockets and the log brought since the last turn has had its part of the time; then it is one event's turn.
+        sockets and the log brought since the last turn has had its part of the time: a turn behind much is short.
         """
         now_s = time.perf_counter()
         end_s = now_s + self._left_s(now_s)
@@ -265,9 +265,12 @@ class Driver:
             kind = type(effect)
             if kind is Send:
                 peer = self._peers.get(effect.connection)
-                if peer is not None:
-                    small = at_once and len(effect.buffers) == 1 and len(effect.buffers[0]) <= RECEIPTS_BYTES_MAX
-                    (peer.send_now if small else peer.send)(effect.buffers)
+                if peer is None:
+                    continue
+                if at_once and len(effect.buffers) == 1 and len(effect.buffers[0]) <= RECEIPTS_BYTES_MAX:
+                    peer.send_now(effect.buffers[0])
+                else:
+                    peer.send(effect.buffers)
             elif kind is Write:
                 self._log.submit(effect.append)
             else:

@@ -17,7 +17,6 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.files import IOV_MAX
 from magnetar.runtime.listener import Listener, Places, shown
 from magnetar.runtime.portions import Portions
 from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
@@ -228,8 +227,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.writelines(buffers)
 
-    def send_now(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write buffers, in order; at once, if nothing waits in front of them.
+    def send_now(self, buffer: bytes | memoryview) -> None:
+        """Write a buffer, in order; at once, if nothing waits in front of it.
 
         What the socket does not take goes the usual way, and so does what it refuses: the transport finds that out, too, and
         ends the connection.
@@ -237,16 +236,14 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        free = self._descriptor >= 0 and not (transport.is_closing() or transport.get_write_buffer_size())
-        if free and len(buffers) <= IOV_MAX:
+        if self._descriptor >= 0 and not (transport.is_closing() or transport.get_write_buffer_size()):
             written = 0
             with contextlib.suppress(OSError):
-                written = os.writev(self._descriptor, buffers)
-            if written == sum(map(len, buffers)):
+                written = os.write(self._descriptor, buffer)
+            if written == len(buffer):
                 return
-            if written:
-                buffers = [memoryview(b"".join(buffers))[written:]]
-        self.send(buffers)
+            buffer = memoryview(buffer)[written:]
+        transport.write(buffer)
 
     def close(self, reason: str) -> None:
         """Close after what was written; the reason, if any, is logged."""

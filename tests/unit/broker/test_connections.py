@@ -1,6 +1,7 @@
 """Thousands of connections that come and go: what each leaves behind, and that those who say nothing are closed in time."""
 
 import gc
+from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +17,20 @@ def visit(node: Node, times: int) -> None:
         number = node.client().number
         node.run(node.broker.disconnected, number)
         del node.clients[number]
+
+
+def circles(world: World, come_and_go: Callable[[int], None]) -> int:
+    """Containers in circles that ten comings and goings leave."""
+    come_and_go(3)
+    world.advance(5_000)
+    gc.collect()
+    gc.disable()
+    try:
+        come_and_go(10)
+        world.advance(5_000)
+        return gc.collect()
+    finally:
+        gc.enable()
 
 
 def test_a_connection_leaves_next_to_nothing_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +75,12 @@ def test_a_connection_that_had_everything_leaves_no_circle(monkeypatch: pytest.M
             del node.clients[client.number]
             world.settle()
 
-    visit(3)
-    world.advance(5_000)
-    gc.collect()
-    gc.disable()
-    try:
-        visit(10)
-        world.advance(5_000)
-        found = gc.collect()
-    finally:
-        gc.enable()
-    assert found == 0, f"{found} containers in circles"
+    assert circles(world, visit) == 0
 
 
 def test_a_links_connection_leaves_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = World("a")["a"]
+    world = World("a")
+    node = world["a"]
     monkeypatch.setattr(node.broker, "validate", lambda: None)
     connect = pb.CommandConnect(
         client_version="t", protocol_version=20, auth_method_name="magnetar-link", auth_data=node.link_token
@@ -87,15 +93,7 @@ def test_a_links_connection_leaves_no_circle(monkeypatch: pytest.MonkeyPatch) ->
             assert node.broker.sessions[number].geo is not None
             node.run(node.broker.disconnected, number)
 
-    visit(3)
-    gc.collect()
-    gc.disable()
-    try:
-        visit(10)
-        found = gc.collect()
-    finally:
-        gc.enable()
-    assert found == 0, f"{found} containers in circles"
+    assert circles(world, visit) == 0
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["exclusive", "shared", "failover", "key_shared"])
@@ -119,17 +117,7 @@ def test_a_subscription_leaves_nothing_for_the_collector(monkeypatch: pytest.Mon
             world.settle()
             client.answers.clear()
 
-    come_and_go(2)
-    world.advance(5_000)
-    gc.collect()
-    gc.disable()
-    try:
-        come_and_go(10)
-        world.advance(5_000)
-        found = gc.collect()
-    finally:
-        gc.enable()
-    assert found == 0, f"{found} containers in circles"
+    assert circles(world, come_and_go) == 0
 
 
 def test_connections_that_do_not_shake_hands_are_closed_when_their_time_is_over_by_one_timer() -> None:

@@ -8,8 +8,6 @@ from magnetar.broker.effects import Note, Timer
 from magnetar.broker.topic import SENDING_AT_ONCE, WOKEN_AT_ONCE, Topic
 from tests.support.geoworld import World
 
-MANY = 3 * WOKEN_AT_ONCE - 1
-
 
 class Told:
     """In place of a subscription.
@@ -44,8 +42,11 @@ def told(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[s
     return world, topic, names, seen
 
 
-@pytest.mark.parametrize(("sending", "at_once"), [(False, WOKEN_AT_ONCE), (True, SENDING_AT_ONCE)])
-def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(sending: bool, at_once: int) -> None:
+@pytest.mark.parametrize(("sending", "at_once", "more"), [(False, WOKEN_AT_ONCE, 3), (True, SENDING_AT_ONCE, 2)])
+def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(
+    sending: bool, at_once: int, more: int
+) -> None:
+    """The one that is gone by its turn counts as looked at, not as sending."""
     world, topic, names, seen = told(3 * at_once - 1, sending=sending)
     topic.dispatch()
     assert not seen, "the receipts of what came wait for this event's end"
@@ -68,7 +69,7 @@ def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(sen
     while event():
         events += 1
     assert seen == names[:at_once] + names[at_once:-1] + names[:at_once]
-    assert 2 <= events <= 3
+    assert events == more
 
 
 def test_few_are_told_in_the_event_that_brought_the_entries() -> None:

@@ -188,7 +188,7 @@ def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
 
     async def test(world: World) -> None:
         peer: Any = SimpleNamespace(
-            send=lambda buffers: sent.append(f"soon {buffers}"), send_now=lambda buffers: sent.append(f"now {buffers}")
+            send=lambda buffers: sent.append(f"soon {buffers}"), send_now=lambda buffer: sent.append(f"now {buffer}")
         )
         world.driver.attach(1, peer)
         world.broker.appended = lambda batch: world.outbox.put(Send(1, batch))
@@ -205,7 +205,7 @@ def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
     run(test)
     assert sent == [
         "soon ['a receipt']",
-        "now ['another one']",
+        "now another one",
         "soon ['a message']",
         "soon ['the head of a message', 'its payload']",
     ]

@@ -313,18 +313,18 @@ def test_what_is_sent_now_keeps_its_place(run: Callable[..., Any], behind: bool)
         peer = driver.peers[1]
         if behind:
             peer.send([first])
-        peer.send_now([b"head", memoryview(now)])
+        peer.send_now(memoryview(b"head" + now))
         peer.send([last])
         whole = first + b"head" + now + last
         assert await reader.readexactly(len(whole)) == whole
         await until(lambda: not peer._transport.get_write_buffer_size())  # type: ignore[union-attr]
-        peer.send_now([b"small"])
+        peer.send_now(b"small")
         assert peer._transport is not None
         assert not peer._transport.get_write_buffer_size(), "it waits for the loop"
         assert await reader.readexactly(5) == b"small"
         writer.close()
         await until(lambda: not driver.peers)
-        peer.send_now([b"nobody is there"])
+        peer.send_now(b"nobody is there")
         await server.stop()
 
     run(go())
@@ -339,7 +339,7 @@ def test_to_a_peer_who_is_gone_nothing_is_sent_now_and_nothing_breaks() -> None:
             peer = driver.peers[1]
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for _ in range(3):  # the reset is there, and nobody has looked
-            peer.send_now([b"receipt"])
+            peer.send_now(b"receipt")
         await until(lambda: not driver.peers)
         await server.stop()
 
