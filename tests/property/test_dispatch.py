@@ -28,6 +28,7 @@ def _few_due_at_a_time() -> Iterator[None]:
     """So that some stay behind."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiple, "DUE_WAITING_MAX", 4)
+        patch.setattr(multiple, "DUE_TAKEN_MAX", 3)
         patch.setattr(multiple, "RETURNED_MAX", 2)
         yield
 

@@ -51,6 +51,11 @@ class EntryCache:
                 if not held:
                     del self._ledgers[old_ledger]
 
+    def at(self, ledger: int, entry: int) -> StoredEntry | None:
+        """One entry, or None if it is not here."""
+        kept = self._ledgers.get(ledger)
+        return None if kept is None else kept.get(entry)
+
     def run(self, ledger: int, entry: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Consecutive entries from one on, as far as they are here; at least one may exceed `bytes_max`."""
         kept = self._ledgers.get(ledger)

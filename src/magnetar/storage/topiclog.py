@@ -378,6 +378,10 @@ class TopicLog(Ledgers):
             position = self.next_after(Position(last.ledger, last.entry))
         return found
 
+    def cached_at(self, position: Position) -> StoredEntry | None:
+        """The entry at a position, if it is in memory."""
+        return self._cache.at(position[0], position[1])
+
     def locations(self, start: Position, entries_max: int, bytes_max: int) -> list[Span]:
         """Where the entries from `start` on lie, in order, for the reader."""
         position = start if self.valid(start) else self.next_after(Position(start[0], start[1] - 1))

@@ -72,7 +72,7 @@ class Refetch:
         held = self._held.get(position)
         if held is not None:
             return held
-        cached = self._cached(position)
+        cached = self._around.log.cached_at(position)
         if cached is not None:
             return cached
         if not self.failed and position not in self._asked and self._in_flight < self._around.limits.again_reads_max:
@@ -97,10 +97,6 @@ class Refetch:
         self._retrying = False
         self._generation += 1
 
-    def _cached(self, position: Position) -> StoredEntry | None:
-        cached = self._around.log.cached(position, 1, self._around.limits.read_bytes_max)
-        return cached[0] if cached and cached[0].position == position else None
-
     def _hold(self, entry: StoredEntry) -> None:
         position = entry.position
         if position not in self._held:
@@ -115,7 +111,7 @@ class Refetch:
         group: list[Position] = []
         size = 0
         for each in upcoming:
-            if each in self._held or each in self._asked or each in self.damaged or self._cached(each) is not None:
+            if each in self._held or each in self._asked or each in self.damaged or log.cached_at(each) is not None:
                 continue
             more = log.size_at(each) if log.valid(each) else 0
             if group and (len(group) >= limits.again_entries_max or size + more > limits.read_bytes_max):

@@ -16,6 +16,9 @@ class DispatchLog(CursorLog, Protocol):
     def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Entries from `start` on that are in memory, in order; none if the first is not."""
 
+    def cached_at(self, position: Position) -> StoredEntry | None:
+        """The entry at a position, if it is in memory."""
+
     def seek_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later."""
 

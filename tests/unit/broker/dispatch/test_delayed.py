@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -155,6 +156,28 @@ def test_due_entries_wait_packed_until_somebody_takes_them(sub_type: SubType, mo
     world.flow(a, 1_000)
     world.flow(b, 1_000)
     assert sorted(world.got(a) + world.got(b)) == positions
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 24])
+@pytest.mark.parametrize("sub_type", [SubType.SHARED, SubType.KEY_SHARED])
+def test_one_event_takes_sends_and_reads_only_so_many_of_those_that_are_due(
+    sub_type: SubType, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(cache_bytes)
+    a = world.consumer("a", sub_type, permits=10_000)
+    positions = world.publish(*(entry(deliver_at=100, key=f"k{number}") for number in range(2_000)))
+    states = [(0, 0)]
+    validate = world.subscription.validate
+
+    def between_events() -> None:
+        validate()
+        states.append((2_000 - world.subscription.stats()["msgDelayed"], a.messages_out))
+
+    monkeypatch.setattr(world.subscription, "validate", between_events)
+    world.advance(100)
+    assert sorted(world.got(a)) == positions
+    most = max(taken - before_taken + sent - before for (before_taken, before), (taken, sent) in pairwise(states))
+    assert most < world.subscription._around.limits.dispatch_entries_max + 20, f"{most} were dealt with in one event"
 
 
 def test_skipping_forgets_what_is_delayed() -> None:
