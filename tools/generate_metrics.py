@@ -24,7 +24,7 @@ a row. Rows of a deleted topic end. A restart of the broker begins all counters 
 
 NOTHING_TO_MEASURE = (
     (
-        "`bookie_*`, `bookkeeper_*`, `pulsar_ml_*`, `pulsar_managedLedger_*`, `zookeeper_*`, `jvm_*`",
+        "`bookie_*`, `bookkeeper_*`, `pulsar_ml_*` but the cache's size, `pulsar_managedLedger_*`, `zookeeper_*`, `jvm_*`",
         "no BookKeeper, no managed ledgers, no Java",
     ),
     ("`pulsar_storage_ledger_write_latency_*`", "there is no second store behind `pulsar_storage_write_latency_*`"),

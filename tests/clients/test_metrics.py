@@ -76,6 +76,7 @@ def test_who_is_there_and_what_is_stored(tmp_path: Path) -> None:
                 ("pulsar_broker_producers_count",): 2,
                 ("pulsar_broker_consumers_count",): 3,
                 ("pulsar_broker_storage_size",): stats["storageSize"],
+                ("pulsar_ml_cache_entries",): 8,
                 ("pulsar_broker_msg_backlog",): 6 + 8,
                 ("pulsar_topics_count", "public/default"): 2,
                 ("pulsar_storage_size", TOPIC): stats["storageSize"],

@@ -160,6 +160,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "topics": len(self.existing),
             "subscriptions": 0,
             "pendingPublishBytes": 0,
+            "cacheSize": 0,
+            "cacheEntries": 0,
             "ready": self.ready,
             "state": "" if self.ready else "the disk is full",
         }

@@ -55,6 +55,13 @@ BROKER: Final = _of(
     ("pulsar_active_connections", "gauge", "Open connections of clients.", "connections"),
     ("magnetar_broker_pending_publish_bytes", "gauge", "Bytes received and not yet durable.", "pendingPublishBytes"),
     ("magnetar_broker_ready", "gauge", "1 while publishes are taken.", "ready"),
+    (
+        "pulsar_ml_cache_used_size",
+        "gauge",
+        "Bytes of recent entries in memory, with what each costs besides (`cache_bytes_max`).",
+        "cacheSize",
+    ),
+    ("pulsar_ml_cache_entries", "gauge", "Recent entries in memory.", "cacheEntries"),
     ("pulsar_broker_storage_size", "gauge", "Bytes stored.", "storageSize"),
     ("pulsar_broker_storage_logical_size", "gauge", "The same: nothing is stored twice.", "storageSize"),
     (

@@ -213,8 +213,8 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
     def broker_stats(self) -> dict[str, Any]:
         """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
         `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start),
-        `pendingPublishBytes`, `storageSize` (bytes), `cursorRangesLeftOut` (since the start), `ready` (bool), `state` (one
-        line, such as that the disk is full; "" when all is well).
+        `pendingPublishBytes`, `cacheSize`, `storageSize` (bytes), `cacheEntries`, `cursorRangesLeftOut` (since the start),
+        `ready` (bool), `state` (one line, such as that the disk is full; "" when all is well).
         """
         ...
 

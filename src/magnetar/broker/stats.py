@@ -217,6 +217,8 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "msgOutCounter": sum(subscription.messages_out for subscription in subscriptions),
         "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
         "pendingPublishBytes": broker.pending_bytes,
+        "cacheSize": broker.cache.bytes,
+        "cacheEntries": broker.cache.entries,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
         "cursorRangesLeftOut": broker.ranges_left_out,
         "deduplication": broker.deduplications.stats(),

@@ -22,6 +22,7 @@ class EntryCache:
     def __init__(self, bytes_max: int) -> None:
         self._max = bytes_max
         self._bytes = 0
+        self._entries = 0
         self._ledgers: dict[int, dict[int, StoredEntry]] = {}
         # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
         self._order: deque[tuple[int, int, int, int]] = deque()
@@ -30,6 +31,11 @@ class EntryCache:
     def bytes(self) -> int:
         """Bytes held."""
         return self._bytes
+
+    @property
+    def entries(self) -> int:
+        """How many are held; those of a ledger that was dropped count until their turn to go, and so do their bytes."""
+        return self._entries
 
     def add(self, ledger: int, entries: list[StoredEntry], size: int) -> None:
         """Keep entries of one ledger that were just confirmed, one behind the other; `size` is the sum of their bytes."""
@@ -41,9 +47,11 @@ class EntryCache:
             kept[entry.entry] = entry
         self._order.append((ledger, entries[0].entry, len(entries), size))
         self._bytes += size
+        self._entries += len(entries)
         while self._bytes > self._max and self._order:
             old_ledger, first, count, old_size = self._order.popleft()
             self._bytes -= old_size
+            self._entries -= count
             held = self._ledgers.get(old_ledger)
             if held is not None:
                 for number in range(first, first + count):

@@ -25,7 +25,7 @@ def test_the_oldest_go_first_whoevers_they_are() -> None:
     assert cache.run(7, 1, 10, 1 << 20) == []
     assert [entry.entry for entry in cache.run(7, 2, 10, 1 << 20)] == [2, 3, 4, 5]
     assert [cache.at(7, number) for number in (1, 2)] == [None, stored(7, 2)]
-    assert cache.bytes == 5 * COST
+    assert (cache.bytes, cache.entries) == (5 * COST, 5)
     cache.drop(7)
     assert cache.at(7, 2) is None
     cache.add(8, [stored(8, number) for number in range(1, 6)], 5 * SIZE)
