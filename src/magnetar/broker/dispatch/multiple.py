@@ -98,6 +98,7 @@ class MultipleConsumers(Dispatcher):
         self._turns: dict[int, int] = {}
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._given = 0
+        """Entries that this event gave to consumers, or took out of the delayed ones for them."""
         self._told: set[str] = set()
         self._returning: dict[Consumer, Returning] = {}
         """By consumer, perhaps gone."""
@@ -261,7 +262,7 @@ class MultipleConsumers(Dispatcher):
             self.dispatch_again()
 
     def enough(self, budget: int) -> bool:
-        """Whether one event sent as much as it may, of `budget` bytes too; then the next one goes on."""
+        """Whether one event took and sent as much as it may, of `budget` bytes too; then the next one goes on."""
         if budget > 0 and self._given < self.around.limits.dispatch_entries_max:
             return False
         self.dispatch_again()
