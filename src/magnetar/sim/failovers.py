@@ -32,6 +32,8 @@ class Failover:
     Attributes:
         moved: once the source is fenced: in which epoch, and what is acknowledged there.
         copy: the topic, in its present life, where the last step was taken.
+        merged: whether the target was seen to have the final state.
+        over: whether nothing more is done.
     """
 
     def __init__(self, world: "World", topic: str, subscription: str, source: str, target: str) -> None:
@@ -39,7 +41,7 @@ class Failover:
         self.source, self.target = world.clusters[source], world.clusters[target]
         self.moved: tuple[Any, set[int]] | None = None
         self.copy: Copy | None = None
-        self.over = self._leaving = False
+        self.over = self.merged = self._leaving = False
         self._token = ""
         self._looks = 0
         self._stage = self._begin
@@ -143,6 +145,7 @@ class Failover:
             return
         told = fences.merged(self.topic, self.subscription, self.source.name, position)
         if told["merged"] and told["exists"]:
+            self.merged = True
             self._next(self._activate)
 
     def _step(self, cluster: "Cluster", step: Any, then: Any) -> None:
@@ -205,10 +208,15 @@ class Failovers:
         name = rng.choice(sorted(known.subscriptions))
         if rng.random() < 0.5:
             world.workload.finish(source, name)
-        found = Failover(world, topic, name, source, target)
+        self.start(topic, name, source, target)
+
+    def start(self, topic: str, subscription: str, source: str, target: str) -> Failover:
+        """An operator moves this one."""
+        found = Failover(self.world, topic, subscription, source, target)
         self.begun += 1
         self._going.append(found)
         found.go_on()
+        return found
 
     def after_event(self, cluster: "Cluster") -> None:
         """Notice that a source is fenced: what is acknowledged there now goes into its final state."""

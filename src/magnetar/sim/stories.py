@@ -271,7 +271,66 @@ def left_behind_an_acknowledgement(world: "World") -> Iterator[int]:
     yield 5_000
 
 
+def forgotten_while_alone(world: "World") -> Iterator[int]:
+    """The middle of a star loses its topic, and its policy names nobody: what it is told of former messages it forgets.
+
+    One at the edge holds them still, and can hear of them by the middle only, when all are named again (E9, E10).
+    """
+    rng, topic = world.rng, world.topics[0]
+    if len(world.names) < 3:
+        return
+    hub = next(name for name in world.names if all(name in pair for pair in world.pairs))
+    told, late = rng.sample([name for name in world.names if name != hub], 2)
+    cluster = world.clusters[hub]
+    _publish(world, hub, count := rng.randint(1, 4))
+    consumer = _consumer(world, told)
+    for name in (told, late):
+        yield from _until(_holds(world, name, count))
+    yield from _until(lambda: len(consumer.received) >= count)
+    _stop(world, True, hub, late)
+    consumer.ack(list(consumer.received), answer=True)
+    yield rng.randint(500, 3_000)
+    world.faults.delete(cluster, topic)
+    world.faults.set_policy(cluster, [hub])
+    yield from _until(lambda: topic in _topics(cluster))
+    # What `told` has comes to the hub now, to be forgotten there.
+    yield rng.randint(10_000, 30_000)
+    _stop(world, False, hub, late)
+
+
+def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
+    """The target of a failover has its final state, says so, and loses its disk before it is told to go on."""
+    rng = world.rng
+    pairs = [(one, other) for one, other in world.pairs if (other, one) in world.pairs]
+    if not pairs:
+        return
+    source, target = rng.choice(pairs)
+    cluster, name = world.clusters[target], world.workload.subscriptions[0]
+    consumer = _consumer(world, source)
+    _publish(world, source, count := rng.randint(2, 6))
+    yield from _until(_holds(world, target, count))
+    yield from _until(lambda: len(consumer.received) >= count)
+    consumer.ack(list(consumer.received), answer=True)
+    yield rng.randint(100, 2_000)
+    operator = world.failovers.start(world.topics[0], name, source, target)
+    while not (operator.over or operator.merged):
+        yield 1
+    _stop(world, True, source, target)
+    world.faults.lose_disk(cluster, revive=False)
+    yield rng.randint(1, 50)
+    cluster.start()
+    yield 1
+    world.faults.create(target, world.topics[0])
+    yield 1
+    world.workload.follow(world.topics[0], name, target)
+    yield rng.randint(500, 2_000)
+    _stop(world, False, source, target)
+    yield 2_000
+
+
 STORIES: dict[str, Story] = {
+    "activates_unasked": moved_to_a_lost_disk,
+    "forgotten_for_good": forgotten_while_alone,
     "trim_volatile": trimmed_before_stored,
     "epoch_no_incarnation": sought_twice_at_one_time,
     "stale_low": marks_of_a_former_life,
