@@ -176,8 +176,9 @@ class App:
 ROUNDS = 100
 """There and back."""
 
-BURST = 4
-"""Messages of a producer every 2 ms, or as fast as the machine can: consumers always have some in hand when they are moved."""
+BURST = 2
+"""Messages of a producer every 4 ms, or as fast as the machine can: consumers always have some in hand when they are moved, and a slow
+machine has time left for moving them."""
 
 
 class Load:
@@ -195,7 +196,7 @@ class Load:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.002):
+        while not self._stop.wait(0.004):
             for _ in range(BURST):
                 self._producer.send_async(f"{self.name}{self.sent}".encode(), self._told)
                 self.sent += 1
