@@ -177,8 +177,9 @@ ROUNDS = 100
 """There and back."""
 
 BURST = 2
-"""Messages of a producer every 4 ms, or as fast as the machine can: consumers always have some in hand when they are moved, and a slow
-machine has time left for moving them."""
+"""Messages of a producer every 4 ms, or as fast as the machine can: consumers always have some in hand when they are moved, and
+a slow machine has time left for moving them.
+"""
 
 
 class Load:
