@@ -49,7 +49,7 @@ print("/usr/bin/python%d.%d" % sys.version_info[:2] if at_home else "")')
 }
 
 find_python() {
-    if [ -n "${PYTHON:-}" ] && has "$PYTHON" && good_python "$PYTHON"; then command -v "$PYTHON"; return 0; fi
+    if [ -n "${PYTHON:-}" ]; then command -v "$PYTHON"; return 0; fi
     for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
         if has "$candidate" && good_python "$candidate"; then faster_python "$(command -v "$candidate")"; return 0; fi
     done
@@ -57,6 +57,9 @@ find_python() {
 }
 
 make_venv() {
+    if [ -n "${PYTHON:-}" ] && ! { has "$PYTHON" && good_python "$PYTHON"; }; then
+        fail "PYTHON=$PYTHON is no Python $python_needed or newer: give the path of one, or leave it unset"
+    fi
     python=$(find_python) || {
         install_one python3 python3.11 python3.12 && python=$(find_python)
     } || fail "Python $python_needed or newer is needed and was not found: install it (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python), or set PYTHON to its path"
@@ -81,10 +84,11 @@ install_packages() {
     if [ ! -x "$venv/bin/python" ] || ! good_python "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         make_venv
     fi
+    # Its warnings are about how Spark packs itself; `--quiet` keeps those about the network.
     say "installing the locked dependencies (some 700 MB the first time, most of it Spark)"
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock ||
+    "$venv/bin/python" -W ignore -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
         fail "the locked dependencies could not be installed; the lines above say why"
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e . ||
+    "$venv/bin/python" -W ignore -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . ||
         fail "the package itself could not be installed; the lines above say why"
     rm -f "$venv"/.setup-*
     : >"$stamp"

@@ -54,7 +54,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "gap_of_nothing": (10, 8), "gap_not_recounted": (162, 111, 68, 25),
     "expiry_is_ack": (2, 8, 24), "latest_is_ack": (127, 189), "cumulative_by_index": (2, 62, 63, 196),
     "full_replaces": (14, 11, 13), "no_pending": (75, 118, 128, 130), "floor_is_ack": (44, 5),
-    "activates_unasked": (8, 18, 25), "never_caught_up": (11, 14, 17, 18),
+    "activates_unasked": (0, 8, 17, 18), "never_caught_up": (11, 14, 17, 18),
     "passed_over": (2, 26, 56), "forgotten_for_good": (1, 2, 3, 4), "lives_ascend": (153, 53, 27, 13),
     "destination_silent": (68, 126), "unknown_base_is_all": (226, 160, 220),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (26, 18), "final_untold": (96, 62),

@@ -196,11 +196,10 @@ class Failovers:
         """An operator moves a subscription to another cluster."""
         world, rng = self.world, self.world.rng
         self._going = [one for one in self._going if not one.over]
-        pairs = [(one, other) for one, other in world.pairs if (other, one) in world.pairs]
-        if not pairs:
+        if not world.both:
             return
         busy = sorted({one.cluster for one in world.workload.consumers if one.open and one.received})
-        source, target = rng.choice([pair for pair in pairs if pair[0] in busy] or pairs)
+        source, target = rng.choice([pair for pair in world.both if pair[0] in busy] or world.both)
         broker, topic = world.clusters[source].broker, rng.choice(world.topics)
         known = broker.topics.get(topic) if broker is not None else None
         if known is None or not known.subscriptions:

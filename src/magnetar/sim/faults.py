@@ -152,8 +152,8 @@ class Faults:
         """A cluster loses its disk, and perhaps its clock."""
         self.lose_disk(self.world.clusters[self.rng.choice(self.world.names)])
 
-    def lose_disk(self, cluster: "Cluster", *, revive: bool = True) -> None:
-        """This one; whether somebody starts it again, some time."""
+    def lose_disk(self, cluster: "Cluster") -> None:
+        """This one."""
         world, rng = self.world, self.rng
         cluster.die()
         cluster.wiped()
@@ -163,8 +163,7 @@ class Faults:
             cluster.skew_ms -= 500_000 + 13 * cluster.lives
         world.lost_disk(cluster)
         world.say(f"{cluster.name} loses its disk")
-        if revive:
-            world.revive_later(cluster)
+        world.revive_later(cluster)
 
     def recreate(self) -> None:
         """A topic is deleted in one cluster; somebody makes it again, there or over a link."""

@@ -301,10 +301,9 @@ def forgotten_while_alone(world: "World") -> Iterator[int]:
 def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
     """The target of a failover has its final state, says so, and loses its disk before it is told to go on."""
     rng = world.rng
-    pairs = [(one, other) for one, other in world.pairs if (other, one) in world.pairs]
-    if not pairs:
+    if not world.both:
         return
-    source, target = rng.choice(pairs)
+    source, target = rng.choice(world.both)
     cluster, name = world.clusters[target], world.workload.subscriptions[0]
     consumer = _consumer(world, source)
     _publish(world, source, count := rng.randint(2, 6))
@@ -313,12 +312,16 @@ def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
     consumer.ack(list(consumer.received), answer=True)
     yield rng.randint(100, 2_000)
     operator = world.failovers.start(world.topics[0], name, source, target)
+    # Not by looks of 100 ms: the operator goes on 150 ms later, and the disk must be lost and the topic back by then.
     while not (operator.over or operator.merged):
         yield 1
+    if operator.over:
+        return
     _stop(world, True, source, target)
-    world.faults.lose_disk(cluster, revive=False)
+    world.faults.lose_disk(cluster)
     yield rng.randint(1, 50)
-    cluster.start()
+    if cluster.broker is None:
+        cluster.start()
     yield 1
     world.faults.create(target, world.topics[0])
     yield 1

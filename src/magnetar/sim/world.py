@@ -158,10 +158,11 @@ class World:
         for _ in self.names:
             for name in self.names:
                 self._sources[name] |= set().union(*(self._sources[one] for one in self._sources[name]))
-        both = [(one, other) for one, other in pairs if (other, one) in pairs]
+        self.both = [(one, other) for one, other in pairs if (other, one) in pairs]
+        """Links that another one leads back along."""
         self._beside = {name: {name} for name in self.names}
         for _ in self.names:
-            for one, other in both:
+            for one, other in self.both:
                 self._beside[one] |= self._beside[other]
         self.settings = SubscriptionsConfig(
             mode=rng.choice(("exact", "snapshot")) if mode == "mixed" else mode,  # type: ignore[arg-type]  # one of the two
