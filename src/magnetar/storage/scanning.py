@@ -21,6 +21,7 @@ from magnetar.storage.records import (
     LOCAL_RECORD,
     PREFIX_BYTES,
     RECORD_BYTES_MAX,
+    REPLICATED,
     SEGMENT_MAGIC,
     Checked,
     EntryHead,
@@ -34,6 +35,9 @@ from magnetar.storage.segmentindex import Piece, Placed, Run, SegmentIndex
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """Of a segment at a time: large enough to be sequential, small enough for the memory."""
+
+HEAD_BYTES: Final = 4 * 1024
+"""Of a record whose data are not wanted: more than its head can have, and one page of the file."""
 
 _COUNT_MAX: Final = 65_536
 
@@ -65,6 +69,7 @@ class Scanner:
         self._end = end
         self._tail = tail
         self._verify = verify
+        self._heads = False
         self._salt = b""
         self._pieces: dict[int, Piece] = {}
 
@@ -76,8 +81,13 @@ class Scanner:
 
     def step(self, bytes_max: int) -> None:
         """Scan some more: about so many bytes, at least a record."""
-        buffer = memoryview(self._pread(self.offset, min(bytes_max, self._end - self.offset)))
+        block = HEAD_BYTES if self._heads else bytes_max
+        buffer = memoryview(self._pread(self.offset, min(block, self._end - self.offset)))
         at = self._records(buffer)
+        if not self._verify:
+            behind = self._entry_without_data(buffer, at)
+            self._heads = behind > len(buffer)  # the next one is probably as large: there is no use in reading what it holds
+            at = behind
         if not at:
             # Not one whole record: it is larger than the block, or torn, or damaged.
             size = int.from_bytes(buffer[:4], "little") + PREFIX_BYTES
@@ -131,6 +141,22 @@ class Scanner:
             piece.add_local(base + at, end - at, flags, count, published, stored, first)
             at = end
         return at
+
+    def _entry_without_data(self, buffer: memoryview, at: int) -> int:
+        """Take in an entry that begins in a block and ends behind it, by its head; where it ends, or `at` if there is none."""
+        if len(buffer) - at < HEAD_BYTES - CHECK_RECORD_BYTES or buffer[at + PREFIX_BYTES] not in (LOCAL, REPLICATED):
+            return at
+        length = int.from_bytes(buffer[at : at + 4], "little")
+        size = PREFIX_BYTES + length
+        if length > RECORD_BYTES_MAX or self.offset + at + size > self._end:
+            return at
+        head = read_head(buffer, at)
+        assert isinstance(head, EntryHead)
+        piece = self._pieces.get(head.ledger)
+        if piece is None or piece.end != head.entry:
+            piece = self._piece(head)
+        piece.add(self.offset + at, size, head)
+        return at + size
 
     def _piece(self, head: EntryHead) -> Piece:
         piece = self._pieces[head.ledger] = Piece(head.ledger, head.entry)
