@@ -151,14 +151,18 @@ class Lanes:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be stored."""
-        return self._usual.busy or self._large.busy
+        """Whether something waits to be stored in the usual lane: the one that the event loop lets by (`runtime.giveway`).
+
+        The large one it does not: what takes a millisecond anyway may wait for the interpreter, and while it is copied into the
+        kernel, half of that, the thread that let it by found no processor where there are two.
+        """
+        return self._usual.busy
 
     @property
     def steps(self) -> int:
-        """Changes when either thread has had the interpreter, see `runtime.giveway`."""
-        return self._usual.steps + self._large.steps
+        """Changes when the usual lane's thread has had the interpreter, see `runtime.giveway`."""
+        return self._usual.steps
 
     def waits(self) -> bool:
-        """Whether either thread waits for the interpreter; one that has nothing to do looks as if it did."""
-        return any(lane.busy and lane.waits() for lane in (self._usual, self._large))
+        """Whether the usual lane's thread waits for the interpreter."""
+        return self._usual.waits()

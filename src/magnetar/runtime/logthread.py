@@ -27,7 +27,7 @@ from typing import Final
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
-from magnetar.runtime.giveway import ThreadState, pause
+from magnetar.runtime.giveway import ThreadState, pause, stand_back
 from magnetar.runtime.housekeeping import Housekeeping
 from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
@@ -99,6 +99,7 @@ class LogThread:
         self._on_failed = on_failed
         self._on_healed = on_healed
         self._name = "log" if beside is None else "log-large"
+        self._stands_back = beside is not None
         self._numbers: SegmentNumbers = SegmentNumbers() if beside is None else beside._numbers
         self._log = SegmentLog(
             files,
@@ -252,6 +253,8 @@ class LogThread:
 
     def _run(self) -> None:
         self._state = ThreadState()
+        if self._stands_back:
+            stand_back()
         try:
             while self._cycle():
                 pass

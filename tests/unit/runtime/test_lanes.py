@@ -2,7 +2,9 @@
 
 import errno
 import itertools
+import os
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.runtime.files import OsFile, OsFiles
 from magnetar.runtime.lanes import Health, Lanes
+from magnetar.storage.entries import Append
 from magnetar.storage.log import PIECE_BYTES
 from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC
 from magnetar.storage.recovery import segment_name
@@ -78,7 +81,8 @@ def test_a_small_publish_does_not_wait_for_a_large_one(tmp_path: Path, monkeypat
     assert begun.wait(20)
     log.append(small, "a")
     log.append(small, "b")
-    assert log.thread.busy
+    assert isinstance(log.thread, Lanes)
+    assert log.thread._large.busy
     go_on.set()
     log.settle([on_its_way])
     assert (texts(log, small), texts(log, large)) == ([1, 1], [LARGE_BYTES])
@@ -133,32 +137,65 @@ def test_large_appends_are_written_in_pieces_where_others_publish(log: Log, othe
     assert max(after - before for before, after in itertools.pairwise(sizes)) <= PIECE_BYTES
 
 
-def test_an_idle_lane_is_not_waited_for(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for work, which looks to Linux as if it waited for the interpreter (`runtime.giveway`)."""
-    small, _ = two_topics(log)
-    assert isinstance(log.thread, Lanes)
-    usual, large = log.thread._usual, log.thread._large
-    monkeypatch.setattr(large, "waits", lambda: True)
-    monkeypatch.setattr(usual, "waits", lambda: False)
-    assert not log.thread.waits()
+def held(log: Log, append: Append) -> tuple[threading.Event, threading.Event]:
+    """Submit an append whose lane then stands still: set when it does, and to be set for it to go on."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(kind: str, _path: Path) -> OSError | None:
-        if kind == "sync":
+        if kind == "sync" and not begun.is_set():
             begun.set()
             assert go_on.wait(20)
         return None
 
     log.files.inject(slow)
-    append = small.stage([entry("a")], 1)
     log.thread.submit(append)
     assert begun.wait(20)
+    return begun, go_on
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_event_loop_lets_the_usual_lane_by(log: Log, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    small, _ = two_topics(log)
+    assert isinstance(log.thread, Lanes)
+    monkeypatch.setattr(log.thread._usual, "waits", lambda: waits)
+    assert not log.thread.busy
+    append = small.stage([entry("a")], 1)
+    _, go_on = held(log, append)
     assert log.thread.busy
-    assert not log.thread.waits(), "the loop would pause for nobody"
-    monkeypatch.setattr(usual, "waits", lambda: True)
-    assert log.thread.waits()
+    assert log.thread.waits() == waits
     go_on.set()
     log.settle([append])
+
+
+def test_the_event_loop_does_not_let_the_large_lane_by(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did, and on two processors had none itself until a megabyte was in the kernel."""
+    _, large = two_topics(log)
+    assert isinstance(log.thread, Lanes)
+    monkeypatch.setattr(log.thread._large, "waits", lambda: True)
+    append = large.stage([entry(LARGE)], 1)
+    steps = log.thread.steps
+    _, go_on = held(log, append)
+    assert log.thread._large.busy
+    assert not log.thread.busy, "the loop would pause for it"
+    assert log.thread.steps == steps
+    go_on.set()
+    log.settle([append])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="classes of threads are Linux's")
+def test_the_large_lane_takes_no_processor_from_others(log: Log) -> None:
+    classes: dict[str, int] = {}
+
+    def watch(kind: str, path: Path) -> OSError | None:
+        if kind == "sync":
+            classes[threading.current_thread().name] = os.sched_getscheduler(0)
+        return None
+
+    log.files.inject(watch)
+    small, large = two_topics(log)
+    log.append(small, "a")
+    log.append(large, LARGE)
+    assert classes == {"log": os.SCHED_OTHER, "log-large": os.SCHED_BATCH}
 
 
 def test_a_lane_without_room_makes_the_other_one_look_for_some() -> None:
