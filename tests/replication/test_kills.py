@@ -22,7 +22,7 @@ from tests.support.traffic import Flow
 ROUNDS = int(os.environ.get("MAGNETAR_KILL_ROUNDS", "10"))
 SEED = int(os.environ.get("MAGNETAR_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
-MOMENT = 60
+MOMENT = 30
 """A kill comes within so many messages: some 300 ms of work, which is more than a batch takes, so in any phase of one."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(120 + 40 * ROUNDS)]

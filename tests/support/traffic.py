@@ -8,7 +8,7 @@ import pulsar
 
 from tests.support.brokers import BrokerProcess, eventually
 
-PACE_S = 0.005
+PACE_S = 0.01
 """Between two messages: a loop of kills lasts minutes, and everything that was published is read back at its end."""
 
 
