@@ -58,11 +58,13 @@ def pause() -> None:
 def stand_back() -> None:
     """The calling thread takes no processor from another one when it wakes; it gets one when that one waits, or another is free.
 
-    Where it cannot have that (other systems than Linux, or one that forbids it) nothing changes.
+    Nothing changes where it cannot have that (other systems than Linux, or one that forbids it), and where an operator gave the
+    process another class than the usual one.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class ThreadState:

@@ -86,9 +86,8 @@ class Scanner:
         at = self._records(buffer)
         if not self._verify:
             behind = self._entry_without_data(buffer, at)
-            self._heads = behind > len(
-                buffer
-            )  # the next one is probably as large: there is no use in reading what it holds
+            # If so, the next one is probably as large, and there is no use in reading what it holds.
+            self._heads = behind > len(buffer)
             at = behind
         if not at:
             # Not one whole record: it is larger than the block, or torn, or damaged.
