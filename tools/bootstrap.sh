@@ -3,6 +3,7 @@
 # Idempotent: what is there already is not touched, and the second run takes no time worth mentioning.
 #
 #   PYTHON=/path/to/python3.12 tools/bootstrap.sh    # otherwise python3, or the system's of the same version where that is faster
+#   tools/bootstrap.sh --python                      # only tell which one
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -56,10 +57,14 @@ find_python() {
     return 1
 }
 
-make_venv() {
+right_python() {
     if [ -n "${PYTHON:-}" ] && ! { has "$PYTHON" && good_python "$PYTHON"; }; then
         fail "PYTHON=$PYTHON is no Python $python_needed or newer: give the path of one, or leave it unset"
     fi
+}
+
+make_venv() {
+    right_python
     python=$(find_python) || {
         install_one python3 python3.11 python3.12 && python=$(find_python)
     } || fail "Python $python_needed or newer is needed and was not found: install it (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python), or set PYTHON to its path"
@@ -138,6 +143,12 @@ archive_classes() {
 compile_sources() {
     "$venv/bin/python" -m compileall -q src tests/support bench || say "processes will start more slowly; the line above says why"
 }
+
+case "${1:-}" in
+--python) right_python; find_python || fail "there is no Python $python_needed or newer yet"; exit 0 ;;
+"") ;;
+*) fail "$1: what is that? There is --python" ;;
+esac
 
 install_packages
 compile_sources
