@@ -61,7 +61,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "no_restricted_check": (62, 36), "told_expiry": (8, 18, 25, 27),
     "p_is_previous_entry": (72, 17, 27), "reuse_ledgers": (4, 5, 6, 8), "idx_from_log": (104, 163, 282),
     "creation_older_wins": (2, 11, 17, 31), "base_union": (11, 77, 92), "no_relay": (1, 8, 26),
-    "no_replay": (472, 191, 304, 249), "epoch_volatile": (1,), "delta_after_restart": (28, 92, 99, 96),
+    "no_replay": (472, 191, 304, 249), "epoch_volatile": (1, 6, 9, 11, 13), "delta_after_restart": (28, 92, 99, 96),
     "no_full_on_rebase": (13, 24, 30, 35),
     "origin_floor": (35, 24, 27, 13), "floor_own": (27, 8, 11, 13), "floor_untold": (112, 115, 83),
     "vector_too_late": (18, 92), "never_rests": (0, 5), "never_tells": (5, 20, 21, 24),
@@ -84,7 +84,7 @@ chance differently, or takes another time, makes all worlds others than they wer
 LONG: Final = frozenset({
     "any_life", "lives_ascend", "unknown_base_is_all", "gap_not_recounted", "activates_unmerged", "final_untold",
     "destination_silent", "no_restricted_check", "passed_over",
-    "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay", "epoch_volatile",
+    "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay",
     "delta_after_restart", "no_full_on_rebase", "origin_floor", "floor_own", "floor_untold", "vector_too_late",
     "floor_direct", "bases_apart", "leaving_forgets",
 })  # fmt: skip
@@ -110,7 +110,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "no_handshake": ("wipe", "recreate"), "any_life": ("recreate", "part"),
     "reuse_ledgers": ("wipe",), "idx_from_log": ("retention", "die", "acknowledge"),
     "creation_older_wins": ("subscribe", "part"), "base_union": ("subscribe", "part"), "no_relay": ("acknowledge",),
-    "no_replay": ("die", "acknowledge"), "epoch_volatile": ("die", "acknowledge"),
+    "no_replay": ("die", "acknowledge"),
     "delta_after_restart": ("die", "acknowledge"), "no_full_on_rebase": ("wipe", "recreate", "acknowledge"),
     "origin_floor": ("retention", "acknowledge", "recreate"), "floor_own": ("retention", "acknowledge", "recreate"),
     "floor_untold": ("retention", "acknowledge"), "vector_too_late": ("acknowledge", "part"),

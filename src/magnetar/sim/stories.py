@@ -331,7 +331,33 @@ def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
     yield 2_000
 
 
+def died_behind_its_own_update(world: "World") -> Iterator[int]:
+    """What was acknowledged stands in an update in the log and not in the store yet when the broker dies (B6)."""
+    rng, topic = world.rng, world.topics[0]
+    for _ in range(6):
+        writer = rng.choice(world.names)
+        cluster = world.clusters[writer]
+        yield from _until(lambda cluster=cluster: cluster.broker is not None)  # type: ignore[misc]
+        consumer = _consumer(world, writer)
+        _publish(world, writer, count := rng.randint(1, 4))
+        yield from _until(lambda consumer=consumer, count=count: len(consumer.received) >= count)  # type: ignore[misc]
+        if cluster.broker is None or topic not in cluster.broker.topics or not consumer.received:
+            continue
+        log = cluster.broker.topics[topic].log
+        last = log.last
+        consumer.ack(list(consumer.received))
+        for _ in range(200):
+            yield 1
+            if log.last != last:
+                break
+        yield rng.randint(0, 5)
+        cluster.die()
+        world.revive_later(cluster)
+        yield rng.randint(0, 2_000)
+
+
 STORIES: dict[str, Story] = {
+    "epoch_volatile": died_behind_its_own_update,
     "activates_unasked": moved_to_a_lost_disk,
     "forgotten_for_good": forgotten_while_alone,
     "trim_volatile": trimmed_before_stored,
