@@ -471,7 +471,7 @@ async def visitors(bench: Bench) -> None:
             client = await Crowd.connect(bench.port)
             opened += 1
             client.close()
-            await asyncio.sleep(max(0.0, started + opened / 1_250 - time.perf_counter()))
+            await pace(started, opened, 1_250)
 
         while opened < total or not stop.is_set():
             await in_turns([visit] * min(200, total), at_once=20)

@@ -57,14 +57,14 @@ find_python() {
     return 1
 }
 
-right_python() {
+check_named_python() {
     if [ -n "${PYTHON:-}" ] && ! { has "$PYTHON" && good_python "$PYTHON"; }; then
         fail "PYTHON=$PYTHON is no Python $python_needed or newer: give the path of one, or leave it unset"
     fi
 }
 
 make_venv() {
-    right_python
+    check_named_python
     python=$(find_python) || {
         install_one python3 python3.11 python3.12 && python=$(find_python)
     } || fail "Python $python_needed or newer is needed and was not found: install it (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python), or set PYTHON to its path"
@@ -145,7 +145,7 @@ compile_sources() {
 }
 
 case "${1:-}" in
---python) right_python; find_python || fail "there is no Python $python_needed or newer yet"; exit 0 ;;
+--python) check_named_python; find_python || fail "there is no Python $python_needed or newer yet"; exit 0 ;;
 "") ;;
 *) fail "$1: what is that? There is --python" ;;
 esac

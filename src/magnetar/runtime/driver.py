@@ -128,7 +128,7 @@ class Driver:
         self._end_s = 0.0
         self._spent_s = self._ended_s = 0.0
         self._closed = False
-        self._give_way = GiveWay(log)
+        self._give_way = GiveWay(log.let_by)
         self._failure: BaseException | None = None
         self.stopped = asyncio.Event()
         self.quiet = Quiet(loop.call_later, lambda line: logger.warning("%s", line))

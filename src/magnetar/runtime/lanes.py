@@ -150,19 +150,10 @@ class Lanes:
         return self._usual.read_now(spans)
 
     @property
-    def busy(self) -> bool:
-        """Whether something waits to be stored in the usual lane: the one that the event loop lets by (`runtime.giveway`).
+    def let_by(self) -> LogThread:
+        """The thread that the event loop lets have the interpreter (`runtime.giveway`): the usual lane's.
 
-        The large one it does not: what takes a millisecond anyway may wait for the interpreter, and while it is copied into the
-        kernel, half of that, the thread that let it by found no processor where there are two.
+        Not the large one's: what takes a millisecond anyway may wait for the interpreter, and while it is copied into the kernel,
+        half of that, the thread that let it by found no processor where there are two.
         """
-        return self._usual.busy
-
-    @property
-    def steps(self) -> int:
-        """Changes when the usual lane's thread has had the interpreter, see `runtime.giveway`."""
-        return self._usual.steps
-
-    def waits(self) -> bool:
-        """Whether the usual lane's thread waits for the interpreter."""
-        return self._usual.waits()
+        return self._usual

@@ -85,10 +85,9 @@ class Scanner:
         buffer = memoryview(self._pread(self.offset, min(block, self._end - self.offset)))
         at = self._records(buffer)
         if not self._verify:
-            behind = self._entry_without_data(buffer, at)
-            # If so, the next one is probably as large, and there is no use in reading what it holds.
-            self._heads = behind > len(buffer)
-            at = behind
+            at = self._entry_without_data(buffer, at)
+            # Behind one that is larger than the block probably comes another, and there is no use in reading what it holds.
+            self._heads = at > len(buffer)
         if not at:
             # Not one whole record: it is larger than the block, or torn, or damaged.
             size = int.from_bytes(buffer[:4], "little") + PREFIX_BYTES
@@ -106,14 +105,10 @@ class Scanner:
         at = self._local_records(buffer, 0)
         verify = self._verify
         base = self.offset
-        pieces = self._pieces
         while (size := whole(buffer, at, check=verify)) > 0:
             record = read_head(buffer, at)
             if type(record) is EntryHead:
-                piece = pieces.get(record.ledger)
-                if piece is None or piece.end != record.entry:
-                    piece = self._piece(record)
-                piece.add(base + at, size, record)
+                self._entry(record, base + at, size)
             else:
                 self._other(record, base + at, size)
             at = self._local_records(buffer, at + size)
@@ -153,11 +148,14 @@ class Scanner:
             return at
         head = read_head(buffer, at)
         assert isinstance(head, EntryHead)
+        self._entry(head, self.offset + at, size)
+        return at + size
+
+    def _entry(self, head: EntryHead, offset: int, size: int) -> None:
         piece = self._pieces.get(head.ledger)
         if piece is None or piece.end != head.entry:
             piece = self._piece(head)
-        piece.add(self.offset + at, size, head)
-        return at + size
+        piece.add(offset, size, head)
 
     def _piece(self, head: EntryHead) -> Piece:
         piece = self._pieces[head.ledger] = Piece(head.ledger, head.entry)

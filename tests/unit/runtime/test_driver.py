@@ -27,8 +27,7 @@ class World:
         self.submitted: list[Any] = []
         self.at_hand: Callable[[list[Any]], list[Any] | None] = lambda _spans: None
         self.log: Any = SimpleNamespace(
-            steps=0,
-            busy=False,
+            let_by=SimpleNamespace(steps=0, busy=False),
             submit=self.submitted.append,
             read=self.read,
             read_now=self.read_now,

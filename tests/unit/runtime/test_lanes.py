@@ -158,11 +158,12 @@ def test_the_event_loop_lets_the_usual_lane_by(log: Log, monkeypatch: pytest.Mon
     small, _ = two_topics(log)
     assert isinstance(log.thread, Lanes)
     monkeypatch.setattr(log.thread._usual, "waits", lambda: waits)
-    assert not log.thread.busy
+    let_by = log.thread.let_by
+    assert not let_by.busy
     append = small.stage([entry("a")], 1)
     go_on = held(log, append)
-    assert log.thread.busy
-    assert log.thread.waits() == waits
+    assert let_by.busy
+    assert let_by.waits() == waits
     go_on.set()
     log.settle([append])
 
@@ -172,12 +173,13 @@ def test_the_event_loop_does_not_let_the_large_lane_by(log: Log, monkeypatch: py
     _, large = two_topics(log)
     assert isinstance(log.thread, Lanes)
     monkeypatch.setattr(log.thread._large, "waits", lambda: True)
+    let_by = log.thread.let_by
     append = large.stage([entry(LARGE)], 1)
-    steps = log.thread.steps
+    steps = let_by.steps
     go_on = held(log, append)
     assert log.thread._large.busy
-    assert not log.thread.busy, "the loop would pause for it"
-    assert log.thread.steps == steps
+    assert not let_by.busy, "the loop would pause for it"
+    assert let_by.steps == steps
     go_on.set()
     log.settle([append])
 
