@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -124,6 +125,41 @@ def test_what_is_no_head_that_is_too_large(sent: bytes, answers: int) -> None:
             writer.close()
 
     asyncio.run(story())
+
+
+DELETE = b"DELETE /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("whole", "answers"),
+    [
+        (DELETE, 1),
+        (b"\r\n\r\n" + DELETE + b"\r\n" + DELETE, 2),
+        (POST.replace(b"500000", b"8") + b"\r\n" + b"\r\n\r\nbody" + DELETE, 2),
+    ],
+    ids=["no body", "two, between empty lines", "a body with an empty line, and none"],
+)
+def test_a_request_is_answered_whatever_stands_behind_it(whole: bytes, answers: int) -> None:
+    """As the body that nothing announces of Node.js's `http.request` for DELETE; and wherever the kernel cuts the bytes."""
+    told: list[str] = []
+
+    async def story() -> None:
+        async with listening(IDLE_S, told) as port, asyncio.timeout(WAIT_S):
+            for cut in range(len(whole) + 1):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                writer.write(whole[:cut])
+                await asyncio.sleep(0)  # the other side, in the same loop, may read
+                writer.write(whole[cut:] + b"{}")
+                found = await reader.read()
+                writer.close()
+                assert found.count(b"HTTP/1.1 200") == answers, (cut, found)
+                # It is told with the last answer, if it is known by then, else it has an answer of its own.
+                assert found.count(b"Connection: close") + found.count(b"this is not HTTP") == 1, (cut, found)
+                assert cut == len(whole) or b"Connection: close" in found, (cut, found)
+
+    asyncio.run(story())
+    assert len(told) == len(whole) + 1
 
 
 def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -> None:

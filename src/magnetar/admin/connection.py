@@ -4,6 +4,7 @@ aiohttp's own answer is a page of text, and its own story a traceback for each, 
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -52,6 +53,12 @@ class Room(Places):
         self.open -= 1
 
 
+_END: Final = b"\r\n\r\n"
+"""Of a head."""
+_EMPTY: Final = re.compile(rb"[\r\n]*")
+"""What may stand before one."""
+
+
 class _Heads:
     """aiohttp's parser of one connection, with a limit on the head of a request: the parser knows only one on each line.
 
@@ -63,10 +70,32 @@ class _Heads:
         self._parser = parser
         self._waiting = 0
         self._body: Any = None
+        self._body_left = 0
+        self._last = b""
         self._over = False
+        self.fault: HttpProcessingError | None = None
+        """Why what stands behind the last request is none."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parser, name)
+
+    @property
+    def _in_body(self) -> bool:
+        return self._body is not None and not self._body.is_eof()
+
+    def first(self, data: bytes, at: int) -> int:
+        """Where the bytes end that belong to the request that is being read, behind the place where they begin.
+
+        The parser forgets a whole request if what stands behind it in the same bytes is none. Of a body in chunks only the
+        parser knows where it ends: all belong to it then.
+        """
+        if self._in_body:
+            return at + self._body_left if self._body_left else len(data)
+        here = len(_END) - 1  # so many bytes of it here, if it began in those before
+        if self._waiting and (begun := (self._last + data[at : at + here]).find(_END)) >= 0:
+            return at + begun + len(_END) - len(self._last)
+        end = data.find(_END, at if self._waiting else _EMPTY.match(data, at).end())  # type: ignore[union-attr]
+        return len(data) if end < 0 else end + len(_END)
 
     def feed_data(self, data: bytes) -> tuple[Sequence[Any], bool, bytes]:
         """What is complete now.
@@ -76,12 +105,26 @@ class _Heads:
         """
         if self._over:
             return (), False, b""
-        in_body = self._body is not None and not self._body.is_eof()
-        messages, upgraded, tail = self._parser.feed_data(data)
+        in_body = self._in_body
+        try:
+            messages, upgraded, tail = self._parser.feed_data(data)
+        except HttpProcessingError as error:
+            self._over = True
+            if not in_body:
+                self.fault = error
+                raise
+            # Who waits for the rest of the body would wait for ever, and answers now.
+            self._body.set_exception(web.RequestPayloadError(one_line(error.message)))
+            return (), False, b""
         if messages:
-            self._waiting, self._body = 0, messages[-1][1]
-        elif not in_body:
+            head, self._body = messages[-1]
+            self._waiting, self._last = 0, b""
+            self._body_left = int(head.headers.get("Content-Length", 0))
+        elif in_body:
+            self._body_left = max(self._body_left - len(data), 0)
+        else:
             self._waiting += len(data)
+            self._last = (self._last + data)[1 - len(_END) :]
         # A head that came at once counts as one that came in pieces: how the kernel cuts the bytes must decide nothing.
         if max(self._waiting, *(_size(message) for message, _ in messages), 0) > REQUEST_HEAD_BYTES_MAX:
             self._over = True
@@ -105,7 +148,7 @@ class Connection(web.RequestHandler):
         room: shared by the ports; None: everybody is let in.
     """
 
-    __slots__ = ("_head", "_inside", "_malformed", "_room")
+    __slots__ = ("_head", "_heads", "_inside", "_malformed", "_room")
 
     def __init__(
         self, server: web.Server, malformed: Malformed, idle_s: float = IDLE_S, room: Room | None = None
@@ -117,7 +160,8 @@ class Connection(web.RequestHandler):
         self._head = b""
         self._room = room
         self._inside = False
-        self._parser = cast("Any", _Heads(self._parser))
+        self._heads = _Heads(self._parser)
+        self._parser = cast("Any", self._heads)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
@@ -141,7 +185,12 @@ class Connection(web.RequestHandler):
             return
         if not self._head:
             self._head = data[:HEAD_BYTES]
-        super().data_received(data)
+        # A request that is whole is answered, whatever stands behind it: how the kernel cuts the bytes must decide nothing.
+        at = 0
+        while (end := self._heads.first(data, at)) < len(data):
+            super().data_received(data[at:end])
+            at = end
+        super().data_received(data[at:] if at else data)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Tell of a mistake of this side; that the rest of a refused request's body cannot be read is the sender's."""
@@ -154,8 +203,25 @@ class Connection(web.RequestHandler):
         """Answer what is no request; everything else has been answered by the application's middlewares."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
-        wrong = one_line(exc.message.partition("\n")[0]).rstrip(":")[:_REASON_CHARACTERS]
-        self._malformed(shown(self.peername), self._head, wrong)
+        wrong = self._tell(exc)
         answer = refusal(exc.code, wrong) if exc.code == 431 else refusal(status, f"this is not HTTP: {wrong}")
         answer.force_close()
         return answer
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send an answer; with it goes that the connection ends, if what came behind the request is known to be none.
+
+        Node.js sends a body with DELETE and does not announce it; the refusal of that would answer its next request.
+        """
+        if self._heads.fault is not None and len(self._messages) == 1 and not resp.prepared:
+            self._tell(self._heads.fault)
+            resp.force_close()
+        return await super().finish_response(request, resp, start_time)
+
+    def _tell(self, fault: HttpProcessingError) -> str:
+        """Who closes this connection, and why, in one line."""
+        wrong = one_line(fault.message.partition("\n")[0]).rstrip(":")[:_REASON_CHARACTERS]
+        self._malformed(shown(self.peername), self._head, wrong)
+        return wrong

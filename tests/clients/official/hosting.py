@@ -26,17 +26,20 @@ pulsar = "127.0.0.1:{pulsar}"
 http = "127.0.0.1:{http}"
 """
 
-SECURITY: Final = """
+TLS: Final = """
 pulsar_tls = "127.0.0.1:{pulsar_tls}"
 https = "127.0.0.1:{https}"
 advertised = "localhost:{pulsar}"
 advertised_tls = "localhost:{pulsar_tls}"
+{listeners}
 
 [tls]
 certificate_file = "{certificate}"
 key_file = "{folder}/broker-key.pem"
 ca_file = "{ca}"
+"""
 
+AUTHENTICATION: Final = """
 [authentication]
 methods = ["token", "basic", "tls"]
 secret_key_files = ["{folder}/secret.key"]
@@ -49,10 +52,11 @@ superusers = ["superUser", "admin", "localhost"]
 
 
 class Keys(NamedTuple):
-    """Of a broker with authentication, authorisation and TLS.
+    """Of a broker with TLS.
 
     Attributes:
         certificate, key, ca: its certificate with its key, and who vouches for clients' certificates.
+        authentication: whether it asks who somebody is, and what they may do.
         secret: the key of tokens; None: one is made.
         token: where a token for "token-principal" belongs, or None.
     """
@@ -60,6 +64,7 @@ class Keys(NamedTuple):
     certificate: Path
     key: Path
     ca: Path
+    authentication: bool = True
     secret: Path | None = None
     token: Path | None = None
 
@@ -109,15 +114,17 @@ def broker(
     *,
     ports: Ports = Ports(),  # noqa: B008 - immutable
     settings: str = "",
+    listeners: str = "",
     requests: Sequence[tuple[str, str, str | None]] = USUAL,
 ) -> Iterator[None]:
     """A broker that runs.
 
     Args:
         folder: for its files.
-        keys: None: without authentication and TLS.
+        keys: None: without TLS and authentication.
         ports: where it listens.
         settings: lines of the configuration's `[broker]`.
+        listeners: lines of its cluster, with the addresses of listeners that have names.
         requests: method, path below /admin/v2 and body of what is set up; what is there already stays.
 
     Raises:
@@ -127,7 +134,10 @@ def broker(
     text, token = CLUSTER.format(settings=settings, **ports._asdict()), ""
     if keys is not None:
         token = _credentials(folder, keys)
-        text += SECURITY.format(folder=folder, certificate=keys.certificate, ca=keys.ca, **ports._asdict())
+        text += TLS.format(
+            folder=folder, certificate=keys.certificate, ca=keys.ca, listeners=listeners, **ports._asdict()
+        )
+        text += AUTHENTICATION.format(folder=folder) if keys.authentication else ""
     config, log = folder / "clusters.toml", folder / "broker.log"
     config.write_text(text)
     with log.open("wb") as out:

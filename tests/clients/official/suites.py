@@ -1,4 +1,4 @@
-"""The tests of the Go, C++ and Rust clients: how each is built, listed and run, and what is known of those that do not pass."""
+"""The tests of the Go, C++, Node.js and Rust clients: how each is built, listed and run, and why some do not pass."""
 
 import json
 import os
@@ -17,6 +17,8 @@ from tests.clients.official.outcomes import Outcome, Reasons
 
 BUILD_S: Final = 1_800
 """Deadline of a build, not a wait."""
+
+STAND_INS: Final = Path(__file__).resolve().parents[1] / "stand_ins"
 
 CLIENT_ONLY: Final = "the client itself; no broker is involved"
 IDENTITY: Final = "needs a third-party identity server"
@@ -39,6 +41,8 @@ class Suite(ABC):
     reasons: ClassVar[Reasons]
     seconds: ClassVar[int] = 120
     """How long one test may take."""
+    at_once: ClassVar[int] = 4
+    """How many run at the same time."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
         self.checkout = checkout
@@ -65,6 +69,11 @@ class Suite(ABC):
         """Where tests run."""
         return self.checkout
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Their environment."""
+        return dict(os.environ)
+
     def skipped(self, said: str) -> bool:
         """Whether a test that succeeded says that it did nothing."""
         return False
@@ -83,6 +92,7 @@ class Suite(ABC):
             done = subprocess.run(
                 self.command(test),
                 cwd=self.cwd,
+                env=self.env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -272,6 +282,78 @@ class Cpp(Suite):
             yield
 
 
+class Node(Suite):
+    """apache/pulsar-client-node, a binding of the C++ client."""
+
+    language = "Node.js"
+    repository = "apache/pulsar-client-node"
+    known_by = "tests/end_to_end.test.js"
+    about = (
+        "The broker has the settings that the suite brings for Pulsar: TLS, listeners with names. Containers that a test "
+        "starts are brokers of ours, too."
+    )
+    reasons = (
+        (
+            r"Dead Letter topic$",
+            "asserts that dead letters are sent after a subscription comes that begins with the latest; topics open fast here",
+        ),
+    )
+    at_once = 1  # tests share topics, and names of producers
+
+    def build(self) -> list[str]:
+        """The native part is there: npm makes it, against an installed C++ client. Jest tells the names of what it leaves out."""
+        if not (self.checkout / "lib" / "binding" / "pulsar.node").is_file():
+            raise SystemExit(
+                f"the client of {self.checkout} is not built: npm install --build-from-source (it needs libpulsar), "
+                "with LD_LIBRARY_PATH where that is not where the linker looks"
+            )
+        said = json.loads(self._made([*self._jest, "--json", "--testNamePattern=^$NONE"], self.checkout))
+        if broken := [file["name"] for file in said["testResults"] if not file["assertionResults"]]:
+            raise SystemExit(f"Jest finds no tests in {', '.join(broken)}")
+        names = [
+            f"{Path(file['name']).name}::{test['fullName']}"
+            for file in said["testResults"]
+            for test in file["assertionResults"]
+        ]
+        return sorted(set(names), key=names.index)
+
+    @property
+    def _jest(self) -> list[str]:
+        return ["node", str(self.checkout / "node_modules" / "jest" / "bin" / "jest.js")]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """With what stands in for containers."""
+        path = os.pathsep.join([str(STAND_INS / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        return dict(os.environ) | {"PATH": path, "MAGNETAR_STAND_IN_DATA": str(self.folder)}
+
+    def command(self, test: str) -> list[str]:
+        """By its file and whole name."""
+        file, _, name = test.partition("::")
+        pattern = re.sub(r"([^\w\s])", r"\\\1", name)
+        return [*self._jest, "--verbose", f"--testNamePattern=^{pattern}$", f"tests/{file}"]
+
+    def complaint(self, said: str) -> str:
+        """What Jest tells below the test's name, of which the parts stand behind each other."""
+        told = re.split("\u25cf (?!Validation).*", said)[-1]
+        lines = [line.strip() for line in told.splitlines() if line.strip()]
+        return lines[0][:200] if lines else super().complaint(said)
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """One, whose listeners have the names that the suite asks for; that of HTTPS leads to the port for messages by TLS."""
+        certificates = self.checkout / "tests" / "certificate"
+        certificate = certificates / "server.crt"
+        keys = Keys(certificate, certificates / "server.key", certificate, authentication=False)
+        tls = ", ".join(f'localhost{port} = "localhost:6651"' for port in (6651, 8443))
+        listeners = f"advertised_listeners_tls = {{ {tls} }}"
+        with broker(self.folder / "broker", keys, listeners=listeners):
+            try:
+                yield
+            finally:
+                subprocess.run(["docker", "stop-all"], env=self.env, check=True)
+
+
 class Rust(Suite):
     """streamnative/pulsar-rs, which is made from nothing of the others."""
 
@@ -311,4 +393,4 @@ class Rust(Suite):
             yield
 
 
-SUITES: Final[tuple[type[Suite], ...]] = (Go, Cpp, Rust)
+SUITES: Final[tuple[type[Suite], ...]] = (Go, Cpp, Node, Rust)

@@ -127,7 +127,10 @@ def build_node() -> list[str]:
     node, npm = tool("node"), tool("npm")
     folder = prepared("node")
     if not (folder / "node_modules" / "pulsar-client" / "lib" / "binding" / "pulsar.node").exists():
-        fetch([npm, "install", "--no-audit", "--no-fund"], folder)
+        # Else node-gyp fetches headers, from a server that not everybody reaches.
+        installed = Path(node).resolve().parents[1]
+        headers = [f"--nodedir={installed}"] if (installed / "include" / "node" / "node.h").is_file() else []
+        fetch([npm, "install", "--no-audit", "--no-fund", *headers], folder)
     loaded = subprocess.run(
         [node, "-e", "require('pulsar-client')"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
