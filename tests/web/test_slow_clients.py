@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from magnetar.admin.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection, Room
+from magnetar.admin.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, REQUESTS_TOGETHER_MAX, Connection, Room
 from tests.web.conftest import World, raw_answer
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -160,6 +160,30 @@ def test_a_request_is_answered_whatever_stands_behind_it(whole: bytes, answers: 
 
     asyncio.run(story())
     assert len(told) == len(whole) + 1
+
+
+def test_requests_that_come_together_wait_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read brings thousands of small ones; each costs kilobytes once it is parsed, and nobody knows who sends them."""
+    most = 0
+
+    class Seen(Connection):
+        def data_received(self, data: bytes) -> None:
+            nonlocal most
+            super().data_received(data)
+            most = max(most, len(self._messages))
+
+    monkeypatch.setitem(globals(), "Connection", Seen)
+
+    async def story() -> None:
+        async with listening(IDLE_S) as port, asyncio.timeout(WAIT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(DELETE * 3_000)
+            for _ in range(3_000):
+                await reader.readuntil(b"hello")
+            writer.close()
+
+    asyncio.run(story())
+    assert 0 < most <= 2 * REQUESTS_TOGETHER_MAX
 
 
 def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -> None:

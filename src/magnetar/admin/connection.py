@@ -25,6 +25,10 @@ REQUEST_HEAD_BYTES_MAX: Final = 64 * 1024
 """A ceiling on the head of a request, which is held before anybody knows who sends it: the longest token fits many times, and so
 much for each connection is all that strangers can make a broker keep."""
 
+REQUESTS_TOGETHER_MAX: Final = 32
+"""So many requests of one read are told apart; what stands behind them waits as bytes, in the parser, until those are answered:
+parsed each takes a hundred times its size. As many as aiohttp queues."""
+
 _REASON_CHARACTERS: Final = 120
 """Of what the parser says: the rest is the bytes that it met."""
 
@@ -187,7 +191,9 @@ class Connection(web.RequestHandler):
             self._head = data[:HEAD_BYTES]
         # A request that is whole is answered, whatever stands behind it: how the kernel cuts the bytes must decide nothing.
         at = 0
-        while (end := self._heads.first(data, at)) < len(data):
+        for _ in range(REQUESTS_TOGETHER_MAX):
+            if (end := self._heads.first(data, at)) >= len(data):
+                break
             super().data_received(data[at:end])
             at = end
         super().data_received(data[at:] if at else data)
