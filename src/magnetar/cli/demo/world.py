@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.supervisor import end_with_parent
+from magnetar.cli.orphans import with_parent
 from magnetar.cli.up import BROKER_READY, PIPELINE_READY
 from magnetar.core.errors import MagnetarError
 
@@ -71,17 +71,16 @@ class Process:
         self._said = b""
 
     def launch(self) -> None:
-        """Start it, without waiting; from the main thread only (`end_with_parent`)."""
+        """Start it, without waiting; from the main thread only (`with_parent`)."""
         self._said = b""
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "magnetar", *self.arguments],
+                with_parent([sys.executable, "-m", "magnetar", *self.arguments], os.getpid()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=end_with_parent(),  # noqa: PLW1509 - nothing between fork and exec but one system call
             )
         assert self._child.stdout is not None
         os.set_blocking(self._child.stdout.fileno(), False)

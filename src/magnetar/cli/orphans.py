@@ -1,0 +1,31 @@
+"""Run as a program, `orphans.py PARENT COMMAND ...`: become that command, which gets SIGTERM when the parent dies.
+
+A `preexec_fn` would do the same in a process of one thread. Where others run, such as those of official clients, what CPython
+does between fork and exec for it may wait for ever for a lock that one of them held.
+"""
+
+import sys
+from pathlib import Path
+
+
+def with_parent(command: list[str], parent: int) -> list[str]:
+    """What to start instead of a command; off Linux the command itself.
+
+    Args:
+        command: the program by its path, and its arguments.
+        parent: the process that starts it. The kernel means its *thread*: one that lives as long as the command shall.
+    """
+    if not sys.platform.startswith("linux"):
+        return command
+    return [sys.executable, "-I", "-S", str(Path(__file__)), str(parent), *command]
+
+
+if __name__ == "__main__":
+    import ctypes
+    import os
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; exec keeps it
+    if os.getppid() != int(sys.argv[1]):  # it died in between
+        sys.exit(f"process {sys.argv[1]} is gone")
+    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - a shell would be one process more
