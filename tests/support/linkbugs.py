@@ -230,6 +230,24 @@ class NoHandshake(Planted):
         return place(told.cursor.c) < place(told.last)
 
 
+class RewindForgets(Planted):
+    """What is learnt while a rewind is on its way to the store is judged by the cursor before it (seed mixed 5001073)."""
+
+    warm = 1.0
+    slow_clocks = True
+    boost: ClassVar[dict[str, float]] = {
+        "recreate_a": 8,
+        "quota": 0,
+        "forget_b": 6,
+        "handshake": 3,
+        "crash_a": 0.2,
+        "store_a": 0.1,
+        "lose_commit": 0.05,
+        "take_commit": 0.7,
+    }
+    patches: ClassVar[dict[str, Any]] = {"magnetar.geo.linktopic.LinkTopic.coming": property(lambda self: self.cursor)}
+
+
 BUGS: dict[str, type[World]] = {
     "no_chain": NoChain,
     "no_dedup": NoDedup,
@@ -245,13 +263,15 @@ BUGS: dict[str, type[World]] = {
     "idx_from_log": IndexFromLog,
     "trim_volatile": TrimVolatile,
     "no_handshake": NoHandshake,
+    "rewind_forgets": RewindForgets,
 }
-"""The names of ../../shared/model/chain.py, so that its findings can be looked up."""
+"""The names of ../../shared/model/chain.py, so that its findings can be looked up; the last one the simulator found."""
 
 KNOWN: dict[str, int] = {
     "no_chain": 8, "no_dedup": 4, "p_is_cursor": 7, "p_is_previous_entry": 22, "answer_pushed": 362,
     "refuse_pushed": 2082, "w_from_log_only": 18, "reuse_ledgers": 18, "no_cursor_gen": 6079, "rewind_volatile": 33,
     "read_unsynced": 189, "idx_from_log": 382, "trim_volatile": 473, "no_handshake": 5776,
+    "rewind_forgets": 4817,
 }  # fmt: skip
 """A seed that finds each bug in 60 steps, from a search over 0, 1, 2, ... (`python -m tests.support.linkbugs`)."""
 

@@ -833,6 +833,8 @@ class World:
         if self.forgot and self.state.cursor.gen > self.gen:
             self.exempt |= {m.uid for m in self.alive if m.deleted and m.uid in self.stored_ever}
             self.forgot = False
+        if self.state.cursor.gen < self.gen:
+            raise Violation(f"generation {self.gen} is left for {self.state.cursor.gen}")
         self.gen = self.state.cursor.gen
 
     def check(self) -> None:

@@ -120,7 +120,7 @@ class LinkTopic:
 
     def record(self, cursor: LinkCursor | None = None) -> LinkTopicRecord:
         """As it has to be stored; a rewind under way comes before everything else."""
-        c, s, gen = cursor or self.rewinding or self.cursor
+        c, s, gen = cursor or self.coming
         return LinkTopicRecord(
             incarnation=self.log.incarnation, c=(c[0], c[1]), s=(s[0], s[1]), gen=gen, start=(self.start[0], self.start[1]),
             index=self._index_at(c) if c < self.cursor.c else self.index, marks=list(self.marks), gap=self.gap,
@@ -164,6 +164,11 @@ class LinkTopic:
 
     # ------------------------------------------------------------------------------------------------------- it moves
 
+    @property
+    def coming(self) -> LinkCursor:
+        """The cursor that everything new is judged by: the one on its way to the store, if there is one."""
+        return self.rewinding or self.cursor
+
     def commit(self, incarnation: int, commit: LinkCursor) -> bool:
         """A confirmation came; whether it moved the cursor. One of another life or another generation does not (A3)."""
         if incarnation != self.log.incarnation or self.rewinding is not None or commit.c > self.log.last:
@@ -196,7 +201,7 @@ class LinkTopic:
 
     def learn(self, watermark: Position) -> LinkCursor | None:
         """The destination told its persisted watermark; the cursor to rewind to, if it lost what it had."""
-        return chain.learn(self.rewinding or self.cursor, watermark, self.start)
+        return chain.learn(self.coming, watermark, self.start)
 
     def stored(self, cursor: LinkCursor) -> None:
         """The store has this cursor."""
@@ -267,14 +272,19 @@ class LinkTopic:
             watermark: what it persisted.
             foreign: it says so itself, because this cluster's uuid is new to it; else the log must end below.
         """
-        return watermark > (self.rewinding or self.cursor).c and (foreign or watermark > self.log.last)
+        return watermark > self.coming.c and (foreign or watermark > self.log.last)
 
     def jump_record(self, watermark: Position) -> tuple[LinkCursor, LinkTopicRecord]:
-        """The cursor that leaves a foreign watermark behind, and what has to be durable before it is used."""
-        target = LinkCursor(watermark, self.cursor.s, self.cursor.gen)
-        lost = local_messages(self.log, self.cursor.c, min(self.log.last, watermark))
+        """The cursor that leaves a foreign watermark behind, and what has to be durable before it is used.
+
+        It goes on from the rewind that is on its way: its generation stays, and nothing counts as sent that it took back.
+        """
+        start = self.coming
+        target = LinkCursor(watermark, start.s, start.gen)
+        lost = local_messages(self.log, start.c, min(self.log.last, watermark))
         record = self.record(target)
-        record.index, record.gap = self.index + lost, self.gap + lost
+        index = self._index_at(start.c) if start.c < self.cursor.c else self.index
+        record.index, record.gap = index + lost, self.gap + lost
         return target, record
 
     def jumped(self, target: LinkCursor) -> int:

@@ -398,8 +398,8 @@ class LinkSource(OperatedLink):
             self._told_blocked(state, learnt.blocked, learnt.reason, NONE)
         elif state.blocked is not None and state.blocked.kind in ("policy", "partitions", "identity"):
             self._told_blocked(state, "", "", NONE)
-        if learnt.gen and learnt.gen != state.cursor.gen:
-            return False
+        if learnt.gen and learnt.gen != state.coming.gen:
+            return False  # of the past, also while the rewind that ended it is on its way to the store
         watermark = place(learnt.watermark)
         if state.learned != learnt.counter:
             state.learned = learnt.counter

@@ -170,8 +170,9 @@ class Book:
             state.checks += 1
             if state.checks % HANDSHAKE_FULL_EVERY == 0:
                 state.unready.update(state.topics)
-        queries = tuple(self._query(state.topics[name]) for name in names)
-        return Handshake(state.link, state.uuid, state.counter, queries)
+        topics = [state.topics[name] for name in names]
+        queries, gens = tuple(map(self._query, topics)), tuple(topic.cursor.gen for topic in topics)
+        return Handshake(state.link, state.uuid, state.counter, queries, gens)
 
     @staticmethod
     def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
@@ -190,7 +191,7 @@ class Book:
                 state.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
             )
             state.unready.update(state.topics)
-            self._foreign_learned(state, response)
+            self._foreign_learned(state, asked, response)
             return
         state.failures = state.retry_at_ms = 0
         if (response.counter, response.uuid) != (state.counter, state.target_uuid):
@@ -199,10 +200,10 @@ class Book:
             state.counter, state.target_uuid = response.counter, response.uuid
         state.checked_ms = now_ms
         answers = {answer.topic: answer for answer in response.topics}
-        for query in asked.topics:
+        for query, gen in zip(asked.topics, asked.gens, strict=True):
             topic = state.topics.get(query.topic)
-            if topic is None or topic.incarnation != query.incarnation:
-                continue
+            if topic is None or (topic.incarnation, topic.cursor.gen) != (query.incarnation, gen):
+                continue  # it began anew meanwhile: it stays unready, and is asked of again
             answer = answers.get(query.topic)
             if answer is None:
                 topic.retry_at_ms = now_ms + RETRY_MS_MAX
@@ -210,13 +211,14 @@ class Book:
                 self._watermark_learned(state, topic, answer, now_ms)
 
     @staticmethod
-    def _foreign_learned(state: LinkState, response: pb.CommandGeoWatermarksResponse) -> None:
+    def _foreign_learned(state: LinkState, asked: Handshake, response: pb.CommandGeoWatermarksResponse) -> None:
         """Marks of an earlier life of the source: it has to leave those positions behind, then is believed (A8)."""
+        about = {query.topic: (query.incarnation, gen) for query, gen in zip(asked.topics, asked.gens, strict=True)}
         for answer in response.topics:
-            topic = state.topics.get(answer.topic)
-            if topic is not None and answer.foreign:
+            if answer.foreign and answer.topic in about and answer.topic in state.topics:
+                incarnation, gen = about[answer.topic]
                 state.learned[answer.topic] = pb.GeoLearnTopic(
-                    topic=topic.topic, incarnation=topic.incarnation, watermark=answer.persisted, foreign=True
+                    topic=answer.topic, incarnation=incarnation, watermark=answer.persisted, gen=gen, foreign=True
                 )
 
     def _watermark_learned(self, state: LinkState, topic: TopicState, answer: pb.GeoWatermark, now_ms: int) -> None:

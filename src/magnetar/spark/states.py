@@ -34,12 +34,19 @@ class Link(NamedTuple):
 
 
 class Handshake(NamedTuple):
-    """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only)."""
+    """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only).
+
+    Attributes:
+        link, uuid, counter: what is asked, in whose name.
+        topics: what is asked of each topic.
+        gens: of each topic the generation that the answer is about: a source may rewind while it is on its way.
+    """
 
     link: Link
     uuid: str
     counter: int
     topics: tuple[pb.GeoWatermarkQuery, ...]
+    gens: tuple[int, ...] = ()
 
 
 class Trouble(NamedTuple):

@@ -499,6 +499,37 @@ def test_a_foreign_watermark_sends_the_topic_on_above_it() -> None:
     assert link.state.gap == 4
 
 
+def test_what_an_earlier_generation_learnt_is_void_while_the_rewind_that_ended_it_is_stored() -> None:
+    """Seed mixed 5001073 of the simulator: a new source's first handshake came 12 s late, after the target's disk was lost."""
+    link = Link()
+    positions = link.topic.publish(message(), message())
+    link.commit(positions[1], positions[1])
+    rewound = link.learn(NONE, gen=1)
+    late = link.learn(positions[0], gen=1, foreign=True)
+    assert (len(rewound), len(late)) == (0, 1), "there is nothing to store for it"
+    link.rig.store()
+    link.machine.validate()
+    assert link.state.cursor == link.stored().cursor == LinkCursor(NONE, NONE, 2)
+    assert (link.state.gap, link.read()[0]) == (0, positions)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_foreign_watermark_met_during_a_rewind_goes_on_from_it(crash: bool) -> None:
+    """The answer to a refusal names no generation. Had it the old S, nothing sent behind it would continue the chain."""
+    link = Link()
+    positions = link.topic.publish(message(), message(count=3))
+    link.commit(positions[1], positions[1])
+    link.learn(NONE, gen=1)
+    far = Position(positions[0].ledger + 5_000, 3)
+    link.learn(far)
+    link.rig.store()
+    if crash:
+        link.restart()
+    link.machine.validate()
+    assert link.state.cursor == link.stored().cursor == LinkCursor(far, NONE, 2)
+    assert link.state.gap == 4
+
+
 # ---------------------------------------------------------------------------------------------------------------- operating
 
 

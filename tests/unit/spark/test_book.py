@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from magnetar.core.ids import LinkCursor
+from magnetar.core.ids import NONE, LinkCursor
 from magnetar.core.settings import ReplicationLimits
 from magnetar.spark import messages as m
 from magnetar.spark.book import Book
 from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.states import ALL
+from magnetar.spark.states import ALL, geo
 from magnetar.wire import pulsar_pb2 as pb
 
 from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told
@@ -56,6 +56,28 @@ def test_a_watermark_behind_s_waits_for_the_source_to_rewind() -> None:
     report(of, state(c=2, s=2, gen=4))
     [part] = ranges(of)
     assert (part.after, part.s, part.gen) == ((5, 2), (5, 2), 4)
+
+
+def test_an_answer_is_about_the_generation_that_was_asked_for() -> None:
+    """The source may rewind while it is on its way: then it says nothing, and the question is asked again."""
+    of = book()
+    report(of, state(c=5, s=5))
+    [asked] = of.handshakes("b", 0)
+    report(of, state(c=2, s=2, gen=2))
+    marks = [pb.GeoWatermark(topic="t", persisted=geo(at(5)), foreign=True)]
+    blocked = pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=marks, blocked="identity")
+    of.handshake_answered(asked, blocked, 0)
+    [(_, _, [learn])] = of.owed("a")
+    assert (learn.foreign, learn.gen) == (True, 1)
+    of.told(LINKS[0], [], [learn], ())
+    answer = pb.CommandGeoWatermarksResponse(
+        request_id=1, counter=3, uuid="ub", topics=[pb.GeoWatermark(topic="t", persisted=geo(NONE))]
+    )
+    of.handshake_answered(asked, answer, 0)
+    assert of.owed("a") == []
+    assert ranges(of) == []
+    shake(of, w={"t": 2})
+    assert [part.gen for part in ranges(of)] == [2]
 
 
 def test_a_source_that_never_rewinds_is_compared_again() -> None:
