@@ -413,7 +413,7 @@ class Catalog:
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
                     f"topic {topic.text} has {topic.limits.subscriptions} durable subscriptions or more, the most allowed "
-                    "(policy max-subscriptions, subscriptions_per_topic_max)",
+                    f"({topic.limits.sources['max-subscriptions']})",
                 )
             )
             return
@@ -598,8 +598,8 @@ class Catalog:
         if command.durable and not topic.limits.new_subscriptions and command.subscription not in topic.subscriptions:
             raise BrokerError(
                 ErrorCode.SUBSCRIPTION_NOT_FOUND,
-                f"{topic.text} has no subscription {command.subscription}, and consumers make none there (policy "
-                "auto-subscription-creation): create it first",
+                f"{topic.text} has no subscription {command.subscription}, and consumers make none there "
+                f"({topic.limits.sources['auto-subscription-creation']}): create it first",
             )
         self._check_consumers(topic, command)
 
@@ -608,8 +608,8 @@ class Catalog:
         if topic.consumer_count() >= topic.limits.consumers:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
-                f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed (policy max-consumers, "
-                "consumers_per_topic_max)",
+                f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed "
+                f"({topic.limits.sources['max-consumers']})",
             )
         present = topic.subscriptions.get(command.subscription)
         if (
@@ -619,8 +619,8 @@ class Catalog:
         ):
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
-                f"subscription {present.name} of {topic.text} has {len(present.consumers)} consumers, the most allowed (policy "
-                "max-consumers-per-subscription)",
+                f"subscription {present.name} of {topic.text} has {len(present.consumers)} consumers, the most allowed "
+                f"({topic.limits.sources['max-consumers-per-subscription']})",
             )
 
     def _attach(

@@ -151,9 +151,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         if replicated and found.compacted is not None:
             raise PreconditionFailed(f"subscription {subscription} of {topic} reads compacted: it cannot be replicated")
         if not replicated and replication.all_of(found_topic):
-            raise PreconditionFailed(
-                f"all subscriptions of {topic} are replicated by policy; take replicateSubscriptionState back first"
-            )
+            source = self._broker.resources.policy_source("replicate-subscriptions", found_topic.name)
+            raise PreconditionFailed(f"all subscriptions of {topic} are replicated by {source}: take that back first")
 
         def switch() -> None:
             if leaving := found_topic.leaving:

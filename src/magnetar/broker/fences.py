@@ -388,8 +388,8 @@ class Fences:
         source = self._broker.links.sources.get(target)
         if source is None or not source.linked or not source.wants(text):
             raise PreconditionFailed(
-                f"{text} has no link from {self._broker.cluster} to {target}: there is no such link in clusters.toml, or its "
-                f"namespace's replication clusters do not name {target}"
+                f"{text} has no link from {self._broker.cluster} to {target}: there is no such link in clusters.toml, or "
+                f"{self._broker.resources.policy_source('replication-clusters', topic.name)} does not name {target}"
             )
         if refusal := self._refusal(topic, subscription):
             raise PreconditionFailed(f"subscription {name} of {text} cannot be moved: {refusal}")

@@ -46,7 +46,7 @@ class Limits:
         known = self._known.get((id(own), id(shared)))
         if known is not None and known[0] is own and known[1] is shared:
             return known[2]
-        limits = limits_of(own, shared, self._broker.config)
+        limits = limits_of(own, shared, self._broker.config, resources.own_policies(name.namespace_name))
         if len(self._known) > 1000:
             self._known.clear()
         self._known[id(own), id(shared)] = (own, shared, limits)
@@ -56,7 +56,7 @@ class Limits:
 
     def added(self, topic: Topic) -> None:
         """A topic exists."""
-        self._follow(topic)
+        self._apply(topic, self.of(topic.name))
 
     def made(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription was made."""
@@ -91,20 +91,26 @@ class Limits:
             self._broker.outbox.put(Timer(now_ms, self._look))
 
     def _follow(self, topic: Topic) -> None:
-        limits, now_ms = self.of(topic.name), self._broker.outbox.now_ms
-        if topic.limits is limits:
-            return
+        limits = self.of(topic.name)
+        if topic.limits is not limits:
+            self._apply(topic, limits)
+
+    def _apply(self, topic: Topic, limits: TopicLimits) -> None:
         topic.limits = limits
         self._follow_publishing(topic, limits)
         dispatch = limits.dispatch
         topic.dispatch_rate = rate_of(
-            dispatch.messages, dispatch.bytes, dispatch.period_s * 1000, now_ms, topic.dispatch_rate
+            dispatch.messages,
+            dispatch.bytes,
+            dispatch.period_s * 1000,
+            self._broker.outbox.now_ms,
+            topic.dispatch_rate,
         )
         for subscription in topic.subscriptions.values():
             self._follow_subscription(topic, subscription, limits)
 
     def _follow_publishing(self, topic: Topic | NonPersistentTopic, limits: TopicLimits) -> None:
-        topic.producers.maximum = limits.producers
+        topic.producers.maximum, topic.producers.limit = limits.producers, limits.sources["max-producers"]
         publish, before = limits.publish, topic.publish_throttle
         rate = rate_of(
             publish.messages,

@@ -139,10 +139,14 @@ class Producers:
     Args:
         maximum: a ceiling on live producers of the topic; a lower one closes nobody.
         topic_epoch: the last one that was given out, 0 before the first.
+
+    Attributes:
+        limit: where `maximum` comes from, in words.
     """
 
     def __init__(self, maximum: int, topic_epoch: int = 0) -> None:
         self.maximum = maximum
+        self.limit = "policy max-producers"
         self.live: dict[str, Producer] = {}
         self.waiting: list[Producer] = []
         self.topic_epoch = topic_epoch
@@ -214,7 +218,7 @@ class Producers:
         elif len(others) >= self.maximum:
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
-                f"the topic has {len(others)} producers, the most allowed (policy max-producers, producers_per_topic_max)",
+                f"the topic has {len(others)} producers, the most allowed ({self.limit})",
             )
         for loser in evicted:
             self._forget(loser)

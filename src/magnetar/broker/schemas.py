@@ -165,7 +165,8 @@ class Schemas:
             self._brought(topic, definition, rules, then)
         elif rules.enforced and self.registry.has_schema(id_):
             self.events["refused_without_schema"] += 1
-            reason = "the topic has a schema and its namespace enforces it (schema_validation_enforced): bring one"
+            source = self._broker.resources.policy_source("schema-validation", topic.name)
+            reason = f"the topic has a schema, and {source} says that producers must have one: bring one"
             then(b"", BrokerError(ErrorCode.INCOMPATIBLE_SCHEMA, f"{topic.text}: {reason}"))
         else:
             then(b"", None)

@@ -188,8 +188,8 @@ class SessionProducers(SessionPart):
                 deduplication.check()
             if idempotency is not None:
                 idempotency.check()
-            if topic.quota_stop is not None:
-                raise BrokerError(topic.quota_stop, f"the backlog of {topic.text} is over its namespace's quota")
+            if stop := self._broker.upkeep.stop_now(topic):
+                raise BrokerError(stop.code, stop.reason)
             initial = command.initial_subscription_name
             if initial and initial not in topic.subscriptions:
                 self._subscribe_first(topic, command, partial(again, probed=probed))
@@ -221,7 +221,8 @@ class SessionProducers(SessionPart):
                 self._give_up(command, BrokerError(error.code, reason))
 
         if not topic.limits.new_subscriptions:
-            reason = f"{topic.text} gets no subscriptions but an administrator's (policy auto-subscription-creation)"
+            policy = topic.limits.sources["auto-subscription-creation"]
+            reason = f"{topic.text} gets no subscriptions but an administrator's ({policy})"
             self._give_up(command, BrokerError(ErrorCode.NOT_ALLOWED, reason))
             return
         self._broker.catalog.create_subscription(topic, command.initial_subscription_name, Position(*NONE), created)

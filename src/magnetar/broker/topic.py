@@ -9,7 +9,7 @@ that is not confirmed is read by a subscription or by a link.
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Counters
@@ -60,7 +60,8 @@ def check_size(seen: Inspected, size: int, limits: TopicLimits, topic: str) -> N
     if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
         raise MessageNotAllowed(
             ErrorCode.NOT_ALLOWED,
-            f"a message of {size} bytes is over the {limits.message_bytes} that policy max-message-size allows on {topic}",
+            f"a message of {size} bytes is over the {limits.message_bytes} that {limits.sources['max-message-size']} allows on "
+            f"{topic}",
         )
 
 
@@ -73,7 +74,7 @@ def check_encrypted(seen: Inspected, limits: TopicLimits, topic: str) -> None:
     if limits.encrypted and not seen.metadata.encryption_keys:
         raise MessageNotAllowed(
             ErrorCode.METADATA,
-            f"the message is not encrypted, and policy encryption-required of {topic} says it must be",
+            f"the message for {topic} is not encrypted, and {limits.sources['encryption-required']} says it must be",
         )
 
 
@@ -86,7 +87,7 @@ def check_encrypts(command: CommandProducer, limits: TopicLimits, topic: str) ->
     if limits.encrypted and not command.encrypted:
         raise BrokerError(
             ErrorCode.METADATA,
-            f"policy encryption-required of {topic} lets only producers in that encrypt: give yours keys",
+            f"{topic} lets only producers in that encrypt ({limits.sources['encryption-required']}): give yours keys",
         )
 
 
@@ -146,6 +147,18 @@ class PublishToken:
         outbox.put(Send(producer.connection, [buffer]))
 
 
+class QuotaStop(NamedTuple):
+    """Why producers are stopped: a subscription lags more than a backlog quota allows.
+
+    Attributes:
+        code: for their clients.
+        reason: one line.
+    """
+
+    code: ErrorCode
+    reason: str
+
+
 _CHUNK: Final = int(EntryFlags.CHUNK)
 
 SENDING_AT_ONCE: Final = 2
@@ -202,7 +215,7 @@ class Topic:
         self.ended = record.terminated
         """It is terminated, durably, and nothing is on its way any more."""
         self.deleting = False
-        self.quota_stop: ErrorCode | None = None
+        self.quota_stop: QuotaStop | None = None
         self.deduplication: TopicDeduplication | None = None
         self.idempotency: TopicIdempotency | None = None
         self.withdrawals = Withdrawals(log)
@@ -293,8 +306,8 @@ class Topic:
             if wait_ms > limits.delayed.delay_ms_max:
                 raise MessageNotAllowed(
                     ErrorCode.NOT_ALLOWED,
-                    f"a delay of {wait_ms} ms is over the {limits.delayed.delay_ms_max} that policy delayed-delivery allows on "
-                    f"{self.text}",
+                    f"a delay of {wait_ms} ms is over the {limits.delayed.delay_ms_max} that "
+                    f"{limits.sources['delayed-delivery']} allows on {self.text}",
                 )
 
     def append(

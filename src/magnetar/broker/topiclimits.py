@@ -1,5 +1,6 @@
 """The limits of one topic, put together of its policies, its namespace's and the broker's defaults."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from magnetar.broker.consumer import SubType
@@ -22,7 +23,10 @@ NO_DISPATCH_RATE: Final = DispatchRate()
 
 
 class TopicLimits(NamedTuple):
-    """What holds for one topic. Numbers are never 0: no limit is `UNLIMITED`, or the broker's ceiling."""
+    """What holds for one topic. Numbers are never 0: no limit is `UNLIMITED`, or the broker's ceiling.
+
+    `sources`: by the name of a policy, whose it is, in words for a refusal.
+    """
 
     producers: int
     consumers: int
@@ -39,13 +43,41 @@ class TopicLimits(NamedTuple):
     subscription_dispatch: DispatchRate
     delayed: DelayedDelivery
     inactive: InactiveTopics | None
+    sources: Mapping[str, str]
 
 
-def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -> TopicLimits:
-    """What holds for a topic with these policies."""
+REFUSING: Final = (
+    "auto-subscription-creation",
+    "delayed-delivery",
+    "encryption-required",
+    "max-consumers",
+    "max-consumers-per-subscription",
+    "max-message-size",
+    "max-producers",
+    "max-subscriptions",
+    "subscription-types",
+)
+"""Policies that a refusal names, of those that are limits of a topic."""
 
-    def number(name: str, ceiling: int = UNLIMITED) -> int:
-        return min(BY_NAME[name].applied(topic, namespace, config) or UNLIMITED, ceiling)
+
+def limits_of(
+    topic: TopicPolicies, namespace: Policies, config: BrokerConfig, own: Policies | None = None
+) -> TopicLimits:
+    """What holds for a topic.
+
+    Args:
+        topic: its own policies.
+        namespace: its namespace's, filled up with the broker's defaults.
+        config: of the broker.
+        own: what the namespace itself says; None: all of `namespace`.
+    """
+    sources = {name: BY_NAME[name].source(topic, namespace if own is None else own) for name in REFUSING}
+
+    def number(name: str, ceiling: int = UNLIMITED, setting: str = "") -> int:
+        most = BY_NAME[name].applied(topic, namespace, config) or UNLIMITED
+        if setting and ceiling < most:
+            sources[name] = f"setting {setting} of the broker"
+        return min(most, ceiling)
 
     def value(name: str) -> object:
         return BY_NAME[name].applied(topic, namespace, config)
@@ -54,10 +86,10 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
     publish, delayed, inactive = value("publish-rate"), value("delayed-delivery"), value("inactive-topics")
     comes = value("auto-subscription-creation")
     return TopicLimits(
-        producers=number("max-producers", config.producers_per_topic_max),
-        consumers=number("max-consumers", config.consumers_per_topic_max),
+        producers=number("max-producers", config.producers_per_topic_max, "producers_per_topic_max"),
+        consumers=number("max-consumers", config.consumers_per_topic_max, "consumers_per_topic_max"),
         consumers_per_subscription=number("max-consumers-per-subscription"),
-        subscriptions=number("max-subscriptions", config.subscriptions_per_topic_max),
+        subscriptions=number("max-subscriptions", config.subscriptions_per_topic_max, "subscriptions_per_topic_max"),
         # Whatever is no policy is the frame decoder's and `metadata.inspect`'s matter, which know of chunks and padding.
         message_bytes=size if (size := number("max-message-size")) < config.message_bytes_max else UNLIMITED,
         encrypted=value("encryption-required") is True,
@@ -70,6 +102,7 @@ def limits_of(topic: TopicPolicies, namespace: Policies, config: BrokerConfig) -
         subscription_dispatch=each if isinstance(each, DispatchRate) else NO_DISPATCH_RATE,
         delayed=delayed if isinstance(delayed, DelayedDelivery) else DelayedDelivery(),
         inactive=inactive if isinstance(inactive, InactiveTopics) and inactive.delete else None,
+        sources=sources,
     )
 
 
@@ -83,7 +116,7 @@ def check_type(kind: SubType, limits: TopicLimits, topic: str) -> None:
         allowed = ", ".join(sorted(limits.types))
         raise BrokerError(
             ErrorCode.NOT_ALLOWED,
-            f"{topic} has no subscriptions of type {kind.shown}: policy subscription-types allows {allowed}",
+            f"{topic} has no subscriptions of type {kind.shown}: {limits.sources['subscription-types']} allows {allowed}",
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.records import TOPIC_PREFIX
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import QuotaStop, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.policies import BacklogQuota
@@ -204,6 +204,16 @@ class Upkeep:
 
         broker.catalog.delete(topic, force=False, done=told)
 
+    def stop_now(self, topic: Topic) -> QuotaStop | None:
+        """Why a producer that comes cannot have its place for a quota; None: it can.
+
+        A stop ends when the slowest subscription has caught up, and not in the next round: it is looked at again when it is in
+        somebody's way. So acknowledgements need not know of quotas.
+        """
+        if topic.quota_stop is not None:
+            self.check_quota(topic, self._broker.outbox.now_ms)
+        return topic.quota_stop
+
     def check_quota(self, topic: Topic, now_ms: int) -> None:
         """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
         quotas = self._broker.resources.backlog_quotas(topic.name)
@@ -213,15 +223,26 @@ class Upkeep:
             if over and quota.policy == "consumer_backlog_eviction":
                 self._evict(topic, kind, quota, now_ms)
             elif over:
-                stop = _CODES[quota.policy]
+                stop = self._stop(topic, kind, quota)
         if stop is not None and topic.quota_stop is None:
+            self._broker.outbox.put(Note("warning", f"producers of {topic.text} are stopped: {stop.reason}"))
+        elif stop is None and topic.quota_stop is not None:
             self._broker.outbox.put(
-                Note("warning", f"producers of {topic.text} are stopped: its backlog is over the quota")
+                Note("info", f"producers of {topic.text} may come again: its backlog is within its quota")
             )
         topic.quota_stop = stop
         if stop is not None:
             for producer in list(topic.producers.live.values()):
                 self._broker.close_producer(producer)
+
+    def _stop(self, topic: Topic, kind: str, quota: BacklogQuota) -> QuotaStop:
+        if kind == "destination_storage":
+            policy, most = "backlog-quota", f"{quota.limit_size} bytes"
+        else:
+            policy, most = "backlog-quota-age", f"{quota.limit_time} s"
+        source = self._broker.resources.policy_source(policy, topic.name)
+        reason = f"the slowest subscription of {topic.text} is more than {most} behind ({source})"
+        return QuotaStop(_CODES[quota.policy], reason)
 
     def _over(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> bool:
         log = topic.log

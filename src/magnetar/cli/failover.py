@@ -292,8 +292,8 @@ class Move:
         link = row["links"].get(self.target)
         if link is None:
             raise MagnetarError(
-                f"{row['topic']} has no link {self.source} -> {self.target}: there is none in clusters.toml, or its "
-                f"namespace's replication clusters do not name {self.target}"
+                f"{row['topic']} has no link {self.source} -> {self.target}: there is none in clusters.toml, or its policy "
+                f"replication-clusters, its own or its namespace's, does not name {self.target}"
             )
         if row["phase"] == "moved":
             return

@@ -103,6 +103,21 @@ class Policy:
         shared = self.of_namespace(namespace)
         return self.default(config) if shared is None else shared
 
+    def source(self, topic: TopicPolicies, namespace: Policies) -> str:
+        """The policy, and where the value comes from that `applied` finds, for a refusal that is due to it.
+
+        Args:
+            topic: the topic's own policies.
+            namespace: those that the namespace has itself, without the broker's defaults.
+        """
+        if self._has(self.of_topic(topic)):
+            return f"policy {self.name} of the topic"
+        whose = "its namespace" if self._has(self.of_namespace(namespace)) else "the broker (clusters.toml)"
+        return f"policy {self.name} of {whose}"
+
+    def _has(self, value: Any) -> bool:
+        return value is not None and (not self.kind_query or self.kind_query in value)
+
 
 def _set(value: Any) -> Any:
     """Fields of `Policies` that mean "not set" by an empty list or a word."""

@@ -17,6 +17,7 @@ from magnetar.metadata.policies import (
     SubscriptionMode,
 )
 from magnetar.metadata.policydefaults import filled
+from magnetar.metadata.policytable import BY_NAME
 from magnetar.metadata.tables import Tables
 
 NO_RETENTION: Final = RetentionPolicies()
@@ -66,6 +67,10 @@ class Questions(Tables):
         own = self._namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
         return otherwise if own is None else own.allow
 
+    def own_policies(self, namespace: NamespaceName) -> Policies:
+        """The policies that a namespace has itself; none if it does not exist."""
+        return self._namespaces.get(namespace, NO_NAMESPACE)
+
     def shared_policies(self, namespace: NamespaceName) -> Policies:
         """What holds in a namespace: its policies, and the broker's defaults where it has none.
 
@@ -95,6 +100,11 @@ class Questions(Tables):
         """After how many more bytes a topic is compacted; 0: never by itself."""
         own = self._topic_policies.of(topic).compaction_threshold
         return (self.shared_policies(topic.namespace_name).compaction_threshold or 0) if own is None else own
+
+    def policy_source(self, policy: str, topic: TopicName) -> str:
+        """The name of a policy, and whether the topic, its namespace or the broker sets what holds for a topic: for refusals."""
+        own = self._topic_policies.of(topic)
+        return BY_NAME[policy].source(own, self.own_policies(topic.namespace_name))
 
     def backlog_quotas(self, topic: TopicName) -> Mapping[BacklogQuotaType, BacklogQuota]:
         """How far subscriptions may lag, by kind: the topic's own before its namespace's; empty: as far as they like."""

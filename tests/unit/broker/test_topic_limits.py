@@ -1,4 +1,6 @@
-"""How many topics a namespace may have (`max-topics`), also for those who create them at the same time."""
+"""How many topics a namespace may have (`max-topics`), also for those who create them at the same time; and that the limits of a
+topic hold from its creation, and after a restart.
+"""
 
 from typing import Final
 
@@ -6,6 +8,7 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
+from magnetar.metadata.policytypes import DispatchRate, PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 
@@ -53,3 +56,20 @@ def test_partitions_that_are_being_created_count(node: Node) -> None:
     node.run(node.control.create_topic, f"{TOPIC}-p", 2, {}, answers.append)
     assert opened(node.client(), TOPIC, f"{TOPIC}-2") == ["open", "NOT_ALLOWED"]
     assert answers == [None]
+
+
+def test_rates_hold_for_a_topic_from_the_first_message_and_after_a_restart() -> None:
+    node = World("a")["a"]
+    rates = {"publish_rate": PublishRate(5, -1), "dispatch_rate": DispatchRate(6, -1, 1), "max_producers_per_topic": 7}
+    node.apply(node.broker.resources.change_policies(NAMESPACE, **rates))
+    node.create()
+
+    def check() -> None:
+        assert node.topic.publish_throttle is not None
+        assert node.topic.dispatch_rate is not None
+        assert node.topic.producers.maximum == 7
+        assert node.topic.producers.limit == "policy max-producers of its namespace"
+
+    check()
+    node.restart()
+    check()

@@ -490,14 +490,15 @@ class SessionNonPersistent(SessionPart):
             if topic.consumer_count() >= limits.consumers:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,
-                    f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed",
+                    f"topic {topic.text} has {topic.consumer_count()} consumers, the most allowed "
+                    f"({limits.sources['max-consumers']})",
                 )
             present = len(subscription.consumers)
             if consumer.sub_type is not SubType.EXCLUSIVE and present >= limits.consumers_per_subscription:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,
-                    f"subscription {subscription.name} of {topic.text} has {present} consumers, the most allowed (policy "
-                    "max-consumers-per-subscription)",
+                    f"subscription {subscription.name} of {topic.text} has {present} consumers, the most allowed "
+                    f"({limits.sources['max-consumers-per-subscription']})",
                 )
             subscription.add(consumer, policy)
         except BrokerError as error:
