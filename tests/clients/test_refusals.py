@@ -14,7 +14,7 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 
 from tests.clients.conftest import connect
-from tests.support.brokers import BrokerProcess
+from tests.support.brokers import BrokerProcess, eventually
 from tests.support.patience import PATIENCE
 
 AT_ONCE_S = 5 * PATIENCE
@@ -190,5 +190,29 @@ def test_a_backlog_over_its_quota(scene: Scene, stop: str, error: type[Exception
 def test_partitions_that_there_are_not(either: Scene) -> None:
     """Not as with Pulsar (NotAllowed): for a partition that is gone Go's producers and Java's consumers stop coming back."""
     either.admin("PUT", "/partitions", 2)
-    refused(pulsar.TopicNotFound, lambda: either.one.create_producer(f"{either.topic}-partition-2"))
-    refused(pulsar.TopicNotFound, lambda: either.one.subscribe(f"{either.topic}-partition-2", "s"))
+    for absent in (f"{either.topic}-partition-2", f"{either.topic}-other-partition-0"):
+        refused(pulsar.TopicNotFound, lambda absent=absent: either.one.create_producer(absent))
+        refused(pulsar.TopicNotFound, lambda absent=absent: either.one.subscribe(absent, "s"))
+        refused(pulsar.TopicNotFound, lambda absent=absent: either.one.create_reader(absent, pulsar.MessageId.earliest))
+
+
+def test_partitions_do_not_come_back_behind_their_topic(either: Scene) -> None:
+    """Their clients try again and again, whatever they are told; none of them is connected to what is no more."""
+    either.admin("PUT", "/partitions", 3)
+    consumer = either.one.subscribe(either.topic, "s", Shared)
+    producer = either.one.create_producer(either.topic)
+    producer.send(b"before")
+    consumer.receive(5_000 * PATIENCE)
+    either.admin("DELETE", "/partitions?force=true")
+    eventually(lambda: not consumer.is_connected(), what="the consumer of a topic that is gone is not connected")
+    plain = either.two.create_producer(either.topic)
+    plain.send(b"after")
+    domain = either.topic.partition("://")[0]
+    assert either.broker.rest("GET", f"/admin/v2/{domain}/{either.namespace}") == [either.topic]
+    plain.close()
+    if domain == "persistent":  # the other kind goes with its last client
+        either.admin("DELETE", "")
+    either.admin("PUT", "/partitions", 3)
+    eventually(consumer.is_connected, what="who waited for its partitions has them again")
+    either.two.create_producer(either.topic).send(b"now")
+    assert consumer.receive(5_000 * PATIENCE).data() == b"now"

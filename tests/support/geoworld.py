@@ -481,7 +481,8 @@ class World:
         state = source.topics[text]
         incarnation = state.log.incarnation
         destination = b.broker.links.destination
-        query = pb.GeoWatermarkQuery(topic=text, incarnation=incarnation, partitions=0)
+        partitions = source._partitions(text)
+        query = pb.GeoWatermarkQuery(topic=text, incarnation=incarnation, partitions=partitions)
         for field, value in (("start", state.start),):
             if query.DESCRIPTOR.fields_by_name.get(field) is not None:
                 getattr(query, field).ledger, getattr(query, field).entry = value
@@ -495,9 +496,9 @@ class World:
             topic=text, incarnation=incarnation, watermark=answer.persisted, counter=told[0].counter, gen=state.cursor.gen,
             foreign=answer.foreign, blocked=answer.blocked or None, reason=answer.reason or None,
         )  # fmt: skip
+        self._ask(a, lambda reply: a.broker.links.commit(learn, reply))
         if answer.blocked:
             return False
-        self._ask(a, lambda reply: a.broker.links.commit(learn, reply))
         request = pb.CommandGeoRead(request_id=3, to=b.name, topic=text, bytes_max=1 << 20)
         request.after.ledger, request.after.entry = state.cursor.c
         got = self._ask(a, lambda reply: source.read(request, reply))

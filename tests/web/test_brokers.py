@@ -93,6 +93,26 @@ def test_a_namespace_is_one_piece(tell: Tell) -> None:
     tell(story)
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize(
+    ("topic", "status"), [("new", 200), ("new-partition-0", 404), ("p-partition-1", 200), ("p-partition-2", 404)]
+)
+def test_clients_by_http_are_told_of_no_partition_that_nobody_makes(
+    tell: Tell, domain: str, topic: str, status: int
+) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{A}/{domain}/public/default/p/partitions", "2"))
+        place = f"{domain}/public/default/{topic}"
+        assert (await world.ask("GET", f"/lookup/v2/topic/{place}")).status == status
+        asked = await world.ask("GET", f"{A}/{place}/partitions?checkAllowAutoCreation=true")
+        assert asked.status == status
+        if domain == "persistent":
+            made = await world.ask("PUT", f"{A}/{place}/subscription/s")
+            assert made.status == (204 if status == 200 else 404)
+
+    tell(story)
+
+
 @pytest.mark.parametrize("path", ["t", "t/partitions"])
 def test_a_shadow_is_refused_instead_of_being_an_ordinary_topic(tell: Tell, path: str) -> None:
     """`pulsar-admin topics create-shadow-topic` creates one with this property."""

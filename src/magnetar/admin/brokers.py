@@ -154,7 +154,7 @@ LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 
 def _answer(call: Call) -> dict[str, str | None]:
     topic = call.looked_up()
-    creates = call.resources.creates_topics(topic.namespace_name, call.info.topic_auto_creation)
+    creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
     if not creates and call.control.partitions(str(topic)) is None:
         raise NotFound(f"topic {topic} does not exist")
     url, url_tls = call.info.service_url, call.info.service_url_tls

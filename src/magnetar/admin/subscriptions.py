@@ -76,8 +76,8 @@ async def create_subscription(call: Call) -> None:
     if position not in {EARLIEST, LATEST}:
         one(call, topic, "a position")
     properties = check_properties(body.properties or {}) if body else {}
-    creates = call.resources.creates_topics(topic.namespace_name, call.info.topic_auto_creation)
-    if call.control.partitions(str(topic)) is None and creates and topic.partition < 0:
+    creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
+    if call.control.partitions(str(topic)) is None and creates:
         await call.done(lambda done: call.control.open_topic(str(topic), done))
     parts = partitions_of(call, topic)
     missing = [part for part in parts if name not in call.control.subscriptions(str(part))]

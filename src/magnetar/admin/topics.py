@@ -221,7 +221,7 @@ async def get_partitions(call: Call) -> Any:
     count = call.control.partitions(str(topic))
     if count is None:
         # Clients that look topics up by HTTP ask so before they open a topic.
-        creates = call.resources.creates_topics(topic.namespace_name, call.info.topic_auto_creation)
+        creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
         if not (call.flag("checkAllowAutoCreation") and creates):
             raise NotFound(f"topic {topic} does not exist")
         call.existing_namespace()

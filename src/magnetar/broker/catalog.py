@@ -33,7 +33,7 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import BadRequest, Conflict
-from magnetar.metadata.keys import namespace_key
+from magnetar.metadata.keys import namespace_key, partitioned_key
 from magnetar.metadata.policies import check_properties
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
 WAITING_MAX: Final = 10_000
 """A ceiling on attempts that wait for one topic to be stored, or for one seek: what its client gave up meanwhile stays among them
 until the store answers. 10 MB; whoever comes then tries again, as official clients do by themselves."""
+
+LATE_MS: Final = 60_000
+"""How long after a topic got its partitions a client may open it without them because it asked before: a minute is longer than
+clients wait for what they asked."""
+
+LATE_MAX: Final = 10_000
+"""A ceiling on topics that are remembered for that: 2 MB. Clients of what is forgotten early get a harder error."""
 
 Done = Callable[[BrokerError | None], None]
 Opened = Callable[[Topic | None, BrokerError | None], None]
@@ -77,6 +84,8 @@ class Catalog:
         self.deleted = deleted
         self._creating: dict[str, list[Opened]] = {}
         self._partitioning: set[str] = set()
+        self._partitioned_ms: dict[str, int] = {}
+        """Topics that became partitioned since this broker's start -> when; oldest first."""
         self._seeking: dict[Subscription, list[Callable[[], None]]] = {}
 
     # ------------------------------------------------------------------------------------------------------- looking
@@ -88,16 +97,20 @@ class Catalog:
             BrokerError: with the command that would help.
         """
         namespace = name.namespace_name
-        self._check_stays(namespace)
+        self._check_stays(name)
         if not self._broker.resources.has_namespace(namespace):
             raise BrokerError(
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"namespace {namespace} does not exist; create it: magnetar namespaces create {namespace}",
             )
 
-    def _check_stays(self, namespace: NamespaceName) -> None:
-        if self._broker.resources.is_deleting(namespace_key(namespace)):
+    def _check_stays(self, name: TopicName) -> None:
+        """Neither a topic's namespace nor what it is a partition of may be on its way out: it would be there without that."""
+        namespace, is_deleting = name.namespace_name, self._broker.resources.is_deleting
+        if is_deleting(namespace_key(namespace)):
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"namespace {namespace} is being deleted; try again")
+        if is_deleting(partitioned_key(name.base)):
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {name.base} is being deleted; try again")
 
     def check_empty(self, change: Change) -> None:
         """Refuse the deletion of a namespace in which a topic is just being created: it would be there without one.
@@ -132,10 +145,13 @@ class Catalog:
         count = self._broker.resources.partitions(name)
         if count is not None:
             return count
+        if str(name) in self._partitioning:
+            raise BrokerError(
+                ErrorCode.SERVICE_NOT_READY, f"the partitions of topic {name} are just being made; try again"
+            )
         exists = str(name) in self._broker.topics or str(name) in self._broker.nonpersistent.topics
         # Partitions that store nothing are there when somebody opens them.
-        exists = exists or 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0)
-        if exists or (create and self.may_come(name)):
+        if exists or ((create or name.partition >= 0) and self.may_come(name)):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
@@ -164,7 +180,7 @@ class Catalog:
 
     def may_come(self, name: TopicName) -> bool:
         """Whether a topic of that name comes into being when a client opens it, as far as settings and policies say."""
-        return self._broker.resources.creates_topics(name.namespace_name, self._broker.config.auto_create_topics)
+        return self._broker.resources.comes_when_opened(name, self._broker.config.auto_create_topics)
 
     def check_creatable(self, name: TopicName, create: bool) -> None:
         """Refuse a name that is not to come into being by being opened.
@@ -174,21 +190,41 @@ class Catalog:
         """
         base = name.base
         count = self._broker.resources.partitions(base)
-        if base != name and count is not None:
-            # Partitions of a partitioned topic come with it (or by a late growth), never one by one beyond its count.
-            if name.partition >= count:
+        if base != name:
+            # Partitions come with their topic (or by a late growth), never one by one: clients of a topic that was deleted would
+            # bring them back, and who may use one topic could make thousands. This is the code at which official clients give up.
+            if name.partition >= (count or 0):
+                has = "is not partitioned" if count is None else f"has {count} partitions"
                 raise BrokerError(
-                    ErrorCode.TOPIC_NOT_FOUND,
-                    f"topic {base} has {count} partitions; there is no partition {name.partition}",
+                    ErrorCode.TOPIC_NOT_FOUND, f"topic {base} {has}; there is no partition {name.partition}"
                 )
             return
-        if base == name and count is not None:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"topic {name} is partitioned; use its partitions",
-            )
+        if count is not None or str(name) in self._partitioning:
+            raise self._is_partitioned(name)
         if not create:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+
+    def _is_partitioned(self, name: TopicName) -> BrokerError:
+        """Why nobody opens a partitioned topic itself.
+
+        A client that had asked for the number of partitions before there were any is to try again, and the code says so.
+        """
+        at_ms = self._partitioned_ms.get(str(name))
+        if str(name) in self._partitioning or (at_ms is not None and self._outbox.now_ms - at_ms < LATE_MS):
+            text = f"topic {name} is partitioned since just now; open it again to use its partitions"
+            return BrokerError(ErrorCode.SERVICE_NOT_READY, text)
+        return BrokerError(ErrorCode.NOT_ALLOWED, f"topic {name} is partitioned; use its partitions")
+
+    def partitioned(self, name: TopicName) -> None:
+        """A topic has become partitioned, or got more partitions."""
+        known, now_ms = self._partitioned_ms, self._outbox.now_ms
+        known.pop(str(name), None)
+        known[str(name)] = now_ms
+        while known:
+            oldest = next(iter(known))
+            if len(known) <= LATE_MAX and now_ms - known[oldest] < LATE_MS:
+                break
+            del known[oldest]
 
     def check_room(self, namespace: NamespaceName, topics: int) -> None:
         """Whether a client or an administrator may create so many topics here (a link's are not refused).
@@ -223,12 +259,12 @@ class Catalog:
             )
             return
         try:
-            self._check_stays(name.namespace_name)
+            self._check_stays(name)
         except BrokerError as error:
             then(None, error)
             return
         if text in self._partitioning or self._broker.resources.partitions(name) is not None:
-            then(None, BrokerError(ErrorCode.NOT_ALLOWED, f"topic {text} is partitioned; use its partitions"))
+            then(None, self._is_partitioned(name))
             return
         self._creating[text] = [then]
         puts, record = self.creation(name, properties)
@@ -266,8 +302,10 @@ class Catalog:
 
         Raises:
             Conflict: a topic of that name, not partitioned, exists or is just being created.
+            BrokerError: SERVICE_NOT_READY: it is being deleted.
         """
         text = str(base)
+        self._check_stays(base)
         if text in self._broker.topics or text in self._creating:
             raise Conflict(f"topic {text} exists and is not partitioned")
         # Non-persistent partitions have nothing that is stored: they come into being when they are opened.

@@ -194,6 +194,7 @@ def create_partitions(
         if error is None:
             broker.resources.apply(change)
             broker.metasync.committed(change, found=bool(found))
+            broker.catalog.partitioned(name)
             broker.links.partitions_changed(name)
             _subscribe_as_the_first(broker, name, coming, done)
         else:

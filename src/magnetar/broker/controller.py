@@ -32,7 +32,7 @@ from magnetar.metadata.errors import (
     PreconditionFailed,
     Unprocessable,
 )
-from magnetar.metadata.keys import NAMESPACE_PREFIX
+from magnetar.metadata.keys import NAMESPACE_PREFIX, partitioned_key
 from magnetar.metadata.policytable import BY_NAME
 
 
@@ -258,7 +258,9 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         name = TopicName.parse(topic)
 
         def delete() -> None:
-            count = self._broker.resources.partitions(name)
+            resources = self._broker.resources
+            count = resources.partitions(name)
+            leaving = Change(deletes=(partitioned_key(name),))
             if count is None:
                 if self._broker.nonpersistent.delete([topic], force=force):
                     topic_deleted(self._broker, name, lambda: done(None))
@@ -268,15 +270,23 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                     raise NotFound(f"topic {topic} does not exist")
             else:
                 texts = [str(name.with_partition(n)) for n in range(count)]
-                self._broker.nonpersistent.delete(texts, force=force)
                 found = [self._broker.topics[text] for text in texts if text in self._broker.topics]
             for one in found:
                 self._check_deletable(one, force)
+            if count is not None:
+                # From now on nobody opens a partition: clients come back at once, and those that are gone would be made again.
+                resources.begin(leaving)
+                try:
+                    self._broker.nonpersistent.delete(texts, force=force)
+                except MagnetarError:
+                    resources.abort(leaving)
+                    raise
 
             def deleted(error: MagnetarError | None) -> None:
                 if count is None:
                     done(error)
                 else:
+                    resources.abort(leaving)  # what follows begins it again, with all that goes with it
                     self._drop_partitioned(name, error, done)
 
             self._each([partial(self._delete_one, one) for one in found], deleted)

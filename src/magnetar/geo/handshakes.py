@@ -247,7 +247,15 @@ class Handshakes:
         return bool(partitions) and (self._host.partitions(name.base) or 0) < partitions
 
     def _conflict(self, name: TopicName, partitions: int) -> str | None:
-        """Partitioned there and not here, or the other way round. More partitions here are none: counts only grow."""
+        """Partitioned there and not here, or the other way round. More partitions here are none: counts only grow.
+
+        A partition whose topic is not partitioned there was made by an earlier version. Where it does not exist, it is not made.
+        """
+        if name.partition >= 0 and not partitions and self._host.find(str(name)) is None:
+            return (
+                f"{name.base} is not partitioned at the source: its {str(name).removeprefix(f'{name.base}-')} is not made in "
+                f"{self.cluster}; give it its partitions there, or delete what is left of them"
+            )
         here = self._host.partitions(name.base if partitions else name)
         if here is None or (here > 0) == (partitions > 0):
             return None

@@ -94,6 +94,14 @@ class Resources(Namespaces, Questions):
         """How many partitions a partitioned topic has; None for any other name."""
         return self._partitions.count(topic)
 
+    def comes_when_opened(self, topic: TopicName, otherwise: bool) -> bool:
+        """Whether a topic comes into being when a client opens it: a partition if its topic has so many, any other name as
+        `creates_topics` says.
+        """
+        if topic.partition >= 0:
+            return topic.partition < (self.partitions(topic.base) or 0)
+        return self.creates_topics(topic.namespace_name, otherwise)
+
     def partitioned_topics(self, namespace: NamespaceName) -> list[str]:
         """Names of the partitioned topics of a namespace, sorted, both domains."""
         return self._partitions.of(namespace)

@@ -202,7 +202,9 @@ def test_limits_on_producers_of_topics_that_store_nothing_are_followed(node: Nod
 @pytest.mark.parametrize("topic", [TOPIC, PASSING])
 def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_one(node: Node, topic: str) -> None:
     """On a partition a newcomer can change which of the others it is."""
-    partition = f"{topic}-partition-1"
+    parts = f"{topic}-parts"
+    assert node.control_call(lambda done: node.control.create_topic(parts, 2, {}, done)) is None
+    partition = f"{parts}-partition-1"
     client = node.client()
     for number, name in enumerate("bdac"):
         before = len(client.answers)
