@@ -35,6 +35,11 @@ class GeoAccess(SessionPart):
         """Whether it may touch every topic; asked anew each time, for permissions change."""
         return not self._access.enabled or self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE)
 
+    @property
+    def narrow(self) -> str:
+        """The role of a link that may touch some topics only; "" where it may touch all."""
+        return "" if self.everywhere else self._session.identity.shown
+
     def refusal(self, topic: str) -> str:
         """Why it may not touch a topic; "" when it may. A name that is none is left to who reads it."""
         if self.everywhere:
@@ -72,7 +77,7 @@ class GeoAccess(SessionPart):
         if self.everywhere:
             return told
         allowed = [one for one in told.blocked if not self.refusal(one.topic)]
-        answer = pb.CommandGeoStatusResponse(request_id=told.request_id, gap=told.gap)
+        answer = pb.CommandGeoStatusResponse(request_id=told.request_id)  # what is lost is a number of the whole link
         answer.blocked.extend(allowed)
         return answer
 

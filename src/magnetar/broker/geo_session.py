@@ -78,7 +78,10 @@ class GeoSession(SessionPart):
     def _topics(self, frame: Frame) -> None:
         request = frame.command.geo_topics
         self._links.source(request.to).poll(
-            self._session.number, request, lambda told: self._answer(1001, geo_topics_response=self._access.known(told))
+            self._session.number,
+            request,
+            lambda told: self._answer(1001, geo_topics_response=self._access.known(told)),
+            narrow=self._access.narrow,
         )
 
     def _read(self, frame: Frame) -> None:
@@ -134,6 +137,7 @@ class GeoSession(SessionPart):
                 frame.payload,
                 lambda told: self._answer(1005, geo_append_response=told),
                 lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                whole=self._access.everywhere,
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_APPEND for {request.topic[:100]!a}: {error}") from error
@@ -168,7 +172,9 @@ class GeoSession(SessionPart):
         tell = frame.command.geo_commit
         for topic in (*(one.topic for one in tell.commits), *(one.topic for one in tell.learned)):
             self._access.check(topic)
-        self._links.commit(frame.command.geo_commit, lambda told: self._answer(1007, geo_commit_response=told))
+        self._links.commit(
+            tell, lambda told: self._answer(1007, geo_commit_response=told), whole=self._access.everywhere
+        )
 
     def _watermarks(self, frame: Frame) -> None:
         strangers = self._access.strangers(frame.command.geo_watermarks)
@@ -177,7 +183,7 @@ class GeoSession(SessionPart):
             told.topics.extend(strangers)
             self._answer(1009, geo_watermarks_response=told)
 
-        self._links.destination.watermarks(frame.command.geo_watermarks, reply)
+        self._links.destination.watermarks(frame.command.geo_watermarks, reply, narrow=self._access.narrow)
 
     def _status(self, frame: Frame) -> None:
         request = frame.command.geo_status

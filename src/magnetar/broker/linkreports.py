@@ -168,7 +168,7 @@ class LinkReports:
                     "connected": source.lease.live and not source.trouble,
                     "replicationDelayInSeconds": told["lag_ms"] // 1000,
                     **self._connection("inbound", flow.inbound),
-                    **self._connection("outbound", source.pipeline if source.lease.live else None),
+                    **self._connection("outbound", source.lease.connection if source.lease.live else None),
                 }
         return found
 

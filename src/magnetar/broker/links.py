@@ -301,8 +301,10 @@ class Links(LinkReports):
         self.destination.disconnected(connection)
         self.restores.machine.disconnected(connection)
 
-    def commit(self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None]) -> None:
-        """GEO_COMMIT, counted.
+    def commit(
+        self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None], *, whole: bool = True
+    ) -> None:
+        """GEO_COMMIT, counted; `whole`: see `LinkSource.commit`.
 
         Raises:
             BrokerError: there is no such link.
@@ -310,7 +312,7 @@ class Links(LinkReports):
         source = self.source(request.to)
         states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
         before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
-        source.commit(request, reply)
+        source.commit(request, reply, whole=whole)
         sent = self._sent[request.to]
         for name, (index, cursor) in before.items():
             state = states[name]

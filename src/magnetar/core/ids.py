@@ -28,6 +28,14 @@ LATEST: Final = Position(2**63 - 1, 2**63 - 1)
 """Pulsar's "latest": behind everything."""
 
 
+LEDGER_MAX: Final = 253_402_300_799_999
+"""A ceiling on ledger ids, and so on incarnations, that another cluster may name: the year 9999. Ids follow the clock, and count
+on from the highest one that is known, for ever: what is named without a ceiling leaves no room for the next."""
+
+LEDGER_BELIEVED_MAX: Final = LEDGER_MAX - (1 << 40)
+"""Up to here a cluster leaves behind ids that others hold under its name: a trillion more ledgers fit below the ceiling."""
+
+
 class OriginKey(NamedTuple):
     """The log in which a message was first published: origin cluster and topic incarnation.
 

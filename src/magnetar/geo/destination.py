@@ -52,7 +52,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Coming:
-    """One GEO_APPEND; `duplicates` is None until it was judged for the first time."""
+    """One GEO_APPEND; `duplicates` is None until it was judged for the first time; `whole`: see `append`."""
 
     connection: int
     request: pb.CommandGeoAppend
@@ -61,6 +61,7 @@ class _Coming:
     translation: Translation
     reply: AppendReply
     ask: Ask
+    whole: bool = True
     duplicates: int | None = None
 
 
@@ -111,9 +112,20 @@ class LinkDestination(Handshakes):
     # ----------------------------------------------------------------------------------------------------------- append
 
     def append(
-        self, connection: int, request: pb.CommandGeoAppend, payload: bytes, reply: AppendReply, ask: Ask
+        self,
+        connection: int,
+        request: pb.CommandGeoAppend,
+        payload: bytes,
+        reply: AppendReply,
+        ask: Ask,
+        *,
+        whole: bool = True,
     ) -> None:
         """GEO_APPEND. `reply` is called once, now or when the disk has answered; `ask`, for schemas, before that.
+
+        Args:
+            connection, request, payload, reply, ask: of the link.
+            whole: it may replicate everything. Else that it sends does not show that its source is alive.
 
         Raises:
             ProtocolError: the peer is no link of ours: lists that do not fit, positions out of order, forged entries.
@@ -121,12 +133,12 @@ class LinkDestination(Handshakes):
         positions = check_lists(request, len(payload))
         name = self.name_of(request.topic)
         translation = self.schemas.translation(request.topic, name, request.source, request.uuid, request.schemas)
-        coming = _Coming(connection, request, payload, positions, translation, reply, ask)
+        coming = _Coming(connection, request, payload, positions, translation, reply, ask, whole)
         if not self.schemas.waits(translation.key):
             self._judge(coming)
             return
         response = pb.CommandGeoAppendResponse(request_id=request.request_id)
-        if self._kept_out(name, request, response):
+        if self._kept_out(name, coming, response):
             response.persisted.ledger, response.persisted.entry = self._persisted_of(request)
             reply(response)
         else:
@@ -154,7 +166,7 @@ class LinkDestination(Handshakes):
         before = self._heard.get((request.topic, request.source))
         persisted = log.watermark(request.source) if log is not None else NONE
         response.persisted.ledger, response.persisted.entry = persisted
-        if self._kept_out(coming.translation.name, request, response):
+        if self._kept_out(coming.translation.name, coming, response):
             coming.reply(response)
             return
         if topic is not None and (before is None or before[0] != request.uuid):
@@ -208,9 +220,10 @@ class LinkDestination(Handshakes):
         self.schemas.park(coming.connection, translation, size, versions, coming.ask, lambda: self._judge_late(coming))
         return True
 
-    def _kept_out(self, name: TopicName, request: pb.CommandGeoAppend, response: pb.CommandGeoAppendResponse) -> bool:
+    def _kept_out(self, name: TopicName, coming: _Coming, response: pb.CommandGeoAppendResponse) -> bool:
         """Identity, policy and room, which do not depend on the entries."""
-        standing = self.peers.standing(request.source, request.uuid)
+        request = coming.request
+        standing = self.peers.standing(request.source, request.uuid, heard=coming.whole)
         if standing in (Standing.RIVAL, Standing.FORMER):
             response.blocked, response.reason = "identity", self.peers.explain(request.source, request.uuid)
             return True

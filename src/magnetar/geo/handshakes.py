@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from magnetar.broker.effects import Outbox
 from magnetar.core.errors import NameNotValid, ProtocolError
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import LEDGER_MAX, NONE, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.geo.identity import SILENCE_MS, Peers, Standing
 from magnetar.geo.reading import place
@@ -116,8 +116,12 @@ class Handshakes:
             raise ProtocolError(f"a link names {text!r}: only full names of persistent topics are replicated")
         return name
 
-    def watermarks(self, request: pb.CommandGeoWatermarks, reply: WatermarksReply) -> None:
+    def watermarks(self, request: pb.CommandGeoWatermarks, reply: WatermarksReply, *, narrow: str = "") -> None:
         """GEO_WATERMARKS. `reply` is called once, when what has to be made or stored for it is durable.
+
+        Args:
+            request, reply: of the link.
+            narrow: its role, if that may replicate some topics only: nobody is believed for what it says of a cluster.
 
         Raises:
             ProtocolError: names or numbers that cannot be.
@@ -127,8 +131,14 @@ class Handshakes:
         if request.source == self.cluster:
             reply(self._answer(request, {}, self._itself(request.source, request.uuid)))
             return
-        standing = self.peers.standing(request.source, request.uuid)
-        if standing is Standing.HEIR and not self._all_above(request):
+        standing = self.peers.standing(request.source, request.uuid, heard=not narrow)
+        if narrow and standing in (Standing.NEW, Standing.HEIR):
+            reason = (
+                f"role {narrow} may not say that {request.uuid} is {request.source}: let a link whose role may replicate "
+                f"everything (replicate_roles) greet {self.cluster} first"
+            )
+            reply(self._answer(request, {}, reason))
+        elif standing is Standing.HEIR and not self._all_above(request):
             # Its next messages would be taken for the old one's. It has to leave those positions behind first (A8).
             reason = (
                 f"{request.uuid} is to be {request.source} from now on, but begins below what is known of the old one"
@@ -170,6 +180,10 @@ class Handshakes:
     def _checked(self, query: pb.GeoWatermarkQuery) -> TopicName:
         name = self.name_of(query.topic)
         read_marks(query.retained)
+        if query.incarnation > LEDGER_MAX:
+            raise ProtocolError(
+                f"{query.topic} cannot have the incarnation {query.incarnation}: {LEDGER_MAX} is the most"
+            )
         if query.partitions > PARTITIONS_MAX or (query.partitions and not 0 <= name.partition < query.partitions):
             raise ProtocolError(f"{query.topic} cannot be one of {query.partitions} partitions")
         return name

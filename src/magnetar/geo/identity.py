@@ -6,6 +6,9 @@
     a new uuid                        a wiped cluster, believed if the old one was silent for a while *and* all it will send
                                       lies above what is known of the old one's; else a second cluster of the same name
 
+Who a cluster is concerns all who use it. So only links that may replicate everything are believed, or keep an old uuid from being
+silent; others are welcome under a known uuid.
+
 The second condition is what keeps its messages from being taken for the old one's duplicates. A source that hears of a
 watermark above its own end goes on in a ledger above (A8); the next handshake then finds the condition fulfilled.
 """
@@ -73,15 +76,16 @@ class Peers:
                 # Nobody knows how long the old one was silent while this broker was down: the time runs from now.
                 self._peers[key.removeprefix(PEER_PREFIX)] = _Peer(PeerRecord.decode(key, data), self._outbox.now_ms)
 
-    def standing(self, cluster: str, uuid: str) -> Standing:
-        """What a uuid that claims a name is; a known one is thereby seen."""
+    def standing(self, cluster: str, uuid: str, *, heard: bool = True) -> Standing:
+        """What a uuid that claims a name is; a known one is thereby seen, unless who claims it may not say (`heard`)."""
         peer = self._peers.get(cluster)
         if peer is None:
             return Standing.NEW
         if peer.storing:
             return Standing.STORING if uuid == peer.storing else Standing.RIVAL
         if uuid == peer.record.uuid:
-            peer.seen_ms = self._outbox.now_ms
+            if heard:
+                peer.seen_ms = self._outbox.now_ms
             return Standing.KNOWN
         if uuid in peer.record.former:
             return Standing.FORMER

@@ -17,11 +17,12 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from magnetar.core.errors import BrokerError, ProtocolError
-from magnetar.core.ids import Position
+from magnetar.core.ids import LEDGER_MAX, Position
 from magnetar.geo.reading import place
 from magnetar.geo.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import INDEX_MAX
 from magnetar.wire.metadata import (
     MAGIC,
     ChecksumError,
@@ -36,6 +37,9 @@ from magnetar.wire.metadata import (
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame: their lists are some 3 MB then."""
+
+ENTRY_MAX: Final = (1 << 62) - 1
+"""A ceiling on entry ids, far above what a ledger holds."""
 
 ENTRY_HEADER_BYTES: Final = 10
 """Magic, checksum and metadata size: not counted by the size limit, as in Pulsar."""
@@ -174,7 +178,28 @@ def check_lists(request: pb.CommandGeoAppend, payload_bytes: int) -> list[Positi
         raise ProtocolError("GEO_APPEND with a negative position")
     if place(request.p) >= positions[0] or any(a >= b for a, b in pairwise(positions)):
         raise ProtocolError("GEO_APPEND with positions that do not ascend")
+    check_room("GEO_APPEND", request)
     return positions
+
+
+def check_room(what: str, request: pb.CommandGeoAppend | pb.CommandGeoRestore) -> None:
+    """Whether numbers leave room for those that come behind them.
+
+    Args:
+        what: the command.
+        request: its lists are not empty.
+
+    Raises:
+        ProtocolError: they do not.
+    """
+    ledger, index = max(request.ledgers), max(request.first_indexes)
+    if ledger > LEDGER_MAX or request.incarnation > LEDGER_MAX:
+        raise ProtocolError(
+            f"{what} with ledger {ledger} of incarnation {request.incarnation}: {LEDGER_MAX} is the most"
+        )
+    entry, most = max(request.entries), INDEX_MAX - (1 << 32)
+    if entry > ENTRY_MAX or index > most:
+        raise ProtocolError(f"{what} with entry {entry} and origin index {index}: {ENTRY_MAX} and {most} are the most")
 
 
 def prepare(

@@ -38,6 +38,7 @@ class KeptLink:
         lost_before: gap and skipped messages since the start of topics that are gone.
         record: what an operator set on the whole link.
         changes, lease, polls: what the pipeline is told, see `geo.polling`.
+        leases: of roles that may replicate some topics only.
         on_rebased: told of a topic in which the link began anew or passed over entries: its destination lacks some.
     """
 
@@ -49,8 +50,8 @@ class KeptLink:
         self.record = LinkRecord()
         self.changes = Changes(boot)
         self.lease = Lease(outbox)
-        self.pipeline = -1
-        self.polls = Polls(outbox, self.changes, self.lease)
+        self.leases: dict[str, Lease] = {}
+        self.polls = Polls(outbox, self.changes)
         self.on_rebased: Callable[[str], None] = _nobody
         self._stored: dict[str, LinkTopicRecord] = {}
         self._dirty: set[str] = set()

@@ -5,7 +5,9 @@ the asker knows. Numbers begin at the broker's boot time, so that a counter of a
 this start (askers also say which start theirs is of).
 
 The lease only keeps a second pipeline from doing the same work: it is advice, and the chain rule does not need it. It
-belongs to whoever asked first until that one is silent for its time; a poll that is being held open is not silence.
+belongs to whoever asked first until that one is silent for its time; a poll that is being held open is not silence. There is one
+of the whole link, for those who may replicate everything, and one for each role that may replicate some topics only: such a
+role takes nothing from others, whatever name of a pipeline it gives.
 """
 
 from collections import OrderedDict
@@ -74,6 +76,7 @@ class _Waiter:
     until_ms: int
     pipeline: str
     answer: Callable[[], None]
+    lease: "Lease"
 
 
 class Polls:
@@ -82,13 +85,11 @@ class Polls:
     Args:
         outbox: the broker's.
         changes: of the link.
-        lease: of the link.
     """
 
-    def __init__(self, outbox: Outbox, changes: Changes, lease: "Lease") -> None:
+    def __init__(self, outbox: Outbox, changes: Changes) -> None:
         self._outbox = outbox
         self._changes = changes
-        self._lease = lease
         self._waiting: dict[int, _Waiter] = {}
         self._settling = False
         self._alarm_ms = 0
@@ -96,13 +97,15 @@ class Polls:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def hold(self, connection: int, known: int, until_ms: int, pipeline: str, answer: Callable[[], None]) -> None:
-        """Call `answer` at the next news after `known`, at the latest at `until_ms`."""
+    def hold(
+        self, connection: int, known: int, until_ms: int, pipeline: str, answer: Callable[[], None], lease: "Lease"
+    ) -> None:
+        """Call `answer` at the next news after `known`, at the latest at `until_ms`; `lease`: the one that the asker is about."""
         before = self._waiting.pop(connection, None)
         if before is not None:
             before.answer()
-        self._waiting[connection] = _Waiter(known, until_ms, pipeline, answer)
-        self._lease.held(pipeline, True)
+        self._waiting[connection] = _Waiter(known, until_ms, pipeline, answer, lease)
+        lease.held(pipeline, True)
         self._set_alarm()
 
     def cancel(self, connection: int) -> None:
@@ -143,8 +146,9 @@ class Polls:
             waiter.answer()
 
     def _let_go(self, waiter: _Waiter) -> None:
-        if not any(other.pipeline == waiter.pipeline for other in self._waiting.values()):
-            self._lease.held(waiter.pipeline, False)
+        same = (waiter.pipeline, waiter.lease)
+        if not any((other.pipeline, other.lease) == same for other in self._waiting.values()):
+            waiter.lease.held(waiter.pipeline, False)
 
 
 class Lease:
@@ -152,11 +156,16 @@ class Lease:
 
     Args:
         outbox: the broker's, for the clock.
+
+    Attributes:
+        holder: the pipeline.
+        connection: over which it asked last; -1 when there was none.
     """
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.holder = ""
+        self.connection = -1
         self.until_ms = 0
         self.length_ms = LEASE_MS
         self._open = False

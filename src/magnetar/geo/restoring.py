@@ -29,7 +29,7 @@ from magnetar.core.ids import Identity, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.geo.destination import PENDING_BYTES_MAX, THROTTLE_MS, DestinationHost, DestinationTopic
 from magnetar.geo.holdings import Run, Runs, covers, holdings, merged
-from magnetar.geo.incoming import REPLICATED_FROM, Obstacle, Unknown, refused, translated, wanted
+from magnetar.geo.incoming import REPLICATED_FROM, Obstacle, Unknown, check_room, refused, translated, wanted
 from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -451,6 +451,7 @@ def check_lists(request: pb.CommandGeoRestore, payload_bytes: int) -> None:
         raise ProtocolError("GEO_RESTORE without incarnation, or with a negative position")
     if not all(1 <= n <= 1 << 16 for n in request.counts):
         raise ProtocolError("GEO_RESTORE with a count out of range")
+    check_room("GEO_RESTORE", request)
     last = -1
     for index, number in zip(request.first_indexes, request.counts, strict=True):
         if index <= last or index >= 1 << 62:

@@ -17,10 +17,11 @@ from typing import Final
 
 from magnetar.broker.effects import Outbox
 from magnetar.core.errors import ErrorCode
-from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor, Position
 from magnetar.geo.keeping import Done
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.operating import ORPHAN_MS, OperatedLink, Skip
+from magnetar.geo.polling import Lease
 from magnetar.geo.reading import Reading, ReadReply, geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
 from magnetar.storage.topiclog import TopicLog
@@ -226,36 +227,52 @@ class LinkSource(OperatedLink):
 
     # ------------------------------------------------------------------------------------------------------------- poll
 
-    def poll(self, connection: int, request: pb.CommandGeoTopics, reply: TopicsReply) -> None:
-        """GEO_TOPICS: answered at once if there is news, else within `wait_ms` (at most `poll_ms_max`)."""
+    def poll(self, connection: int, request: pb.CommandGeoTopics, reply: TopicsReply, *, narrow: str = "") -> None:
+        """GEO_TOPICS: answered at once if there is news, else within `wait_ms` (at most `poll_ms_max`).
+
+        Args:
+            connection, request, reply: of the asker.
+            narrow: its role, if that may replicate some topics only: it has a lease of its own.
+        """
         known = self.changes.known(request.counter, request.boot)
-        granted = self._ask_lease(connection, request)
+        lease = self._lease_of(narrow)
+        self._ask_lease(lease, connection, request)
         wait_ms = min(request.wait_ms, self._poll_ms_max)
 
         def answer() -> None:
-            reply(self._topics(request.request_id, known, self._ask_lease(connection, request)))
+            self._ask_lease(lease, connection, request)
+            reply(self._topics(request, known, lease))
 
         if known == 0 or known < self.changes.counter or not wait_ms:
-            reply(self._topics(request.request_id, known, granted))
+            reply(self._topics(request, known, lease))
         else:
-            self.polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer)
+            self.polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer, lease)
 
-    def _ask_lease(self, connection: int, request: pb.CommandGeoTopics) -> bool:
-        granted = self.lease.ask(request.pipeline, request.lease_ms)
-        if granted and request.pipeline:
-            self.pipeline = connection
-        return granted
+    def _lease_of(self, narrow: str) -> Lease:
+        if not narrow:
+            return self.lease
+        if narrow not in self.leases:
+            self.leases = {role: lease for role, lease in self.leases.items() if lease.live}
+            self.leases[narrow] = Lease(self.outbox)
+        return self.leases[narrow]
+
+    @staticmethod
+    def _ask_lease(lease: Lease, connection: int, request: pb.CommandGeoTopics) -> None:
+        if lease.ask(request.pipeline, request.lease_ms) and request.pipeline:
+            lease.connection = connection
 
     def disconnected(self, connection: int) -> None:
         """A connection is gone; its poll is forgotten."""
         self.polls.cancel(connection)
-        if connection == self.pipeline:
-            self.lease.left()
+        for lease in (self.lease, *self.leases.values()):
+            if lease.connection == connection:
+                lease.left()
 
-    def _topics(self, request_id: int, known: int, leased: bool) -> pb.CommandGeoTopicsResponse:
+    def _topics(self, request: pb.CommandGeoTopics, known: int, lease: Lease) -> pb.CommandGeoTopicsResponse:
+        leased = lease.holder == request.pipeline if request.pipeline else not lease.live
         response = pb.CommandGeoTopicsResponse(
-            request_id=request_id, counter=self.changes.counter, uuid=self.uuid, lease=leased,
-            lease_holder=self.lease.holder, paused=self.record.paused or not self.linked,
+            request_id=request.request_id, counter=self.changes.counter, uuid=self.uuid, lease=leased,
+            lease_holder=lease.holder, paused=self.record.paused or not self.linked,
             throttle_bytes_per_second=self.record.throttle_bytes_per_s, boot=self.changes.boot,
         )  # fmt: skip
         names: Iterable[str] = self.changes.since(known) if known else self.topics
@@ -324,8 +341,11 @@ class LinkSource(OperatedLink):
 
     # ----------------------------------------------------------------------------------------------------------- commit
 
-    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply) -> None:
-        """GEO_COMMIT: progress and watermarks; answered when every rewind that follows from it is durable."""
+    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True) -> None:
+        """GEO_COMMIT: progress and watermarks; answered when every rewind that follows from it is durable.
+
+        `whole`: who tells may replicate everything. Else it says nothing of the whole link, nor of earlier lives of this cluster.
+        """
         response = pb.CommandGeoCommitResponse(request_id=request.request_id)
         waiting = 1
 
@@ -337,13 +357,13 @@ class LinkSource(OperatedLink):
             if not waiting:
                 reply(response)
 
-        if request.HasField("trouble") or request.HasField("throttled"):
+        if whole and (request.HasField("trouble") or request.HasField("throttled")):
             self._note_trouble(request)
         for commit in request.commits:
             if not self._commit_topic(commit):
                 response.ignored.append(commit.topic)
         for learnt in request.learned:
-            if self._learn_topic(learnt, stored):
+            if self._learn_topic(learnt, stored, whole):
                 waiting += 1
         stored("")
 
@@ -388,23 +408,34 @@ class LinkSource(OperatedLink):
         if changed:
             self._changed(state)
 
-    def _learn_topic(self, learnt: pb.GeoLearnTopic, stored: Done) -> bool:
+    def _learn_topic(self, learnt: pb.GeoLearnTopic, stored: Done, whole: bool) -> bool:
         """Take a destination's watermark; True if a rewind is being stored, which will call `stored`."""
         state = self.topics.get(learnt.topic)
         if state is None or learnt.incarnation != state.log.incarnation:
             return False
-        state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
+        watermark = place(learnt.watermark)
+        if learnt.there <= LEDGER_MAX:
+            state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
         if learnt.HasField("blocked"):
             self._told_blocked(state, learnt.blocked, learnt.reason, NONE)
+        elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:
+            # Behind it there would be no room for other ids, of any topic here.
+            reason = (
+                f"{self.to} holds {watermark} under the name of {self.cluster}, which no ledger here can have had: "
+                f"delete the topic in {self.to}, and create it there again"
+            )
+            self._told_blocked(state, "identity", reason, NONE)
+            return False
         elif state.blocked is not None and state.blocked.kind in ("policy", "partitions", "identity"):
             self._told_blocked(state, "", "", NONE)
         if learnt.gen and learnt.gen != state.coming.gen:
             return False  # of the past, also while the rewind that ended it is on its way to the store
-        watermark = place(learnt.watermark)
         if state.learned != learnt.counter:
             state.learned = learnt.counter
             self._changed(state)
         if state.overtaken(watermark, foreign=learnt.foreign):
+            if not whole:
+                return False
             self._overtaken(state, watermark, stored)
             return True
         if learnt.foreign:

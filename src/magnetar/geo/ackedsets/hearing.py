@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.core.errors import ProtocolError
-from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, Position
 from magnetar.geo.ackedsets.indexset import IndexSet
 from magnetar.geo.ackedsets.pacing import MarkerPacer
 from magnetar.geo.ackedsets.state import Change, Merged, SubscriptionState, Told, marks_of
@@ -17,7 +17,6 @@ from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import (
     INDEX_MAX,
     ORIGINS_MAX,
-    TIME_MS_MAX,
     AckedSet,
     AckedSetsMarker,
     Epoch,
@@ -259,7 +258,9 @@ class HearingTopic(TellingTopic):
         tells may never have had them). To pass them over would not only lose bits: a base that misses them says that they
         are not consumed, and all others would believe it (E3).
         """
-        return 0 if key.incarnation > TIME_MS_MAX else lives.get(key, INDEX_MAX + 1)
+        # A life of this cluster's own topic is left behind (`_lived`): that must leave room for ids of all its topics.
+        own = key.cluster == self.host.cluster and key.incarnation != self.host.log.incarnation
+        return 0 if key.incarnation > (LEDGER_BELIEVED_MAX if own else LEDGER_MAX) else lives.get(key, INDEX_MAX + 1)
 
     def _lived(self, messages: IndexSet) -> None:
         """Lives of this cluster's topic, whether it knows of them or not: what is published from now on is of none of them."""

@@ -24,7 +24,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from magnetar.core.errors import NameNotValid
-from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, Position
 from magnetar.core.names import check_subscription
 from magnetar.geo.host import MarkerHost
 from magnetar.geo.snapshots.held import Held, entries_of, held_by
@@ -34,7 +34,7 @@ from magnetar.geo.snapshots.writer import Writer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.acksets import TIME_MS_MAX, SoughtEpoch, believable
+from magnetar.wire.acksets import SoughtEpoch, believable
 from magnetar.wire.markers import Claim, Marker, SnapshotRequest, SnapshotResponse, Update
 
 STRANGERS_MAX: Final = 1000
@@ -196,8 +196,11 @@ class Receiver:
         log, here = self._host.log, self._host.cluster
         forged = 0
         for held in (acked, base):
-            for key in [key for key in held.origins if key.incarnation > TIME_MS_MAX]:
-                forged += held.remove_from(key, 0)
+            for key in list(held.origins):
+                # A life of this cluster's own topic is left behind: that must leave room for ids of all its topics.
+                own = key.cluster == here and key.incarnation != log.incarnation
+                if key.incarnation > (LEDGER_BELIEVED_MAX if own else LEDGER_MAX):
+                    forged += held.remove_from(key, 0)
             forged += held.remove_from(OriginKey(here, log.incarnation), log.next_index)
             for key in held.origins:
                 if key.cluster == here:
