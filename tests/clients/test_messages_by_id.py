@@ -184,3 +184,17 @@ def test_what_is_stored_has_pulsars_types(broker: BrokerProcess, client: pulsar.
         faults(broker.rest("POST", f"{path}/subscription/s/analyzeBacklog"), counts | {"aborted": bool}, "backlog")
         == []
     )
+
+
+def test_a_subscription_is_made_at_a_text(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    ids = sent(client, topic, 3)
+    path = f"{path_of(topic)}/subscription"
+    places = {"earliest": 3, "latest": 0, f"{ids[1].ledger_id()}:{ids[1].entry_id()}": 2, str(ids[2]).strip("()"): 1}
+    for number, (place, left) in enumerate(places.items()):
+        broker.rest("PUT", f"{path}/s{number}", place.replace(",", ":"))
+        assert broker.rest("POST", f"{path}/s{number}/analyzeBacklog")["messages"] == left
+    behind = f"{ids[2].ledger_id()}:{ids[2].entry_id() + 1}"
+    with pytest.raises(urllib.error.HTTPError, match=f"409.*{behind} is behind the last message"):
+        broker.rest("POST", f"{path}/s0/resetcursor", behind)
+    with pytest.raises(urllib.error.HTTPError, match="412.*batch index 1 is none of them"):
+        broker.rest("PUT", f"{path}/new", body(ids[0], batchIndex=1))

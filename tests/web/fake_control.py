@@ -336,11 +336,16 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         replicated: bool,
         properties: Mapping[str, str],
         done: Done,
+        *,
+        exclusive: bool = False,
+        batch_index: int = -1,
     ) -> None:
         found = self._topic(topic)
         if subscription in found.subscriptions:
             raise Conflict(f"subscription {subscription} exists")
         self.calls.append(("create_subscription", topic, subscription, position, replicated, dict(properties)))
+        if exclusive or batch_index > 0:
+            self.calls.append(("within", exclusive, batch_index))
         self._soon(done, lambda: found.subscriptions.__setitem__(subscription, {"consumers": 0}))
 
     def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from magnetar.admin import page as page_module
 from magnetar.admin.reference import markdown, openapi
 from magnetar.admin.server import GROUPS, ROUTES
 from magnetar.broker.control import LinkTopicState
-from magnetar.core.ids import LATEST, Position
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import InFlight
@@ -112,6 +112,67 @@ def test_a_subscription_is_moved_into_a_batch(tell: Tell, more: str, exclusive: 
         await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
         await world.have(("POST", f"{P}/t/subscription/s/resetcursor", f'{{"ledgerId": 7, "entryId": 3{more}}}'))
         assert world.control.calls[-1] == ("reset_cursor", f"{FULL}/t", "s", Position(7, 3), exclusive, index)
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("body", "position", "within"),
+    [
+        (None, LATEST, None),
+        ("null", LATEST, None),
+        ('"latest"', LATEST, None),
+        ('"earliest"', EARLIEST, None),
+        ('{"ledgerId": 9223372036854775807, "entryId": 9223372036854775807}', LATEST, None),
+        ('{"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "isExcluded": false}', EARLIEST, None),
+        ('"7:3"', Position(7, 3), None),
+        ('"7:3:-1"', Position(7, 3), None),
+        ('"7:3:-1:2"', Position(7, 3), (False, 2)),
+        ('{"ledgerId": 7, "entryId": 3, "batchIndex": 2, "excluded": true}', Position(7, 3), (True, 2)),
+        ('{"ledgerId": "7", "entryId": "3", "properties": null, "unknown": [1]}', Position(7, 3), None),
+    ],
+)
+def test_where_a_new_subscription_begins(
+    tell: Tell, body: str | None, position: Position, within: tuple[bool, int] | None
+) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None))
+        await world.have(("PUT", f"{P}/t/subscription/s?replicated=true", body))
+        calls = [call for call in world.control.calls if call[0] in {"create_subscription", "within"}]
+        assert calls[0] == ("create_subscription", f"{FULL}/t", "s", position, True, {})
+        assert calls[1:] == ([("within", *within)] if within is not None else [])
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Latest!", "7", "7:", "7:3:", "7:x", "99999999999999999999:1", "9223372036854775808:0"]
+)
+def test_a_text_that_is_no_place(tell: Tell, text: str) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
+        for method, path in (("PUT", "new"), ("POST", "s/resetcursor"), ("POST", "s/expireMessages")):
+            answer = await world.ask(method, f"{P}/t/subscription/{path}", json.dumps(text))
+            assert answer.status == 400
+            assert "write latest, earliest or ledger:entry" in answer.reason
+
+    tell(story)
+
+
+def test_a_text_names_a_place_in_every_request(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/many/partitions", "2"))
+        await world.have(("PUT", f"{P}/many/subscription/s", '"earliest"'))
+        made = [call[1:4] for call in world.control.calls if call[0] == "create_subscription"]
+        assert made == [(f"{FULL}/many-partition-{n}", "s", EARLIEST) for n in (0, 1)]
+        await world.have(("POST", f"{P}/many/subscription/s/resetcursor", '"latest"'))
+        assert world.control.calls[-1] == ("reset_cursor", f"{FULL}/many-partition-1", "s", LATEST, False, -1)
+        answer = await world.ask("PUT", f"{P}/many/subscription/other", '"7:3"')
+        assert answer.status == 405
+        await world.have(
+            ("PUT", f"{P}/many/subscription/with", '{"ledgerId": -1, "entryId": -1, "properties": {"a": "b"}}')
+        )
+        assert world.control.calls[-1][-1] == {"a": "b"}
 
     tell(story)
 

@@ -7,11 +7,11 @@ from aiohttp import web
 from magnetar.admin.call import Call
 from magnetar.admin.peek import peek_reply
 from magnetar.admin.routing import Routes
-from magnetar.admin.subscriptions import position_of
+from magnetar.admin.subscriptions import needed_place, position_of
 from magnetar.admin.topics import message_id, one, stored
 from magnetar.core.ids import Position
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.policies import MessageIdBody
+from magnetar.metadata.policies import MessagePlace
 from magnetar.storage.entries import StoredEntry
 
 messages = Routes("Messages", "/admin/v2/persistent", "/admin/v2/non-persistent")
@@ -85,11 +85,10 @@ async def find_message(call: Call) -> Any:
     "Bytes stored from a message on to the end, itself included.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
-    body=MessageIdBody,
+    body=MessagePlace,
     reply="4096",
 )
 async def size_from(call: Call) -> Any:
     """One partition. Changes nothing; of an id that was deleted, what is stored behind it."""
     topic = _one(call, "backlogSize")
-    body: MessageIdBody = await call.body()
-    return call.control.bytes_from(topic, position_of(body))
+    return call.control.bytes_from(topic, position_of(await needed_place(call)))

@@ -11,7 +11,7 @@ from magnetar.admin.topics import one, partitions_of, present, stored
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import Conflict, NotFound
-from magnetar.metadata.policies import MessageIdBody, check_properties
+from magnetar.metadata.policies import MessageIdBody, MessagePlace, check_properties, message_place
 from magnetar.storage.entries import StoredEntry
 
 subscriptions = Routes("Subscriptions", "/admin/v2/persistent", "/admin/v2/non-persistent")
@@ -23,6 +23,30 @@ ONE = BASE + "/subscription/{subscription}"
 def position_of(body: MessageIdBody) -> Position:
     """The position that a body names."""
     return Position(body.ledger_id, body.entry_id)
+
+
+def index_of(body: MessageIdBody) -> int:
+    """The message of its batch that a body names; -1: none."""
+    return body.batch_index if isinstance(body.batch_index, int) else -1
+
+
+async def place(call: Call) -> MessageIdBody | None:
+    """The message id of a request's body; None without one.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    body: MessagePlace | None = await call.body()
+    return None if body is None else message_place(body)
+
+
+async def needed_place(call: Call) -> MessageIdBody:
+    """The message id of the body of a request that has to have one.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    return message_place(await call.body())
 
 
 def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
@@ -59,23 +83,25 @@ async def list_subscriptions(call: Call) -> Any:
 @subscriptions.add(
     "PUT",
     ONE,
-    "Create a durable subscription; without a body at the end. The topic too, where clients may (`auto_create_topics`).",
+    "Create a durable subscription, at a message id, `latest` or `earliest`; without a body at the end. The topic too, where "
+    "clients may (`auto_create_topics`).",
     ok=204,
     errors=(404, 405, 409, 412),
     query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
-    body=MessageIdBody,
+    body=MessagePlace,
     body_needed=False,
 )
 async def create_subscription(call: Call) -> None:
     """In every partition; a position that is neither earliest nor latest needs one partition."""
     topic = stored(call.topic(), "a durable subscription")
     name = call.subscription()
-    body: MessageIdBody | None = await call.body()
+    body = await place(call)
     position = position_of(body) if body is not None else LATEST
     replicated = call.flag("replicated")
     if position not in {EARLIEST, LATEST}:
         one(call, topic, "a position")
     properties = check_properties(body.properties or {}) if body else {}
+    exclusive, index = (body.exclusive, index_of(body)) if body is not None else (False, -1)
     creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
     if call.control.partitions(str(topic)) is None and creates:
         await call.done(lambda done: call.control.open_topic(str(topic), done))
@@ -85,7 +111,9 @@ async def create_subscription(call: Call) -> None:
         raise Conflict(f"subscription {name} of {topic} exists already")
     await call.each(
         missing,
-        lambda part, done: call.control.create_subscription(part, name, position, replicated, properties, done),
+        lambda part, done: call.control.create_subscription(
+            part, name, position, replicated, properties, done, exclusive=exclusive, batch_index=index
+        ),
     )
 
 
@@ -121,19 +149,19 @@ async def reset_to_time(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/resetcursor",
-    "Go on with the message of an id, or behind it with excluded or isExcluded.",
+    "Go on with the message of an id, or behind it with excluded or isExcluded; an id that never was is refused.",
     ok=204,
-    errors=(404, 405, 412),
-    body=MessageIdBody,
+    errors=(404, 405, 409, 412),
+    body=MessagePlace,
 )
 async def reset_to_position(call: Call) -> None:
     """One partition; the earliest (-1, -1) and the latest work for all."""
-    body: MessageIdBody = await call.body()
+    body = await needed_place(call)
     position = position_of(body)
     if position not in {EARLIEST, LATEST}:
         one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
     found, name = having(call, "resetcursor")
-    index = body.batch_index if isinstance(body.batch_index, int) else -1
+    index = index_of(body)
     await call.each(
         found,
         lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done, batch_index=index),
@@ -178,12 +206,12 @@ async def expire(call: Call) -> None:
     ok=204,
     errors=(404, 405, 409, 412),
     query={"authoritative": "accepted."},
-    body=MessageIdBody,
+    body=MessagePlace,
 )
 async def expire_to_position(call: Call) -> None:
     """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
     topic, name = _one_having(call, "expireMessages to an id")
-    body: MessageIdBody = await call.body()
+    body = await needed_place(call)
     position, excluded = position_of(body), body.exclusive
     await call.done(lambda done: call.control.expire_to(topic, name, position, excluded, done))
 
@@ -230,12 +258,12 @@ async def peek(call: Call) -> web.Response:
     "Count what a subscription has not acknowledged, all of it or from the message of an id on.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
-    body=MessageIdBody,
+    body=MessagePlace,
     body_needed=False,
     reply="AnalyzeSubscriptionBacklogResult",
 )
 async def analyze_backlog(call: Call) -> Any:
     """One partition. It is known without reading: nothing is slow or cut short."""
     topic, name = _one_having(call, "analyzeBacklog")
-    body: MessageIdBody | None = await call.body()
+    body = await place(call)
     return call.control.analyzed_backlog(topic, name, position_of(body) if body is not None else None)

@@ -314,12 +314,16 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         replicated: bool,
         properties: Mapping[str, str],
         done: Done,
+        *,
+        exclusive: bool = False,
+        batch_index: int = -1,
     ) -> None:
         """Create a durable subscription of one topic or partition whose first message is the one at or behind
-        `position` (None and LATEST: only what comes from now on; EARLIEST: all that is retained).
+        `position` (None and LATEST: only what comes from now on; EARLIEST: all that is retained). `exclusive` and `batch_index`:
+        as of `reset_cursor`.
 
         Raises:
-            NotFound: no such topic. Conflict: it exists.
+            NotFound: no such topic. Conflict: it exists. PreconditionFailed: the topic never had such a message.
         """
         ...
 
@@ -352,6 +356,9 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
         whose clients reconnect. `batch_index`: to that message of the batch there; -1: to the whole entry. `exclusive`: go
         on *behind* it. Both are ignored for times.
+
+        Raises:
+            NotFound: no such topic or subscription. Conflict: the topic never had such a message.
         """
         ...
 

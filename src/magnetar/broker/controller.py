@@ -14,7 +14,7 @@ from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Store
 from magnetar.broker.failovers import FailoverController
-from magnetar.broker.messagecontrol import MessageController, place_of
+from magnetar.broker.messagecontrol import MessageController, check_place, place_of
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.metriccontrol import MetricController
 from magnetar.broker.records import TOPIC_PREFIX
@@ -23,7 +23,7 @@ from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, t
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
-from magnetar.core.ids import LATEST, Position
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import (
@@ -436,15 +436,30 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         replicated: bool,
         properties: Mapping[str, str],
         done: Done,
+        *,
+        exclusive: bool = False,
+        batch_index: int = -1,
     ) -> None:
         """Create a durable subscription."""
         found = self._topic(topic)
         if subscription in found.subscriptions:
             raise Conflict(f"subscription {subscription} of {topic} exists already")
         start = LATEST if position is None else position
+        check_place(found.log, topic, start, batch_index, coming=True, refused=PreconditionFailed)
+        first, left = place_of(found.log, start, batch_index, exclusive=exclusive and start not in {EARLIEST, LATEST})
+
+        def created(error: MagnetarError | None) -> None:
+            if error is not None or not left:
+                done(error)
+                return
+            try:  # a batch is begun by a second step: it is a seek for other clusters, too
+                self.reset_cursor(topic, subscription, start, exclusive, done, batch_index=batch_index)
+            except MagnetarError as refused:
+                done(refused)
+
         self._enter(
             lambda: self._broker.catalog.create_subscription(
-                found, subscription, start, done, replicated=replicated, properties=properties
+                found, subscription, first, created, replicated=replicated, properties=properties
             )
         )
 
@@ -512,6 +527,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
     ) -> None:
         """Move a subscription."""
         found_topic, found = self._subscription(topic, subscription)
+        if isinstance(target, Position):
+            check_place(found_topic.log, topic, target, batch_index)
 
         def move() -> None:
             if leaving := found_topic.leaving:

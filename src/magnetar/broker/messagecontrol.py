@@ -11,7 +11,7 @@ from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.core.times import iso_time
-from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Refused
 from magnetar.metadata.policies import changed_properties
 from magnetar.storage.cursor import Cursor, words_of
 from magnetar.storage.entries import EntryFlags, StoredEntry
@@ -141,6 +141,50 @@ def place_of(log: "TopicLog", position: Position, batch_index: int, *, exclusive
     if first >= size:
         return log.next_after(position) or LATEST, []
     return position, words_of((1 << size) - (1 << first)) if first else []
+
+
+def check_place(
+    log: "TopicLog",
+    topic: str,
+    position: Position,
+    batch_index: int = -1,
+    *,
+    coming: bool = False,
+    refused: type[Refused] = Conflict,
+) -> None:
+    """Refuse the id of a message that a topic never had: who names it means another message, or another topic. One that retention
+    may have deleted is allowed, as are EARLIEST, LATEST, and entry -1 of a ledger, which stands in front of its first.
+
+    Args:
+        log, topic: of the topic, and its name.
+        position: of the entry.
+        batch_index: of the message in it; below 0: the entry as a whole.
+        coming: the place of the next message is allowed, too.
+        refused: what is raised.
+
+    Raises:
+        Conflict: or another class, see `refused`.
+    """
+    if position in {EARLIEST, LATEST}:
+        return
+    last, ledger = log.last, position.ledger
+    if coming and (position == Position(last.ledger, last.entry + 1)) and last != NONE:
+        return
+    if position > last:
+        there_is = f"the last message of {topic}, {last}" if last != NONE else f"all of {topic}, which has no message"
+        raise refused(f"{position} is behind {there_is}; latest stands for the end")
+    sizes = {one.ledger: one.entries for one in log.ledger_infos()}
+    size = sizes.get(ledger)
+    deleted = log.incarnation <= ledger < min(sizes, default=last.ledger + 1)
+    if size is None and not deleted:
+        raise refused(f"{topic} never had ledger {ledger}: {position} is no message of it")
+    if position.entry < -1 or (size is not None and position.entry >= size):
+        raise refused(f"ledger {ledger} of {topic} has entries 0 to {(size or 1) - 1}: there never was {position}")
+    count = log.count_at(position) if batch_index > 0 and log.valid(position) else 0
+    if 0 < count <= batch_index:
+        raise refused(
+            f"the entry {position} of {topic} has {count} messages: batch index {batch_index} is none of them"
+        )
 
 
 def backlog_from(cursor: Cursor, log: "TopicLog", position: Position | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from magnetar.geo.keeping import Done, KeptLink
 from magnetar.geo.linktopic import LinkTopic
 from magnetar.geo.policy import local_messages, may_go
 from magnetar.geo.records import LINK_PREFIX, LinkRecord, link_cursor_key
+from magnetar.metadata.errors import Conflict
 from magnetar.wire import pulsar_pb2 as pb
 
 ORPHAN_MS: Final = 7 * 24 * 3_600_000
@@ -97,10 +98,14 @@ class OperatedLink(KeptLink):
             through: the last position; LATEST: all there is now; None: the entry that blocks the topic.
 
         Raises:
-            BrokerError: the topic is not on this link.
+            BrokerError: the topic is not on this link. Conflict: there is no such position yet.
         """
         found = []
         for state in self._chosen(topic):
+            if through is not None and through != LATEST and through > state.log.last:
+                raise Conflict(
+                    f"{through} is behind the last message of {state.name}, {state.log.last}; latest stands for the end"
+                )
             end = self._skip_end(state, through)
             if end > state.cursor.c:
                 log, c = state.log, state.cursor.c

@@ -6,6 +6,7 @@ work.
 Fields of ours are marked. All structs are frozen: a changed policy is a new one.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -276,6 +277,32 @@ class MessageIdBody(Struct, rename="camel"):
     def exclusive(self) -> bool:
         """Whether the message itself is not meant, in either spelling."""
         return self.is_excluded or self.excluded
+
+
+MessagePlace = MessageIdBody | str
+"""A message id as requests have it: an object, or a text (see `message_place`)."""
+
+_TEXT: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})(?::(-?\d{1,10})(?::(-?\d{1,10}))?)?")
+
+
+def message_place(body: MessagePlace) -> MessageIdBody:
+    """A request's message id as an object. A text is `latest` or `earliest`, as in Pulsar (ResetCursorData), or `ledger:entry` as
+    Pulsar's clients print ids, with the partition and the index in its batch behind it or not.
+
+    Raises:
+        BadRequest: another text.
+    """
+    if not isinstance(body, str):
+        return body
+    if body in {"latest", "earliest"}:
+        half = (1 << 63) - 1 if body == "latest" else -1
+        return MessageIdBody(half, half)
+    found = _TEXT.fullmatch(body)
+    numbers = [int(part) for part in found.groups() if part is not None] if found is not None else []
+    if not numbers or max(map(abs, numbers)) >> 63:
+        raise BadRequest(f"{body[:40]!a} is no place in a topic: write latest, earliest or ledger:entry")
+    partition, index = (*numbers[2:], -1, -1)[:2]
+    return MessageIdBody(numbers[0], numbers[1], partition, batch_index=index)
 
 
 def changed_properties(before: Mapping[str, str], puts: Mapping[str, str], delete: str | None) -> dict[str, str]:

@@ -122,7 +122,6 @@ def test_what_is_behind_the_last_message_is_refused(behind: int, exclusive: bool
         (2, False, 2),
         (2, True, 1),
         (3, True, 0),
-        (9, False, 0),
         (-1, True, 0),
     ],
 )
@@ -140,6 +139,150 @@ def test_a_subscription_is_moved_to_a_message_of_a_batch(index: int, exclusive: 
     assert node.topic.subscriptions["s"].cursor.backlog_messages() == left + 1
     node.restart()
     assert node.topic.subscriptions["s"].cursor.backlog_messages() == left + 1, "it was answered when it was durable"
+
+
+def places(node: Node) -> tuple[list[Position], list[Position]]:
+    """Ids that a topic of three ledgers, of which retention deleted the first, may have had, and some that it never had."""
+    # Another topic has a ledger below its first one, and one in between.
+    node.create(OTHER)
+    node.publish(b"0", topic=OTHER)
+    node.create()
+    (gone,) = ledgers(node, b"gone")
+    consumer(node, replicated=False)
+    node.run(node.topic.subscriptions["s"].skip_all)
+    (batch,) = node.publish(b"batch", batch=4)
+    node.run(lambda: node.topic.log.roll(node.world.now_ms))
+    node.run(lambda: node.broker.topics[OTHER].log.roll(node.world.now_ms))
+    (theirs,) = node.publish(b"1", topic=OTHER)
+    (last,) = node.publish(b"last")
+    node.world.advance(1_000)
+    node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
+    node.world.settle()
+    assert not node.topic.log.valid(gone)
+    assert gone.ledger < batch.ledger < theirs.ledger < last.ledger
+    never = [
+        Position(last.ledger, last.entry + 2),
+        Position(last.ledger + 1000, 0),
+        Position(batch.ledger, 1),
+        Position(batch.ledger, 99),
+        Position(batch.ledger, -2),
+        Position(theirs.ledger, 0),
+        Position(node.topic.log.incarnation - 1, 0),
+        Position(-7, 3),
+    ]
+    return [EARLIEST, LATEST, Position(batch.ledger, -1), batch, last], never
+
+
+OTHER = TOPIC + "-other"
+
+
+def test_a_subscription_is_not_moved_to_a_message_that_never_was() -> None:
+    node = World("a")["a"]
+    were, never = places(node)
+    before = node.topic.subscriptions["s"].mark_delete
+    assert backlog(node) == 2
+    for exclusive in (False, True):
+        for position in [*never, Position(were[-1].ledger, were[-1].entry + 1)]:
+            with pytest.raises(Conflict, match=f"{position}"):
+                node.control.reset_cursor(TOPIC, "s", position, exclusive, lambda _error: None)
+        for index in (4, 9):
+            with pytest.raises(Conflict, match="has 4 messages"):
+                node.control.reset_cursor(TOPIC, "s", were[3], exclusive, lambda _error: None, batch_index=index)
+        with pytest.raises(Conflict, match="has 1 messages"):
+            node.control.reset_cursor(TOPIC, "s", were[4], exclusive, lambda _error: None, batch_index=1)
+    assert (node.topic.subscriptions["s"].mark_delete, backlog(node)) == (before, 2), "nothing was skipped"
+    control = node.control
+    for position in were:
+        refused = node.control_call(lambda done, at=position: control.reset_cursor(TOPIC, "s", at, False, done))  # type: ignore[misc]
+        assert refused is None
+
+
+def test_what_retention_deleted_may_be_named() -> None:
+    """A ledger that is gone was the topic's, as far as anybody knows: the first message that there is comes next."""
+    node = alone()
+    (gone, *_) = ledgers(node, b"0", b"1")
+    consumer(node, replicated=False)
+    node.run(node.topic.subscriptions["s"].skip, 1)
+    node.world.advance(1_000)
+    node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
+    node.world.settle()
+    assert not node.topic.log.valid(gone)
+    control = node.control
+    for place, index in ((gone, -1), (Position(gone.ledger, 7), -1), (gone, 5)):
+        moved = node.control_call(
+            lambda done, at=place, n=index: control.reset_cursor(TOPIC, "s", at, False, done, batch_index=n)  # type: ignore[misc]
+        )
+        assert moved is None
+        assert backlog(node) == 1
+
+
+def test_a_topic_without_messages_has_no_ids() -> None:
+    node = alone()
+    consumer(node, replicated=False)
+    control = node.control
+    for position in (Position(node.topic.log.incarnation, 0), Position(0, 0), Position(7, 7)):
+        with pytest.raises(Conflict):
+            control.reset_cursor(TOPIC, "s", position, False, lambda _error: None)
+        with pytest.raises(PreconditionFailed):
+            control.create_subscription(TOPIC, "new", position, False, {}, lambda _error: None)
+    for position in (EARLIEST, LATEST):
+        assert node.control_call(lambda done, at=position: control.reset_cursor(TOPIC, "s", at, False, done)) is None  # type: ignore[misc]
+
+
+def test_a_subscription_is_not_made_at_a_message_that_never_was() -> None:
+    node = World("a")["a"]
+    were, never = places(node)
+    control = node.control
+    for position in never:
+        with pytest.raises(PreconditionFailed, match=f"{position}"):
+            control.create_subscription(TOPIC, "new", position, False, {}, lambda _error: None)
+    with pytest.raises(PreconditionFailed, match="batch index 4"):
+        control.create_subscription(TOPIC, "new", were[3], False, {}, lambda _error: None, batch_index=4)
+    assert "new" not in node.topic.subscriptions
+    # The place of the message that comes next is what `messageid/{timestamp}` gives for a time to come.
+    following = Position(were[-1].ledger, were[-1].entry + 1)
+    for number, position in enumerate([*were, following]):
+        made = node.control_call(
+            lambda done, at=position, n=number: control.create_subscription(TOPIC, f"n{n}", at, False, {}, done)  # type: ignore[misc]
+        )
+        assert made is None
+    backlogs = [node.topic.subscriptions[f"n{number}"].backlog_entries() for number in range(6)]
+    assert backlogs == [2, 0, 2, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("index", "exclusive", "left"), [(-1, False, 5), (-1, True, 1), (0, False, 5), (2, False, 3), (3, True, 1)]
+)
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_subscription_begins_within_a_batch(index: int, exclusive: bool, left: int, replicated: bool) -> None:
+    world = two()
+    node = world["a"]
+    batch, _ = *node.publish(b"batch", batch=4), *node.publish(b"behind")
+    world.advance(1_000)
+    control = node.control
+    made = node.control_call(
+        lambda done: control.create_subscription(
+            TOPIC, "s", batch, replicated, {}, done, exclusive=exclusive, batch_index=index
+        )
+    )
+    assert made is None
+    assert node.topic.subscriptions["s"].cursor.backlog_messages() == left
+    node.restart()
+    assert node.topic.subscriptions["s"].cursor.backlog_messages() == left, "it was answered when it was durable"
+
+
+def test_clients_may_seek_where_nothing_is() -> None:
+    """As in Pulsar: clients that kept an id for long, or that of another cluster, go on with the next there is."""
+    node = World("a")["a"]
+    _, never = places(node)
+    for position in never:
+        client, number = consumer(node, replicated=False)
+        request = client.seek(number, position)
+        node.world.advance(1_000)
+        answer = client.answered(request)
+        assert answer is not None
+        assert answer.type != 14, f"{position}: {answer}"
+        node.run(node.broker.disconnected, client.number)
 
 
 def test_an_index_means_nothing_where_there_is_no_batch() -> None:

@@ -12,6 +12,7 @@ from magnetar.geo.polling import LEFT_MS
 from magnetar.geo.reading import geo, place
 from magnetar.geo.records import LinkTopicRecord, link_cursor_key
 from magnetar.geo.source import LinkSource
+from magnetar.metadata.errors import Conflict
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message
@@ -592,6 +593,8 @@ def test_skip_says_what_is_lost_and_moves_c_alone() -> None:
     assert link.stored().cursor == LinkCursor(positions[2], positions[0], 1)
     assert (link.stored().skipped, link.stored().gap) == (4, 0)
     assert link.machine.skip_preview(None, LATEST)[0].messages == 1
+    with pytest.raises(Conflict, match="behind the last message"):
+        link.machine.skip_preview(TOPIC, positions[-1]._replace(entry=99))
     link.machine.skip(None, LATEST, done.append)
     with pytest.raises(BrokerError, match="nothing to skip"):
         link.machine.skip(None, LATEST, done.append)
