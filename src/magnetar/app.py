@@ -21,6 +21,7 @@ from magnetar.admin import make_app
 from magnetar.admin.connection import Connection, Room
 from magnetar.admin.gate import Gate
 from magnetar.admin.runtimesettings import runtime_settings
+from magnetar.admin.turns import Turns
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
@@ -140,6 +141,7 @@ class BrokerApp:
         self.cluster: ClusterConfig = config.cluster(cluster)
         self._stack = contextlib.ExitStack()
         self._http: list[Listener] = []
+        self._turns = Turns()
         self._room = Room(config.broker.http_connections_max, self._http_full)
         self.pulsar_port = 0
         self.http_port = 0
@@ -319,7 +321,7 @@ class BrokerApp:
             tell(peer, handshake_failed(key, reason, self.server.urls))
 
         assert self._runner.server is not None
-        make = partial(Connection, self._runner.server, no_http, room=self._room)
+        make = partial(Connection, self._runner.server, no_http, room=self._room, turns=self._turns)
         listener = await Listener.open(
             make, address.host, address.port, key=key, tls=tls, failed=no_tls, handshakes=self._room
         )

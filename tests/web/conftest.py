@@ -100,7 +100,7 @@ class World:
     async def serving(self) -> AsyncIterator[None]:
         """Meanwhile it can be asked."""
         server = TestServer(self.app, host="127.0.0.1")
-        await server.start_server()
+        await server.start_server(auto_decompress=False)
         self.url = f"http://127.0.0.1:{server.port}"
         try:
             async with ClientSession(connector=TCPConnector(limit=0)) as session:

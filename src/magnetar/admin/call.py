@@ -8,7 +8,8 @@ from urllib.parse import unquote_plus
 import msgspec
 from aiohttp import web
 
-from magnetar.admin.replies import LateError, SlowError, TooLargeError
+from magnetar.admin.bodies import read_body
+from magnetar.admin.replies import LateError
 from magnetar.broker.control import BrokerControl, BrokerInfo, Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -26,9 +27,6 @@ CHANGE_TIMEOUT_S: Final = 30.0
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a change waits for somebody else's of the same thing: a transaction, or the making of a partitioned topic."""
-
-BODY_S: Final = 30.0
-"""How long the body of a request may take: the longest is a few megabytes, which the slowest line of an office has by then."""
 
 _T = TypeVar("_T")
 
@@ -207,19 +205,9 @@ class Call:
 
         Raises:
             BadRequest: no body, no JSON, not of the type, or not all of it came.
-            TooLargeError: over the limit.
-            SlowError: it takes too long.
+            TooLargeError: over the limit. SlowError: it takes too long. EncodingError: it is compressed in another way.
         """
-        try:
-            async with asyncio.timeout(BODY_S):
-                data = await self.request.read()
-        except TimeoutError:
-            raise SlowError(f"the body did not come within {BODY_S:g} s") from None
-        except web.HTTPRequestEntityTooLarge:
-            raise TooLargeError(f"the body is over {self.services.body_bytes_max} bytes") from None
-        except (web.RequestPayloadError, ConnectionError) as error:
-            # Its encoding is not what it says; or the sender went in the middle of it, and will not hear this.
-            raise BadRequest(f"the body cannot be read: {error}") from None
+        data = await read_body(self.request, self.services.body_bytes_max)
         if not data.strip():
             if self.route.body_needed:
                 raise BadRequest("the request needs a JSON body")

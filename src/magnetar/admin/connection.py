@@ -4,14 +4,15 @@ aiohttp's own answer is a page of text, and its own story a traceback for each, 
 """
 
 import asyncio
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from magnetar.admin.replies import one_line, refusal
+from magnetar.admin.heads import REQUEST_HEAD_BYTES_MAX, Heads, begins, wrong
+from magnetar.admin.replies import refusal
+from magnetar.admin.turns import Turns
 from magnetar.runtime.listener import Places, shown
 from magnetar.runtime.strangers import HEAD_BYTES
 
@@ -21,16 +22,21 @@ Malformed = Callable[[str, bytes, str], None]
 IDLE_S: Final = 75
 """Seconds that a connection may stay without a whole head of a request: more than the 60 after which proxies close theirs."""
 
-REQUEST_HEAD_BYTES_MAX: Final = 64 * 1024
-"""A ceiling on the head of a request, which is held before anybody knows who sends it: the longest token fits many times, and so
-much for each connection is all that strangers can make a broker keep."""
+LINE_BYTES_MAX: Final = 8190
+"""A ceiling on the first line of a request, which holds names and parameters: aiohttp's default."""
 
-REQUESTS_TOGETHER_MAX: Final = 32
-"""So many requests of one read are told apart; what stands behind them waits as bytes, in the parser, until those are answered:
-parsed each takes a hundred times its size. As many as aiohttp queues."""
+PIECE_BYTES: Final = 64 * 1024
+"""Of a body, in one step."""
 
-_REASON_CHARACTERS: Final = 120
-"""Of what the parser says: the rest is the bytes that it met."""
+UNHANDLED_BYTES_MAX: Final = 64 * 1024
+"""What is read of a socket and waits for its turn, or for the answer in front of it; then nothing more is read."""
+
+BODY_BUFFER_BYTES: Final = 16 * 1024
+"""Of a body that comes faster than it is read, half of what is kept."""
+
+PASSED_OVER_BYTES_MAX: Final = 8 << 20
+"""Of a body behind its answer, such as a refusal: clients that send it to its end before they read find the answer then. Of a
+longer one the connection is closed."""
 
 
 class Room(Places):
@@ -57,115 +63,69 @@ class Room(Places):
         self.open -= 1
 
 
-_END: Final = b"\r\n\r\n"
-"""Of a head."""
-_EMPTY: Final = re.compile(rb"[\r\n]*")
-"""What may stand before one."""
-
-
-class _Heads:
-    """aiohttp's parser of one connection, with a limit on the head of a request: the parser knows only one on each line.
-
-    Args:
-        parser: of requests.
-    """
-
-    def __init__(self, parser: Any) -> None:
-        self._parser = parser
-        self._waiting = 0
-        self._body: Any = None
-        self._body_left = 0
-        self._last = b""
-        self._over = False
-        self.fault: HttpProcessingError | None = None
-        """Why what stands behind the last request is none."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._parser, name)
-
-    @property
-    def _in_body(self) -> bool:
-        return self._body is not None and not self._body.is_eof()
-
-    def first(self, data: bytes, at: int) -> int:
-        """Where the bytes end that belong to the request that is being read, behind the place where they begin.
-
-        The parser forgets a whole request if what stands behind it in the same bytes is none. Of a body in chunks only the
-        parser knows where it ends: all belong to it then.
-        """
-        if self._in_body:
-            return at + self._body_left if self._body_left else len(data)
-        here = len(_END) - 1  # so many bytes of it here, if it began in those before
-        if self._waiting and (begun := (self._last + data[at : at + here]).find(_END)) >= 0:
-            return at + begun + len(_END) - len(self._last)
-        end = data.find(_END, at if self._waiting else _EMPTY.match(data, at).end())  # type: ignore[union-attr]
-        return len(data) if end < 0 else end + len(_END)
-
-    def feed_data(self, data: bytes) -> tuple[Sequence[Any], bool, bytes]:
-        """What is complete now.
-
-        Raises:
-            HttpProcessingError: it is no HTTP, or a head is too large; said once.
-        """
-        if self._over:
-            return (), False, b""
-        in_body = self._in_body
-        try:
-            messages, upgraded, tail = self._parser.feed_data(data)
-        except HttpProcessingError as error:
-            self._over = True
-            if not in_body:
-                self.fault = error
-                raise
-            # Who waits for the rest of the body would wait for ever, and answers now.
-            self._body.set_exception(web.RequestPayloadError(one_line(error.message)))
-            return (), False, b""
-        if messages:
-            head, self._body = messages[-1]
-            self._waiting, self._last = 0, b""
-            self._body_left = int(head.headers.get("Content-Length", 0))
-        elif in_body:
-            self._body_left = max(self._body_left - len(data), 0)
-        else:
-            self._waiting += len(data)
-            self._last = (self._last + data)[1 - len(_END) :]
-        # A head that came at once counts as one that came in pieces: how the kernel cuts the bytes must decide nothing.
-        if max(self._waiting, *(_size(message) for message, _ in messages), 0) > REQUEST_HEAD_BYTES_MAX:
-            self._over = True
-            raise HttpProcessingError(
-                code=431, message=f"the head of a request is larger than {REQUEST_HEAD_BYTES_MAX} bytes"
-            )
-        return messages, upgraded, tail
-
-
-def _size(message: Any) -> int:
-    return len(message.path) + sum(len(name) + len(value) + 4 for name, value in message.raw_headers)
-
-
 class Connection(web.RequestHandler):
-    """One client.
+    """One client. Its requests are told apart one at a time: what stands behind one waits as bytes until that is answered.
 
     Args:
         server: of aiohttp: the application behind it.
         malformed: told once, if what came is no HTTP.
         idle_s: how long it may stay without a request; so long also a head may take that comes byte by byte.
         room: shared by the ports; None: everybody is let in.
+        turns: shared by the ports; None: its own.
+
+    Attributes:
+        waiting: whether it waits for its turn.
     """
 
-    __slots__ = ("_head", "_heads", "_inside", "_malformed", "_room")
+    __slots__ = (
+        "_answered",
+        "_at",
+        "_ends",
+        "_head",
+        "_heads",
+        "_inside",
+        "_malformed",
+        "_passed",
+        "_room",
+        "_turns",
+        "_unhandled",
+        "waiting",
+    )
 
     def __init__(
-        self, server: web.Server, malformed: Malformed, idle_s: float = IDLE_S, room: Room | None = None
+        self,
+        server: web.Server,
+        malformed: Malformed,
+        idle_s: float = IDLE_S,
+        room: Room | None = None,
+        turns: Turns | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
+        # Bodies are inflated by who reads them, who knows whether and how far: a parser would do it for anybody, in the loop.
         # AppRunner's documentation: no log is None.
-        super().__init__(server, loop=loop, access_log=None, keepalive_timeout=idle_s)  # type: ignore[arg-type]
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=idle_s,
+            auto_decompress=False,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=2 * REQUEST_HEAD_BYTES_MAX,
+            read_bufsize=BODY_BUFFER_BYTES,
+        )
         self._malformed = malformed
         self._head = b""
         self._room = room
+        self._turns = turns or Turns()
         self._inside = False
-        self._heads = _Heads(self._parser)
+        self._heads = Heads(self._parser)
         self._parser = cast("Any", self._heads)
+        self._unhandled = b""
+        self._at = 0
+        self._answered = 0
+        self._passed = 0
+        self._ends = False
+        self.waiting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
@@ -179,24 +139,84 @@ class Connection(web.RequestHandler):
         """Gone, by whoever's wish; of one that was refused nobody knows."""
         if self._inside:
             self._inside = False
+            self._unhandled, self._at = b"", 0
+            if self._request_count == self._answered:
+                self._heads.leave()  # otherwise aiohttp tells who reads it
             if self._room is not None:
                 self._room.leave()
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Bytes came; none: aiohttp goes on with what it keeps."""
         if not self._inside:
+            return
+        if not data or (self._upgraded and self._at == len(self._unhandled)):
+            super().data_received(data)
             return
         if not self._head:
             self._head = data[:HEAD_BYTES]
-        # A request that is whole is answered, whatever stands behind it: how the kernel cuts the bytes must decide nothing.
-        at = 0
-        for _ in range(REQUESTS_TOGETHER_MAX):
-            if (end := self._heads.first(data, at)) >= len(data):
-                break
-            super().data_received(data[at:end])
-            at = end
-        super().data_received(data[at:] if at else data)
+        self._unhandled = self._unhandled[self._at :] + data
+        self._at = 0
+        if len(self._unhandled) > UNHANDLED_BYTES_MAX:
+            super()._pause_transport_reading()
+        self._turns.ask(self)
+
+    def step(self) -> None:
+        """Hand a piece to the parser: to the end of the head or body that is being read at most."""
+        if self._at == len(self._unhandled):
+            return
+        if self._close or self._force_close:
+            self._unhandled, self._at = b"", 0
+            return
+        if (end := self._piece()) == 0:
+            return  # who is waited for asks again
+        data = self._unhandled[self._at : end]
+        self._at = min(end, len(self._unhandled))
+        super().data_received(data)
+        if self._at < len(self._unhandled):
+            self._turns.ask(self)
+        if len(self._unhandled) - self._at <= UNHANDLED_BYTES_MAX and not (self._reading_paused or self._buffer_paused):
+            super()._resume_transport_reading()
+
+    def _piece(self) -> int:
+        """Where the next piece ends; 0 when it has to wait."""
+        if self._upgraded:
+            return len(self._unhandled)
+        busy = self._request_count > self._answered
+        if self._heads.in_body:
+            if self._reading_paused:
+                return 0
+            if not busy:
+                self._passed += min(len(self._unhandled) - self._at, PIECE_BYTES)
+                if self._passed > PASSED_OVER_BYTES_MAX:
+                    self.force_close()
+                    return 0
+        elif busy and begins(self._unhandled, self._at):
+            return 0
+        else:
+            self._passed = 0
+        return min(self._heads.piece(self._unhandled, self._at), self._at + PIECE_BYTES)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """The body that is being read has room again."""
+        super().resume_reading(resume_parser)
+        if self._at < len(self._unhandled):
+            self._turns.ask(self)
+
+    def _resume_transport_reading(self) -> None:
+        if len(self._unhandled) - self._at <= UNHANDLED_BYTES_MAX:
+            super()._resume_transport_reading()
+
+    async def ask_for_body(self, request: web.BaseRequest) -> None:
+        """Tell the sender to send the body, if it waits for that."""
+        if self._heads.expects:
+            self._heads.expects = False
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # as before: no answer has begun
+
+    def end(self) -> None:
+        """Close behind the answer to the request that is being handled."""
+        self._ends = True
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Tell of a mistake of this side; that the rest of a refused request's body cannot be read is the sender's."""
@@ -209,8 +229,8 @@ class Connection(web.RequestHandler):
         """Answer what is no request; everything else has been answered by the application's middlewares."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
-        wrong = self._tell(exc)
-        answer = refusal(exc.code, wrong) if exc.code == 431 else refusal(status, f"this is not HTTP: {wrong}")
+        said = self._tell(exc)
+        answer = refusal(exc.code, said) if exc.code == 431 else refusal(status, f"this is not HTTP: {said}")
         answer.force_close()
         return answer
 
@@ -224,10 +244,20 @@ class Connection(web.RequestHandler):
         if self._heads.fault is not None and len(self._messages) == 1 and not resp.prepared:
             self._tell(self._heads.fault)
             resp.force_close()
-        return await super().finish_response(request, resp, start_time)
+        if self._ends and not resp.prepared:
+            resp.force_close()
+        if self._heads.expects and not resp.prepared:
+            resp.force_close()  # the sender may send the body nevertheless, or leave it out: nothing tells
+            self._lingering_time = 0.0
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answered += 1
+            if self._at < len(self._unhandled):
+                self._turns.ask(self)
 
     def _tell(self, fault: HttpProcessingError) -> str:
         """Who closes this connection, and why, in one line."""
-        wrong = one_line(fault.message.partition("\n")[0]).rstrip(":")[:_REASON_CHARACTERS]
-        self._malformed(shown(self.peername), self._head, wrong)
-        return wrong
+        said = wrong(fault)
+        self._malformed(shown(self.peername), self._head, said)
+        return said

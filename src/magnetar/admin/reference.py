@@ -21,6 +21,7 @@ MEANINGS: Final = {
     409: "It exists already, is not empty, or is just being changed.",
     412: "A name is not valid, or something must be done first.",
     413: "The body is too large.",
+    415: "The body is compressed in a way that is not read here.",
     422: "Not a possible change.",
     429: "Too many failed logins from this address; only with authentication.",
     500: "The broker could not do what is possible; its log says why.",
@@ -32,7 +33,7 @@ MEANINGS: Final = {
 
 ALWAYS: Final = (401, 403, 429, 500)
 CHANGING: Final = (503, 504)
-WITH_BODY: Final = (400, 408, 413)
+WITH_BODY: Final = (400, 408, 413, 415)
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 

@@ -40,6 +40,10 @@ class TooLargeError(MagnetarError):
     """The request's body is over the limit (413)."""
 
 
+class EncodingError(MagnetarError):
+    """The request's body is compressed in a way that is not read here (415)."""
+
+
 class SlowError(MagnetarError):
     """The request's body did not come in time (408)."""
 
@@ -59,6 +63,8 @@ def status_of(error: MagnetarError) -> int:
             return 413
         case SlowError():
             return 408
+        case EncodingError():
+            return 415
         case _:
             return 500
 

@@ -23,7 +23,7 @@ class Route:
         handler: answers it.
         summary: one line for the reference.
         ok: the status of success.
-        errors: statuses of refusals that a correct client can meet, besides 400, 403, 408 and 413 for malformed requests
+        errors: statuses of refusals that a correct client can meet, besides 400, 403, 408, 413 and 415 for malformed requests
             and 500, 503, 504 for a broker in trouble.
         query: parameter -> what it does.
         body: the type of the JSON body, None for none.

@@ -22,6 +22,9 @@ SECRET_BYTES_MIN: Final = 32
 PASSWORD_BYTES_MAX: Final = 72
 """What bcrypt looks at; a longer password would be equal to its beginning."""
 
+METHOD_SHOWN_MAX: Final = 12
+"""Characters of a method that is none of this broker's and is named; those of other systems are words such as `kerberos`."""
+
 ANONYMOUS_METHODS: Final = frozenset({"", "none"})
 """How clients without credentials announce themselves."""
 
@@ -139,7 +142,9 @@ class Verifier:
                 raise denied(f"this broker needs one of {', '.join(sorted(self._methods))}, and nothing was presented")
             return Identity(self._config.anonymous_role, "anonymous")
         if method not in self._methods:
-            raise denied(f"method {method[:40]!a} is not one of {', '.join(sorted(self._methods))}")
+            # A client that mixes its fields up names its token as the method.
+            shown = f"{method!a} " if len(method) <= METHOD_SHOWN_MAX else ""
+            raise denied(f"method {shown}is not one of {', '.join(sorted(self._methods))}")
         if method == "tls":
             return _from_certificate(certificate)
         if not data:
