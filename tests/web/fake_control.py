@@ -30,6 +30,9 @@ from tests.web.fake_messages import FakeMessages
 from tests.web.fake_metadata import FakeMetadata
 from tests.web.fake_schemas import FakeSchemas
 
+NO_LEDGER = 99
+"""A ledger that no topic ever had."""
+
 
 @dataclass
 class FakeTopic:
@@ -380,6 +383,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         batch_index: int = -1,
     ) -> None:
         self._subscription(topic, subscription)
+        if isinstance(target, Position) and target.ledger == NO_LEDGER:
+            raise Conflict(f"{topic} never had ledger {NO_LEDGER}")
         self.calls.append(("reset_cursor", topic, subscription, target, exclusive, batch_index))
         self._soon(done)
 

@@ -390,6 +390,7 @@ def _topic_cases(base: str, missing: str, persistent: bool) -> list[Case]:
         ("POST", f"{missing}/t/subscription/s/resetcursor/0", None, 404),
         ("POST", f"{base}/a%2Fb/subscription/s/resetcursor/0", None, 412),
         ("POST", f"{base}/t/subscription/s/resetcursor", '{"ledgerId": 7, "entryId": 0}', stored),
+        ("POST", f"{base}/t/subscription/s/resetcursor", '{"ledgerId": 99, "entryId": 0}', 409 if persistent else 405),
         ("POST", f"{base}/t/subscription/s/resetcursor", '{"ledgerId": 7}', 400),
         ("POST", f"{base}/t/subscription/new/resetcursor", '{"ledgerId": 7, "entryId": 0}', 404 if persistent else 405),
         ("POST", f"{base}/many/subscription/s/resetcursor", '{"ledgerId": 7, "entryId": 0}', 405),
