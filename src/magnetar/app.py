@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -37,7 +38,7 @@ from magnetar.runtime.collector import Collector
 from magnetar.runtime.descriptors import raise_file_limit, too_few
 from magnetar.runtime.discarding import Discarder
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.files import OsFiles
+from magnetar.runtime.files import OsFiles, read_small
 from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
@@ -53,6 +54,9 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 logger = logging.getLogger("magnetar.broker")
 
+FOLDER_LOOK_S: Final = 1.0
+"""Between two looks whether the data folder is still this broker's, by an idle one; the log looks before it writes."""
+
 
 def read_link_token(path: Path) -> bytes:
     """The links' shared secret; made (mode 0600) when the file is missing.
@@ -66,11 +70,9 @@ def read_link_token(path: Path) -> bytes:
             _make_link_token(path)
         if path.stat().st_mode & 0o077:
             raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
-        token = path.read_text().strip().encode()
+        token = read_small(path, follow=True).encode()  # managers of secrets put links into place
     except OSError as error:
         raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise StorageError(f"{path} is no text: it should hold the links' secret") from None
     if not token:
         raise StorageError(f"{path} is empty; delete it to have a new link token made")
     return token
@@ -175,7 +177,7 @@ class BrokerApp:
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
         reserve = Reserve(folder.path / "reserve")
-        self.store = open_store(self.config.metadata.store, name, folder.path, reserve)
+        self.store = open_store(self.config.metadata.store, name, folder.path, reserve, lost=folder.lock.lost)
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
@@ -184,7 +186,7 @@ class BrokerApp:
         discarder = Discarder()
         self._stack.callback(discarder.close)
         self.log = Lanes(
-            OsFiles(),
+            OsFiles(folder.lock.lost),
             folder.path / "log",
             config,
             on_appended=lambda batch: told[0].appended(batch),  # noqa: PLW0108 - told is filled later
@@ -241,6 +243,7 @@ class BrokerApp:
         )
         self.driver.run(lambda: None)
         self._watch_files()
+        self._watch_folder(folder)
         await self._listen(resources, folder.uuid, clock)
 
     def _watch_files(self) -> None:
@@ -260,6 +263,27 @@ class BrokerApp:
         for watch in watches:
             watch.start()
             self._stack.callback(watch.stop)
+
+    def _watch_folder(self, folder: DataFolder) -> None:
+        """A broker whose data folder was moved, replaced or taken over ends: the log and the store write nothing more by then."""
+        loop = asyncio.get_running_loop()
+
+        handle: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal handle
+            if reason := folder.lock.lost():
+                logger.critical("the broker stops: %s", reason)
+                self.driver.stopped.set()
+            else:
+                handle = loop.call_later(FOLDER_LOOK_S, look)
+
+        handle = loop.call_later(FOLDER_LOOK_S, look)
+
+        def stop() -> None:
+            handle.cancel()
+
+        self._stack.callback(stop)
 
     def _new_link_token(self) -> None:
         """Links that come from now on present another secret; those that are there stay."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import magnetar.app as application
 from magnetar.app import BrokerApp, check_together, read_link_token, start_log
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.core.config import single
@@ -31,8 +32,12 @@ def test_a_link_token_is_made_once(tmp_path: Path) -> None:
 def test_one_that_is_there_may_be_where_nobody_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a secret that is mounted."""
 
-    def refused(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")
+    opened = os.open
+
+    def refused(name: Path, flags: int, *more: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise PermissionError(13, "Permission denied")
+        return opened(name, flags, *more)
 
     path = tmp_path / "link.token"
     path.touch(0o600)
@@ -57,8 +62,19 @@ def test_what_is_no_secret_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(StorageError, match="is empty"):
         read_link_token(path)
+    path.write_bytes(bytes(1 << 20))
+    with pytest.raises(StorageError, match="should hold one line"):
+        read_link_token(path)
     path.chmod(0o644)
     with pytest.raises(StorageError, match="can be read by others"):
+        read_link_token(path)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(StorageError, match="is not a regular file"):
+        read_link_token(path)
+    path.unlink()
+    path.mkdir(0o700)
+    with pytest.raises(StorageError, match="is not a regular file"):
         read_link_token(path)
 
 
@@ -130,3 +146,28 @@ def test_a_log_is_begun_on_a_full_disk_with_room_from_the_reserve(parts: int, nu
         with pytest.raises(StorageError, match="cannot write"):
             start_log(Full(), Room())  # type: ignore[arg-type]
         assert len(attempts) == 1
+
+
+def test_a_broker_whose_folder_is_moved_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it would confirm from then on is not where its next life looks."""
+    monkeypatch.setattr(application, "FOLDER_LOOK_S", 0.01)
+    config = single("a", tmp_path, free_port(), free_port())
+    folder = config.cluster_dir("a")
+
+    async def run() -> None:
+        app = BrokerApp(config, "a")
+        try:
+            await app.start()
+            folder.rename(tmp_path / "elsewhere")
+            (folder / "log").mkdir(parents=True)
+            await asyncio.wait_for(app.driver.stopped.wait(), 20)
+            with pytest.raises(StorageError, match="another folder is at"):
+                app.store.apply({"a": b"1"})
+        finally:
+            await app.stop()
+
+    asyncio.run(run())
+    assert caplog.text.count("the broker stops: another folder is at") == 1
+    assert [path.name for path in folder.rglob("*")] == ["log"]

@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from magnetar.runtime.files import open_file
+
 logger = logging.getLogger("magnetar.log")
 
 PIECE_BYTES: Final = 16 << 20
@@ -58,7 +60,7 @@ class Discarder:
 
     def _delete(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = open_file(path, os.O_RDWR)
             try:
                 # The name goes first: a reader that finds less than there was can tell a deleted segment from a damaged one.
                 path.unlink()

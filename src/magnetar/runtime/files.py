@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,12 @@ UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 UNSYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
 """The folder around a data folder may be one that its user must not read, or of a file system that syncs no folders."""
+
+SMALL_BYTES_MAX: Final = 4096
+"""A ceiling on the small files of a data folder, each of which holds one line: a larger one is something else."""
+
+IS_LINK: Final = "is a symbolic link, which is not followed; put the file itself there"
+IS_NO_FILE: Final = "is not a regular file"
 
 AT_THE_END: Final = -1
 """As an offset: where the file's own position is, and with O_APPEND at its end."""
@@ -114,6 +121,75 @@ class OsFile:
         self.close()
 
 
+def open_file(path: Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
+    """Open a regular file of the data folder; its descriptor.
+
+    A link would lead a write to a file of somebody else, and a pipe would block its reader.
+
+    Args:
+        path: of the file.
+        flags: of open(2).
+        mode: of a file that is made.
+        follow: a link leads to the file.
+
+    Raises:
+        OSError: it is a link or no regular file, or cannot be opened.
+    """
+    try:
+        flags |= os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags if follow else flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, IS_LINK, str(path)) from None
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, IS_NO_FILE, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, IS_NO_FILE, str(path))
+    return descriptor
+
+
+def read_small(path: Path, *, follow: bool = False) -> str:
+    """The one line of a small file of the data folder, without blanks around it.
+
+    Args:
+        path: of the file.
+        follow: see `open_file`.
+
+    Raises:
+        OSError: as `open_file`; also when it is larger than `SMALL_BYTES_MAX`, or no text.
+    """
+    descriptor = open_file(path, os.O_RDONLY, follow=follow)
+    try:
+        data = os.read(descriptor, SMALL_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > SMALL_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"is larger than {SMALL_BYTES_MAX} bytes, and should hold one line", str(path))
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError:
+        raise OSError(errno.EINVAL, "is no text, and should hold one line", str(path)) from None
+
+
+def write_small(path: Path, text: str) -> None:
+    """Write a small file durably, so that it is whole or not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder with its parents, durably: what is synced in it is of no use where a power cut takes the folder.
 
@@ -144,15 +220,28 @@ def sync_folder(folder: Path) -> None:
 
 
 class OsFiles:
-    """The operating system's files."""
+    """The operating system's files.
+
+    Args:
+        lost: says why the folder is no longer this broker's, or "". It is asked before a file is made and before anybody looks
+            how much room is left, which the log does every 50 ms while it writes: nothing is accepted from then on.
+    """
+
+    def __init__(self, lost: Callable[[], str] = lambda: "") -> None:
+        self._lost = lost
+
+    def _check(self) -> None:
+        if reason := self._lost():
+            raise OSError(errno.ESTALE, reason)
 
     def create(self, path: Path) -> OsFile:
         """A new file."""
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600))
+        self._check()
+        return OsFile(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND))
 
     def open(self, path: Path) -> OsFile:
-        """An existing file."""
-        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        """An existing file, which is no link."""
+        return OsFile(open_file(path, os.O_RDWR))
 
     def size(self, path: Path) -> int:
         """Bytes."""
@@ -176,5 +265,6 @@ class OsFiles:
 
     def free_bytes(self, folder: Path) -> int:
         """Room left."""
+        self._check()
         room = os.statvfs(folder)
         return room.f_bavail * room.f_frsize

@@ -2,39 +2,189 @@
 
 VERSION     format of the folder
 LOCK        held with flock while a broker runs; holds its pid
+cluster     the name of the cluster
 uuid        made with the folder; the cluster's identity towards its peers
 reserve     room for the broker on a full disk, holds nothing
 meta.sqlite, log/
+
+A file can be removed or replaced while it is locked, and a second broker would lock its successor. So the folder itself and `log`
+are locked as well: another folder at their path is other data. NFS locks no folders; there `LOCK` is all, and a broker whose
+`LOCK` is gone stops.
 """
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
+import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from magnetar.core.errors import StorageError
-from magnetar.runtime.files import make_folder, sync_folder
+from magnetar.runtime.files import make_folder, open_file, read_small, write_small
+
+logger = logging.getLogger("magnetar.broker")
 
 FOLDER_VERSION: Final = "1"
 
+_UNLOCKABLE: Final = frozenset(
+    {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES, errno.EPERM}
+)
+"""What file systems say that lock no folders, or only what is open for writing."""
 
-def _write_durably(path: Path, text: str) -> None:
-    """Write a small file so that it is whole or not there."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+_PID_BYTES: Final = 32
+"""Of `LOCK`, for the refusal of another broker."""
 
 
-def _read(path: Path) -> str:
-    """The line in a small file; what is no text is shown as such."""
-    return path.read_text(errors="replace").strip()
+_SHOWN: Final = 60
+"""Characters of what should be a name."""
+
+
+def _holds_files(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def explain(path: Path, error: OSError) -> str:
+    """What is wrong with a data folder, in one line that names the file."""
+    name = error.filename if isinstance(error.filename, str) else str(path)
+    of = f"{name}: " if name != str(path) else ""
+    return f"cannot use the data folder {path}: {of}{error.strerror or error}"
+
+
+def _in_use(path: Path, lock: int | None) -> StorageError:
+    holder = ""
+    with contextlib.suppress(OSError):
+        if lock is None:
+            lock = open_file(path / "LOCK", os.O_RDONLY)
+        holder = os.pread(lock, _PID_BYTES, 0).decode("ascii", "replace").strip()
+    return StorageError(
+        f"the data folder {path} is in use by another broker (pid {holder if holder.isdigit() else '?'})"
+    )
+
+
+class FolderLock:
+    """The locks of one broker on its data folder.
+
+    Args:
+        path: of the data folder, which exists.
+
+    Raises:
+        StorageError: another broker has it.
+        OSError: it cannot be locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._turn = threading.Lock()
+        self._folders: dict[Path, int] = {}
+        self._file = -1
+        self.whole = True
+        """Whether the folders are locked as well as the file."""
+        try:
+            self._folder(path)
+            self._file = self._lock_file()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, folder: Path) -> None:
+        """Lock a folder that lies in the data folder.
+
+        Raises:
+            StorageError: another broker has it.
+            OSError: it cannot be opened.
+        """
+        self._folder(folder)
+
+    def _folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _in_use(self._path, None) from None
+        except OSError as error:
+            if error.errno not in _UNLOCKABLE:
+                os.close(descriptor)
+                raise
+            self.whole = False
+        self._folders[folder] = descriptor
+
+    def _lock_file(self) -> int:
+        descriptor = open_file(self._path / "LOCK", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            refused = _in_use(self._path, descriptor)
+            os.close(descriptor)
+            raise refused from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        if os.fstat(descriptor).st_nlink > 1:
+            os.close(descriptor)
+            raise OSError(
+                errno.EMLINK, "is also the file of another name, which would be overwritten", str(self._path / "LOCK")
+            )
+        with contextlib.suppress(OSError):
+            # For the refusal of another broker; a full disk is no reason not to start.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+    def lost(self) -> str:
+        """Why the folder is no longer this broker's, or ""; from any thread.
+
+        A `LOCK` that somebody removed is made again where the folder itself is locked: nobody else can have come in.
+        """
+        with self._turn:
+            if self._file < 0:
+                return ""
+            for folder, descriptor in self._folders.items():
+                try:
+                    there = folder.stat()
+                except OSError as error:
+                    return f"the folder {folder} is gone ({error.strerror}): it was moved or deleted while this broker used it"
+                ours = os.fstat(descriptor)
+                if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+                    return f"another folder is at {folder}: the one that this broker used was moved or deleted"
+            return self._look_at_file()
+
+    def _look_at_file(self) -> str:
+        path = self._path / "LOCK"
+        ours = os.fstat(self._file)
+        with contextlib.suppress(OSError):
+            there = path.lstat()
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return ""
+        if not self.whole:
+            return f"{path} was removed or replaced while this broker used it: another one may have started on its data"
+        try:
+            made = self._lock_file()
+        except StorageError as error:
+            return str(error)
+        except OSError:
+            return ""  # what lies there now keeps another broker out as well
+        os.close(self._file)
+        self._file = made
+        logger.warning("%s was removed while the broker ran, and is made again; nothing else should touch it", path)
+        return ""
+
+    def close(self) -> None:
+        """Let another broker have it."""
+        with self._turn:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+            for descriptor in self._folders.values():
+                os.close(descriptor)
+            self._folders.clear()
 
 
 @dataclass
@@ -44,66 +194,80 @@ class DataFolder:
     Attributes:
         path: of the folder.
         uuid: the cluster's.
+        lock: on it.
     """
 
     path: Path
     uuid: str
-    _lock: IO[str]
+    lock: FolderLock
 
     @classmethod
     def open(cls, path: Path, *, cluster: str) -> "DataFolder":
         """Open a cluster's folder, making it if it is not there.
 
         Raises:
-            StorageError: in use, of another version, of another cluster, or not writable.
+            StorageError: in use, of another version, of another cluster, damaged, or not writable.
         """
         try:
             make_folder(path)
-            lock = (path / "LOCK").open("a+")
+            lock = FolderLock(path)
         except OSError as error:
-            raise StorageError(f"cannot use the data folder {path}: {error.strerror}") from error
+            raise StorageError(explain(path, error)) from error
         try:
             return cls._open_locked(path, cluster, lock)
         except OSError as error:
             lock.close()
-            raise StorageError(f"cannot use the data folder {path}: {error.strerror}") from error
+            raise StorageError(explain(path, error)) from error
         except StorageError:
             lock.close()
             raise
 
     @classmethod
-    def _open_locked(cls, path: Path, cluster: str, lock: IO[str]) -> "DataFolder":
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read().strip() or "?"
-            raise StorageError(f"the data folder {path} is in use by another broker (pid {holder})") from error
-        with contextlib.suppress(OSError):
-            # For whoever is refused; a full disk is no reason not to start.
-            lock.seek(0)
-            lock.truncate()
-            os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+    def _open_locked(cls, path: Path, cluster: str, lock: FolderLock) -> "DataFolder":
         version = path / "VERSION"
-        if not version.exists():
-            if (path / "meta.sqlite").exists() or (path / "log").exists():
+        if not os.path.lexists(version):
+            if (path / "meta.sqlite").exists() or _holds_files(path / "log"):
                 raise StorageError(
                     f"the data folder {path} has no VERSION file; it is not one of Magnetar's, or damaged"
                 )
-            _write_durably(path / "uuid", f"{uuid.uuid4()}\n")
-            _write_durably(path / "cluster", f"{cluster}\n")
-            _write_durably(version, f"{FOLDER_VERSION}\n")
-        found = _read(version)
+            write_small(path / "uuid", f"{uuid.uuid4()}\n")
+            write_small(path / "cluster", f"{cluster}\n")
+            write_small(version, f"{FOLDER_VERSION}\n")
+        found = read_small(version)
         if found != FOLDER_VERSION:
             raise StorageError(
                 f"the data folder {path} has format {found[:20]!r}, this version of Magnetar uses {FOLDER_VERSION}; "
                 "start the version that wrote it"
             )
-        owner = _read(path / "cluster")
+        owner = read_small(path / "cluster")
         if owner != cluster:
-            raise StorageError(f"the data folder {path} belongs to cluster {owner}, not {cluster}")
-        return cls(path, _read(path / "uuid"), lock)
+            shown = owner if owner.isprintable() and len(owner) < _SHOWN else repr(owner[:_SHOWN])
+            raise StorageError(f"the data folder {path} belongs to cluster {shown}, not {cluster}")
+        log = path / "log"
+        make_folder(log)
+        lock.add(log)
+        return cls(path, read_uuid(path), lock)
 
     def close(self) -> None:
         """Let another broker use it."""
-        self._lock.close()
+        self.lock.close()
+
+
+def read_uuid(path: Path) -> str:
+    """The identity in a data folder.
+
+    Raises:
+        StorageError: the file holds none.
+        OSError: it cannot be read.
+    """
+    text = read_small(path / "uuid")
+    try:
+        good = str(uuid.UUID(text)) == text
+    except ValueError:
+        good = False
+    if not good:
+        raise StorageError(
+            f"{path / 'uuid'} holds no uuid but {text[:40]!r}: the other clusters would take this one for another; put back what "
+            "it held"
+        )
+    return text

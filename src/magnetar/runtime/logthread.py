@@ -158,6 +158,8 @@ class LogThread:
         recovered = recover(self._files, self._folder)
         for note in recovered.notes:
             logger.info("%s", note)
+        for line in recovered.odd:
+            logger.warning("%s", line)
         return recovered
 
     def begin(self, recovered: Recovered) -> None:

@@ -5,10 +5,16 @@ retention could delete nothing: a disk full of what everybody has acknowledged w
 nothing; on a full disk it gives its room away, a part at a time, and is made as large again when there is room.
 """
 
+import errno
+import logging
 import os
 import time
 from pathlib import Path
 from typing import Final
+
+from magnetar.runtime.files import open_file
+
+logger = logging.getLogger("magnetar.broker")
 
 RESERVE_BYTES: Final = 8 << 20
 """Twice what SQLite writes before it tidies its log up: cursors of thousands of subscriptions, and records of as many topics."""
@@ -22,6 +28,9 @@ FREE_BYTES_MIN: Final = 4 * RESERVE_BYTES
 LOOK_S: Final = 10.0
 """Between two attempts to make it as large as it was."""
 
+_WRONG: Final = frozenset({errno.ELOOP, errno.EINVAL, errno.EMLINK, errno.EISDIR, errno.EACCES, errno.EPERM})
+"""What lies in its place is no reserve: worth a line, as a full disk is not."""
+
 
 class Reserve:
     """The reserve of one data folder; used by one thread at a time.
@@ -34,6 +43,7 @@ class Reserve:
         self._path = path
         self._look_s = 0.0
         self._size = -1
+        self._told = False
         self.keep()
 
     @property
@@ -47,13 +57,19 @@ class Reserve:
     def give(self) -> bool:
         """Give a part of it away; whether there was any."""
         try:
-            size = self._path.stat().st_size
+            file = self._open(os.O_WRONLY)
+        except OSError:
+            return False
+        try:
+            size = os.fstat(file).st_size
             if not size:
                 return False
             self._size = max(0, size - PART_BYTES)
-            os.truncate(self._path, self._size)
+            os.ftruncate(file, self._size)
         except OSError:
             return False
+        finally:
+            os.close(file)
         return True
 
     def keep(self) -> None:
@@ -64,13 +80,15 @@ class Reserve:
         self._look_s = now_s + LOOK_S
         try:
             self._make()
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno in _WRONG and not self._told:
+                self._told = True
+                logger.warning("there is no reserve for a full disk: %s %s", self._path, error.strerror)
 
     def _make(self) -> None:
         if self._free() < FREE_BYTES_MIN:
             return
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = self._open(os.O_WRONLY | os.O_CREAT)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file, 0, RESERVE_BYTES)
@@ -79,6 +97,14 @@ class Reserve:
             self._size = RESERVE_BYTES
         finally:
             os.close(file)
+
+    def _open(self, flags: int) -> int:
+        """The file, if it is nobody else's: it is cut."""
+        file = open_file(self._path, flags)
+        if os.fstat(file).st_nlink > 1:
+            os.close(file)
+            raise OSError(errno.EMLINK, "is also the file of another name, which would be cut", str(self._path))
+        return file
 
     def _free(self) -> int:
         room = os.statvfs(self._path.parent)

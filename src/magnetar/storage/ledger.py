@@ -19,6 +19,9 @@ from magnetar.storage.segmentindex import Piece
 SEGMENT_SHIFT = 40
 """A location is one number: segment number above, offset (up to 1 TiB) below."""
 
+SEGMENT_MAX = (1 << 64 - SEGMENT_SHIFT) - 1
+"""The highest number of a segment: at ten starts a day, two numbers each, it is reached in two thousand years."""
+
 OFFSET_MASK = (1 << SEGMENT_SHIFT) - 1
 
 _MARKER = int(EntryFlags.MARKER)

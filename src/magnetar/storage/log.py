@@ -23,6 +23,7 @@ from typing import Final, cast
 
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.files import Files, LogFile
+from magnetar.storage.ledger import SEGMENT_MAX
 from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import Recovered, index_name, segment_name
 from magnetar.storage.segmentindex import SegmentIndex, encode_index
@@ -49,14 +50,25 @@ class SegmentNumbers:
 
     def __init__(self) -> None:
         self._next = count(1)
+        self._taken: set[int] = set()
 
-    def raise_to(self, number: int) -> None:
-        """Those up to this one are taken. Called while no other thread takes any."""
+    def raise_to(self, number: int, taken: Iterable[int] = ()) -> None:
+        """Those up to this one are taken, and some above. Called while no other thread takes any."""
         self._next = count(max(next(self._next), number + 1))
+        self._taken.update(taken)
 
     def take(self) -> int:
-        """The next one."""
-        return next(self._next)
+        """The next one.
+
+        Raises:
+            OSError: there is none.
+        """
+        number = next(self._next)
+        while number in self._taken:
+            number = next(self._next)
+        if number > SEGMENT_MAX:
+            raise OSError(errno.EOVERFLOW, "no number is left for a segment")
+        return number
 
 
 class SegmentLog:
@@ -124,7 +136,7 @@ class SegmentLog:
         Raises:
             OSError: it cannot be made.
         """
-        self._numbers.raise_to(recovered.last_segment)
+        self._numbers.raise_to(recovered.last_segment, recovered.taken)
         self.ledger_high = recovered.last_ledger
         self._live = recovered.segment_ledgers
         self.sizes = dict(recovered.segment_sizes)

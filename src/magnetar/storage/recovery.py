@@ -23,6 +23,7 @@ for torn, and be cut.
 """
 
 import errno
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +32,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.errors import StorageError
 from magnetar.storage.files import Files, LogFile
-from magnetar.storage.ledger import Ledger
+from magnetar.storage.ledger import SEGMENT_MAX, Ledger
 from magnetar.storage.records import (
     LARGE_MAGIC,
     PREFIX_BYTES,
@@ -63,9 +64,23 @@ _UNBEGUN_BYTES_MAX: Final = len(SEGMENT_MAGIC) + START_RECORD_BYTES + SEAL_RECOR
 """What may lie in a segment that was never begun: a segment is begun with one seal at most, that of the one that failed."""
 
 
+_NUMBER: Final = re.compile(r"[0-9]{20}")
+_NUMBERS_SKIPPED_MAX: Final = 1_000
+"""A file whose head does not confirm its number may be ahead by so many, of attempts on a full disk. Numbers go on behind it."""
+
+
 def segment_name(number: int) -> str:
     """File name of a segment."""
     return f"{number:020d}{SEGMENT_SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in the name of a segment's file; None: a broker gives no file such a name."""
+    stem = name.removesuffix(SEGMENT_SUFFIX)
+    if not _NUMBER.fullmatch(stem):
+        return None
+    number = int(stem)
+    return number if 0 < number <= SEGMENT_MAX else None
 
 
 def index_name(number: int) -> str:
@@ -81,21 +96,25 @@ class Recovered:
         topics: by (topic, incarnation).
         last_ledger: the highest ledger id seen, -1 if none.
         last_segment: the highest segment number in use, 0 if none.
+        taken: numbers above it that no segment may get, because a file of that name is in the way.
         segment_ledgers: bytes of each ledger in each segment, for giving room back.
         segment_sizes: bytes of each segment's file.
         unindexed: what was scanned and has no sidecar yet.
         problems: one line for each damage found.
         notes: one line for each thing that a crash leaves and that is no damage.
+        odd: one line for each file that has the suffix of a segment and is none; they are left alone.
     """
 
     topics: dict[tuple[str, int], RecoveredTopic] = field(default_factory=dict)
     last_ledger: int = -1
     last_segment: int = 0
+    taken: set[int] = field(default_factory=set)
     segment_ledgers: dict[int, dict[int, int]] = field(default_factory=dict)
     segment_sizes: dict[int, int] = field(default_factory=dict)
     unindexed: list[SegmentIndex] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
 
 
 class _Found(NamedTuple):
@@ -126,13 +145,7 @@ class _Recovery:
 
     def run(self) -> Recovered:
         names = set(self._files.names(self._folder))
-        numbers = sorted(
-            int(stem)
-            for name in names
-            if name.endswith(SEGMENT_SUFFIX) and (stem := name.removesuffix(SEGMENT_SUFFIX)).isdigit()
-        )
-        self.result.last_segment = numbers[-1] if numbers else 0
-        found = [segment for number in numbers if (segment := self._begun(number, names)) is not None]
+        found = self._segments(names)
         cuts: dict[int, int] = {}
         for segment in found:
             for seal in segment.seals:
@@ -155,22 +168,60 @@ class _Recovery:
             indexes.append(self._index(segment, cuts.get(segment.number), names, tail=tail, last=end))
         Assembly(self.result, indexes).run()
         self._remove_empty(indexes)
+        del self.result.odd[PROBLEMS_MAX:]
         more = len(self.result.problems) - PROBLEMS_MAX
         if more > 0:
             self.result.problems[PROBLEMS_MAX:] = [f"and {more} more places of the log are damaged"]
         return self.result
 
+    def _segments(self, names: set[str]) -> list[_Found]:
+        """Segments that were begun, by number."""
+        numbers: list[int] = []
+        for name in sorted(names):
+            if name.endswith(SEGMENT_SUFFIX):
+                number = segment_number(name)
+                if number is None:
+                    self._strange(name, "is no name of a segment")
+                else:
+                    numbers.append(number)
+        found: list[_Found] = []
+        sure, unsure = 0, set()
+        for number in numbers:
+            segment = self._begun(number, names)
+            started = segment.started if segment is not None else None
+            if started is not None and started.segment == number:
+                sure = max(sure, number)
+            else:
+                unsure.add(number)
+            if started is not None and started.segment != number:
+                was = f"{segment_name(number)!a} in {self._folder} says that it is segment {started.segment}"
+                if started.segment in numbers:
+                    self.result.odd.append(f"{was}, which is there as well: a copy; it is left alone")
+                    continue
+                self.result.taken.add(started.segment)
+                self.result.odd.append(f"{was}, which is not there: it was renamed; what it holds is served")
+            if segment is not None:
+                found.append(segment)
+        near = {number for number in unsure if number <= sure + _NUMBERS_SKIPPED_MAX}
+        self.result.last_segment = max(near, default=0) if near and max(near) > sure else sure
+        self.result.taken |= unsure - near
+        return found
+
+    def _strange(self, name: str, why: str) -> None:
+        self.result.odd.append(f"{name!a} in {self._folder} {why}; it is left alone")
+
     def _begun(self, number: int, names: set[str]) -> _Found | None:
         """Look at the head of a segment; one that was never begun is deleted."""
         path = self._folder / segment_name(number)
-        size = self._files.size(path)
-        file = self._files.open(path)
         try:
-            head = _pread(file, 0, _HEAD_BYTES)
+            file = self._files.open(path)
+            try:
+                size = self._files.size(path)
+                head = _pread(file, 0, _HEAD_BYTES)
+            finally:
+                file.close()
         except OSError as error:
             raise _unreadable(path, error) from error
-        finally:
-            file.close()
         magic = head[: len(SEGMENT_MAGIC)]
         if _other_version(magic):
             raise StorageError(

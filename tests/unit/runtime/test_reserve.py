@@ -64,3 +64,28 @@ def test_it_is_needed_when_hardly_anything_is_left(
 ) -> None:
     free(monkeypatch, room)
     assert Reserve(tmp_path / "reserve").needed is needed
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "folder", "pipe"])
+def test_what_belongs_to_somebody_else_is_left_alone(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "somebody's"
+    other.write_text("precious")
+    path = tmp_path / "data" / "reserve"
+    path.parent.mkdir()
+    if kind == "link":
+        path.symlink_to(other)
+    elif kind == "second name":
+        path.hardlink_to(other)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    free(monkeypatch, FREE_BYTES_MIN)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    reserve = Reserve(path)
+    reserve.keep()
+    assert not reserve.give()
+    assert other.read_text() == "precious"
+    assert caplog.text.count("there is no reserve for a full disk") == 1

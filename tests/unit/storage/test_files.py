@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.runtime import logthread
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.folder import DataFolder
 from magnetar.storage.conformance import FilesConformance
 from magnetar.storage.files import Files
 from magnetar.storage.testing import MemoryFiles
+from tests.unit.storage.harness import Log, entry
 
 
 class TestOsFiles(FilesConformance):
@@ -172,3 +174,35 @@ def test_a_folder_that_may_not_be_synced_from_outside_is_used(
     monkeypatch.setattr(os, "fsync", refused)
     OsFiles().make_folder(tmp_path / "a")
     assert (tmp_path / "a").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_what_is_no_file_of_the_log_is_not_opened(tmp_path: Path, kind: str) -> None:
+    other, path = tmp_path / "somebody's", tmp_path / "a"
+    other.write_text("precious")
+    if kind == "link":
+        path.symlink_to(other)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(OSError, match=r"symbolic link|regular file|Is a directory"):
+        OsFiles().open(path)
+    with pytest.raises(FileExistsError):
+        OsFiles().create(path)
+    assert other.read_text() == "precious"
+
+
+def test_nothing_is_appended_to_a_folder_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logthread, "ROOM_S", 0.0)
+    lost: list[str] = []
+    log = Log(OsFiles(lambda: "".join(lost)), tmp_path / "log")
+    topic = log.topic()
+    log.append(topic, "kept")
+    lost.append("another folder is at its place")
+    log.thread.submit(topic.stage([entry("refused")], 1000))
+    log.wait_for("failed")
+    log.stop()
+    assert [what[1] for kind, what in log.reports if kind == "failed"] == [
+        "the log cannot be written: another folder is at its place"
+    ]

@@ -1,7 +1,10 @@
 """A data folder: one broker, one version, one cluster; every refusal is one line."""
 
+import errno
+import fcntl
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import StorageError
+from magnetar.runtime import folder as module
+from magnetar.runtime.files import SMALL_BYTES_MAX, OsFiles
 from magnetar.runtime.folder import DataFolder
 
 
@@ -48,7 +53,7 @@ def test_two_brokers(tmp_path: Path) -> None:
     DataFolder.open(tmp_path, cluster="us-west").close()
 
 
-@pytest.mark.parametrize("content", [b"2\n", b"", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("content", [b"2\n", b""])
 def test_another_version(tmp_path: Path, content: bytes) -> None:
     DataFolder.open(tmp_path, cluster="us-west").close()
     (tmp_path / "VERSION").write_bytes(content)
@@ -101,3 +106,168 @@ def test_a_full_disk_is_no_reason_not_to_open_it(tmp_path: Path) -> None:
         DataFolder.open(tmp_path, cluster="us-west").close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+# ------------------------------------------------------------------------------------------------------- small files
+
+
+def _nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\x00 no text")
+
+
+def _words(path: Path) -> None:
+    path.write_text("something else\n")
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _large(path: Path) -> None:
+    path.write_bytes(b"x" * (SMALL_BYTES_MAX + 1))
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("spoil", [_nothing, _garbage, _words, _folder, _pipe, _large, _link, _loop])
+@pytest.mark.parametrize("name", ["VERSION", "cluster", "uuid"])
+def test_small_files_that_are_not_what_they_were(tmp_path: Path, name: str, spoil: object) -> None:
+    assert callable(spoil)
+    DataFolder.open(tmp_path, cluster="us-west").close()
+    (tmp_path / name).unlink()
+    spoil(tmp_path / name)
+    refused(tmp_path, name if name != "VERSION" else "VERSION|has format")
+
+
+@pytest.mark.parametrize(
+    "text", ["550e8400-e29b-41d4-a716-44665544000", "{550e8400-e29b-41d4-a716-446655440000}", "0" * 32]
+)
+def test_what_is_almost_a_uuid_is_none(tmp_path: Path, text: str) -> None:
+    DataFolder.open(tmp_path, cluster="us-west").close()
+    (tmp_path / "uuid").write_text(text)
+    refused(tmp_path, "holds no uuid but")
+
+
+@pytest.mark.parametrize("name", ["LOCK", "uuid.new", "cluster.new", "VERSION.new"])
+def test_a_link_leads_no_write_elsewhere(tmp_path: Path, name: str) -> None:
+    other = tmp_path / "somebody's"
+    other.write_text("precious")
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / name).symlink_to(other)
+    if name == "LOCK":
+        refused(path, "LOCK: is a symbolic link")
+    else:
+        DataFolder.open(path, cluster="us-west").close()
+    assert other.read_text() == "precious"
+
+
+def test_a_second_name_of_a_file_is_not_overwritten(tmp_path: Path) -> None:
+    other = tmp_path / "somebody's"
+    other.write_text("precious")
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "LOCK").hardlink_to(other)
+    refused(path, "LOCK: is also the file of another name")
+    assert other.read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", [b"", b"no pid\n", b"\xff" * 100])
+def test_who_holds_the_lock_is_told_as_far_as_it_is_known(tmp_path: Path, content: bytes) -> None:
+    holder = DataFolder.open(tmp_path, cluster="us-west")
+    (tmp_path / "LOCK").write_bytes(content)
+    refused(tmp_path, r"in use by another broker \(pid \?\)")
+    holder.close()
+
+
+# ---------------------------------------------------------------------------------------- a folder that changes hands
+
+
+def test_a_lock_that_is_removed_keeps_others_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The folder itself is locked; the file is made again, for versions that look at it alone."""
+    holder = DataFolder.open(tmp_path, cluster="us-west")
+    (tmp_path / "LOCK").unlink()
+    refused(tmp_path, "in use by another broker")
+    assert holder.lock.lost() == ""
+    assert "LOCK was removed" in caplog.text
+    assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"
+    with (tmp_path / "LOCK").open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    holder.close()
+    DataFolder.open(tmp_path, cluster="us-west").close()
+
+
+def test_a_lock_that_another_program_took(tmp_path: Path) -> None:
+    holder = DataFolder.open(tmp_path, cluster="us-west")
+    (tmp_path / "LOCK").unlink()
+    with (tmp_path / "LOCK").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "in use by another broker" in holder.lock.lost()
+    holder.close()
+
+
+def test_without_locks_on_folders_a_lock_that_is_gone_is_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS."""
+    flock = fcntl.flock
+
+    def only_files(file: int, how: int) -> None:
+        if Path(f"/proc/self/fd/{file}").is_dir():
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(file, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", only_files)
+    holder = DataFolder.open(tmp_path, cluster="us-west")
+    assert holder.lock.lost() == ""
+    refused(tmp_path, "in use by another broker")
+    (tmp_path / "LOCK").unlink()
+    assert "LOCK was removed or replaced" in holder.lock.lost()
+    (tmp_path / "LOCK").write_text("1\n")
+    assert "LOCK was removed or replaced" in holder.lock.lost()
+    holder.close()
+
+
+@pytest.mark.parametrize("part", [".", "log"])
+@pytest.mark.parametrize("instead", ["nothing", "a new one", "a copy"])
+def test_a_folder_that_is_moved_away(tmp_path: Path, part: str, instead: str) -> None:
+    """Its broker writes to what is no longer at the path: it is told before the next file is made."""
+    path = tmp_path / "data"
+    holder = DataFolder.open(path, cluster="us-west")
+    files = OsFiles(holder.lock.lost)
+    files.create(path / "log" / "first").close()
+    (path / part).rename(tmp_path / "moved")
+    if instead == "a new one":
+        (path / part).mkdir()
+    elif instead == "a copy":
+        shutil.copytree(tmp_path / "moved", path / part)
+    with pytest.raises(OSError, match="gone|another folder") as caught:
+        files.create(path / "log" / "second")
+    assert caught.value.errno == errno.ESTALE
+    with pytest.raises(OSError, match="gone|another folder"):
+        files.free_bytes(path / "log")
+    assert not (path / "log" / "second").exists()
+    holder.close()
+
+
+def test_a_log_that_two_data_folders_share(tmp_path: Path) -> None:
+    holder = DataFolder.open(tmp_path / "a", cluster="us-west")
+    DataFolder.open(tmp_path / "b", cluster="us-west").close()
+    (tmp_path / "b" / "log").rmdir()
+    (tmp_path / "b" / "log").symlink_to(tmp_path / "a" / "log")
+    refused(tmp_path / "b", "in use by another broker")
+    holder.close()

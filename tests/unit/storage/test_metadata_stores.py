@@ -246,3 +246,30 @@ def test_what_was_reported_survives_being_killed(tmp_path: Path) -> None:
         }, "a transaction is there whole or not at all"
         assert int(found["last"][0]) >= reported
         reported = int(found["last"][0])
+
+
+@pytest.mark.parametrize("name", ["meta.sqlite", "meta.sqlite-wal", "meta.sqlite-shm"])
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_what_is_no_file_of_the_store_is_not_opened(tmp_path: Path, name: str, kind: str) -> None:
+    other, path = tmp_path / "somebody's", tmp_path / name
+    other.write_bytes(b"")
+    if kind == "link":
+        path.symlink_to(other)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(StorageError, match=f"{name} is (a symbolic link|not a regular file)"):
+        SqliteStore(tmp_path / "meta.sqlite")
+    assert other.read_bytes() == b""
+
+
+def test_a_store_whose_folder_is_lost_writes_nothing(tmp_path: Path) -> None:
+    lost: list[str] = []
+    store = SqliteStore(tmp_path / "meta.sqlite", lost=lambda: "".join(lost))
+    store.apply({"a": b"1"})
+    lost.append("another folder is there")
+    with pytest.raises(StorageError, match="^another folder is there$"):
+        store.apply({"a": b"2"})
+    assert store.load()["a"][0] == b"1"
+    store.close()

@@ -1,6 +1,7 @@
 """What is found again after a crash, and after the disk has changed its mind about what it was told."""
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.runtime.files import OsFiles
 from magnetar.storage.entries import Append
+from magnetar.storage.ledger import SEGMENT_MAX
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.records import CHECK, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import index_name, recover, segment_name
@@ -493,3 +496,139 @@ def test_a_sidecar_that_cannot_be_read_costs_a_scan(monkeypatch: pytest.MonkeyPa
     assert served(again) == {entry: f"message {entry}" for entry in range(10)}
     assert not again.recovered.problems
     again.stop()
+
+
+# ------------------------------------------------------------------------------------------ odd files among the segments
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "99999999999999999999.seg",
+        "18446744073709551616.seg",
+        segment_name(SEGMENT_MAX + 1),
+        segment_name(0),
+        "1.seg",
+        "000000000000000000001.seg",
+        "-0000000000000000001.seg",
+        "+0000000000000000001.seg",
+        "\u0660" * 19 + "\u0661.seg",
+        "\u00b2" * 20 + ".seg",
+        ".seg",
+        "a b\nc.seg",
+        "\udcff.seg",
+        segment_name(1) + ".seg",
+    ],
+)
+def test_a_name_that_no_segment_has_is_told_and_left_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also as a copy of a segment: it is not read a second time."""
+    log, _, _ = filled()
+    log.stop()
+    path = FOLDER / name
+    log.files.create(path).writev([bytes(log.files.content(SEGMENT))])
+    before = bytes(log.files.content(path))
+    again = log.restart()
+    assert len(served(again)) == 10
+    assert again.recovered.problems == []
+    assert len(again.recovered.odd) == 1
+    assert ascii(name) in again.recovered.odd[0]
+    assert again.recovered.odd[0].isprintable()
+    assert again.recovered.last_segment == 1
+    assert log.files.content(path) == before
+    again.append(again.topics[TOPIC], "more")
+    again.stop()
+
+
+@pytest.mark.parametrize("number", [2, 3, 7, 5_000, SEGMENT_MAX])
+def test_a_copy_of_a_segment_under_another_number(number: int) -> None:
+    """It is in nobody's way: not that of the next segments either."""
+    log, _, _ = filled()
+    log.stop()
+    path = FOLDER / segment_name(number)
+    log.files.create(path).writev([bytes(log.files.content(SEGMENT))])
+    before = bytes(log.files.content(path))
+    again = log.restart()
+    for _ in range(6):
+        again = again.restart()
+    assert "says that it is segment 1" in again.recovered.odd[0]
+    assert served(again) == {at: f"message {at}" for at in range(10)}
+    assert log.files.content(path) == before
+    again.stop()
+
+
+@pytest.mark.parametrize("number", [2, 900, 5_000, SEGMENT_MAX])
+def test_a_segment_that_was_renamed_is_served(number: int) -> None:
+    log, _, _ = filled()
+    log.stop()
+    moved = log.files.create(FOLDER / segment_name(number))
+    moved.writev([bytes(log.files.content(SEGMENT))])
+    log.files.unlink(SEGMENT)
+    again = log.restart()
+    assert "says that it is segment 1, which is not there" in again.recovered.odd[0]
+    assert served(again) == {at: f"message {at}" for at in range(10)}
+    again.append(again.topics[TOPIC], "more")
+    again = again.restart().restart()
+    assert served(again) == {0: "more"} | {at: f"message {at}" for at in range(1, 10)}  # it is 0 of another ledger
+    again.stop()
+
+
+@pytest.mark.parametrize("content", [b"", b"M", b"\xaa" * 300, bytes(5_000)])
+@pytest.mark.parametrize("number", [4, 900, SEGMENT_MAX])
+def test_a_file_with_the_name_of_a_later_segment(number: int, content: bytes) -> None:
+    """The log goes on with a number that leaves room for more."""
+    log, _, _ = filled()
+    log.stop()
+    log.files.create(FOLDER / segment_name(number)).writev([content])
+    again = log.restart()
+    assert served(again) == {at: f"message {at}" for at in range(10)}
+    for _ in range(6):
+        again = again.restart()
+    assert again.recovered.last_segment < 2_000
+    assert served(again) == {at: f"message {at}" for at in range(10)}
+    again.stop()
+
+
+def test_a_log_without_numbers_that_are_left_is_refused_in_one_line() -> None:
+    files = MemoryFiles(random.Random(1))
+    head = SEGMENT_MAGIC + pack_start(SEGMENT_MAX, b"saltsalt", -1)
+    files.create(FOLDER / segment_name(SEGMENT_MAX)).writev([head])
+    with pytest.raises(StorageError, match="no number is left for a segment"):
+        Log(files)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link", "loop"])
+def test_what_is_no_file_under_the_name_of_a_segment_is_named(tmp_path: Path, kind: str) -> None:
+    Log(OsFiles(), tmp_path).stop()
+    path = tmp_path / segment_name(77)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to({"link": tmp_path / segment_name(1), "loop": path}.get(kind, tmp_path / "nothing"))
+    with pytest.raises(StorageError, match=f"segment {path}: ") as refused:
+        Log(OsFiles(), tmp_path)
+    assert "\n" not in str(refused.value)
+    assert os.path.lexists(path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "empty"])
+def test_what_lies_in_the_place_of_a_sidecar_costs_a_scan(tmp_path: Path, kind: str) -> None:
+    log = Log(OsFiles(), tmp_path)
+    log.append(log.topic(), "kept")
+    log.stop()
+    other, path = tmp_path / "somebody's", tmp_path / index_name(1)
+    other.write_text("precious")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(other)
+    else:
+        path.touch()
+    for _ in range(3):
+        log = Log(OsFiles(), tmp_path)
+        assert served(log) == {0: "kept"}
+        log.stop()
+    assert other.read_text() == "precious"

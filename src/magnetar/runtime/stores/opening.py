@@ -1,5 +1,6 @@
 """Opening the metadata store that the configuration names."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from magnetar.core.errors import StorageError
@@ -9,7 +10,9 @@ from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.stores.sqlite import SqliteStore
 
 
-def open_store(place: str, cluster: str, folder: Path, reserve: Reserve) -> Store:
+def open_store(
+    place: str, cluster: str, folder: Path, reserve: Reserve, *, lost: Callable[[], str] = lambda: ""
+) -> Store:
     """The store of one broker, which nobody else writes to while it is open.
 
     Args:
@@ -17,12 +20,13 @@ def open_store(place: str, cluster: str, folder: Path, reserve: Reserve) -> Stor
         cluster: whose; in ZooKeeper each cluster has a node of its own below the path.
         folder: the broker's, for `meta.sqlite`.
         reserve: of the same folder.
+        lost: says why the folder is no longer this broker's, or "".
 
     Raises:
         StorageError: it cannot be opened, is in use, or kazoo is not installed.
     """
     if place == SQLITE:
-        return SqliteStore(folder / "meta.sqlite", reserve)
+        return SqliteStore(folder / "meta.sqlite", reserve, lost=lost)
     hosts, path = parse_zookeeper(place)
     try:
         from magnetar.runtime.stores.zookeeper import ZooKeeperStore

@@ -3,12 +3,14 @@
 import logging
 import queue
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, tell
+from magnetar.runtime.files import IS_LINK, IS_NO_FILE
 from magnetar.runtime.reserve import Reserve
 
 logger = logging.getLogger("magnetar.store")
@@ -44,14 +46,16 @@ class SqliteStore:
     Args:
         path: of the file; made if it is missing.
         reserve: room for it on a full disk.
+        lost: says why the folder is no longer this broker's, or "": nothing is written from then on.
 
     Raises:
         StorageError: it is no such file, of another version, damaged, or in use.
     """
 
-    def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
+    def __init__(self, path: Path, reserve: Reserve | None = None, *, lost: Callable[[], str] = lambda: "") -> None:
         self._path = path
         self._reserve = reserve
+        self._lost = lost
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._watchers: list[tuple[str, Watcher]] = []
         self._loaded: dict[str, tuple[bytes, int]] = {}
@@ -140,12 +144,29 @@ class SqliteStore:
         return connection
 
     def _opened(self) -> sqlite3.Connection:
+        self._check_files()
         while True:
             try:
                 return self._open()
             except sqlite3.Error as error:
                 if not self._made_room(error):
                     raise
+
+    def _check_files(self) -> None:
+        """Refuse what SQLite would follow to a file of somebody else.
+
+        Raises:
+            StorageError: a link, or no regular file.
+        """
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path = self._path.with_name(self._path.name + suffix)
+            try:
+                mode = path.lstat().st_mode
+            except OSError:
+                continue  # not there, or nothing that SQLite could open either
+            if not stat.S_ISREG(mode):
+                wrong = IS_LINK if stat.S_ISLNK(mode) else IS_NO_FILE
+                raise StorageError(f"the metadata store {self._path} cannot be used: {path} {wrong}")
 
     def _made_room(self, error: Exception) -> bool:
         """Whether the disk is full, and not quite as full any more: it is worth another attempt."""
@@ -193,6 +214,8 @@ class SqliteStore:
         changes: list[tuple[str, bytes | None, int]] = []
         error = ""
         try:
+            if lost := self._lost():
+                raise ValueError(lost)
             connection.execute("BEGIN IMMEDIATE")
             for write in group:
                 self._check(connection, write)
