@@ -27,7 +27,9 @@ VALUES: dict[str, Any] = {
     "schema-auto-update-over-links": True,
     "publish-rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": 1000, "ratePeriodInSecond": 2},
-    "subscription-dispatch-rate": {"dispatchThrottlingRateInMsg": 10},
+    "subscription-dispatch-rate": {"dispatchThrottlingRateInMsg": 10, "relativeToPublishRate": True},
+    "replicator-dispatch-rate": {"dispatchThrottlingRateInMsg": 10},
+    "subscribe-rate": {"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30},
     "delayed-delivery": {"active": False, "tickTime": 1000},
     "inactive-topics": {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
@@ -52,9 +54,10 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "dispatch-rate": [
         {"dispatchThrottlingRateInMsg": -2},
         {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 0},
-        {"dispatchThrottlingRateInMsg": 1, "relativeToPublishRate": True},
     ],
     "subscription-dispatch-rate": [{"dispatchThrottlingRateInByte": -2}],
+    "replicator-dispatch-rate": [{"dispatchThrottlingRateInByte": -2}],
+    "subscribe-rate": [{"subscribeThrottlingRatePerConsumer": -2}, {"ratePeriodInSecond": 0}],
     "delayed-delivery": [{"tickTime": -1}, {"maxDeliveryDelayInMillis": 2**62}],
     "inactive-topics": [{"maxInactiveDurationSeconds": 0}],
 }

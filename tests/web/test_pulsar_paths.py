@@ -130,8 +130,6 @@ GET {A}/clusters/{{c}}/namespaceIsolationPolicies | one broker
 GET,POST,DELETE {N}/persistence | bookies
 GET,POST,DELETE {P}/persistence | bookies
 GET,POST,DELETE {N}/persistence/bookieAffinity | bookies
-GET,POST,DELETE {P}/{{s}}/dispatchRate | subscription-dispatch-rate
-GET,POST,DELETE {S}/dispatchRate | subscription-dispatch-rate
 GET {P}/backlog | stats
 PUT {N}/0x00000000_0x80000000/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles
@@ -145,11 +143,6 @@ GET,PUT {N}/schemaAutoUpdateCompatibilityStrategy | schemaCompatibilityStrategy
 GET /admin/persistent/{{t}}/{{c}}/{{n}}/{{topic}}/stats | version 1
 GET /admin/namespaces/{{t}} | version 1
 GET {N}/destination/{{c}} | bundles
-GET,POST,DELETE {N}/replicatorDispatchRate | links throttle
-GET,POST,DELETE {P}/replicatorDispatchRate | links throttle
-GET,POST,DELETE {N}/subscribeRate | max-consumers
-GET,POST,DELETE {P}/subscribeRate | max-consumers
-GET,POST,DELETE {N}/subscriptionExpirationTime | inactive-topics
 GET,POST,DELETE {N}/offloadPolicies | tiered
 GET,PUT {N}/offloadThreshold | tiered
 GET,PUT {P}/offload | tiered

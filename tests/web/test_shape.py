@@ -142,7 +142,6 @@ def test_what_does_not_exist(tell: Tell) -> None:
         ("functions/public/default", "Functions"),
         ("namespaces/public/default/persistence", "bookies"),
         ("persistent/public/default/t/persistence", "bookies"),
-        ("namespaces/public/default/replicatorDispatchRate", "links throttle"),
         ("persistent/public/default/t/offload", "tiered"),
         ("clusters/us-west/migrate", "failover"),
         ("resource-quotas", "one broker"),

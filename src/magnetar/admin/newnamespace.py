@@ -20,9 +20,9 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionAuthMode,
 )
-from magnetar.metadata.policytypes import DispatchRate, PublishRate
+from magnetar.metadata.policytypes import DispatchRate, PublishRate, SubscribeRate
 
-Rate = TypeVar("Rate", PublishRate, DispatchRate)
+Rate = TypeVar("Rate", PublishRate, DispatchRate, SubscribeRate)
 
 OldStrategy = Literal[
     "",
@@ -62,7 +62,7 @@ _NAMES: Final = {
     "cluster_dispatch_rate": "clusterDispatchRate",
     "subscription_dispatch_rates": "subscriptionDispatchRate",
     "publish_max_message_rate": "publishMaxMessageRate",
-    "replicator_dispatch_rate": "replicatorDispatchRate",
+    "replicator_dispatch_rates": "replicatorDispatchRate",
     "cluster_subscribe_rate": "clusterSubscribeRate",
     "scalable_topic_auto_scale_policy": "scalableTopicAutoScalePolicy",
     "anti_affinity_group": "antiAffinityGroup",
@@ -75,8 +75,9 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     """Body of a new namespace. Go's tools write an enumeration that nobody set as an empty text, and numbers as 0.
 
     Attributes:
-        topic_dispatch_rate, cluster_dispatch_rate, subscription_dispatch_rates, publish_max_message_rate: by cluster, as Pulsar
-            keeps rates; `clusterDispatchRate` is the older name.
+        topic_dispatch_rate, cluster_dispatch_rate, subscription_dispatch_rates, publish_max_message_rate,
+            replicator_dispatch_rates, cluster_subscribe_rate: by cluster, as Pulsar keeps rates; `clusterDispatchRate` is the
+            older name.
         schema_auto_update_compatibility_strategy: older than `schema_compatibility_strategy`.
 
     The others below are refused unless they stand at their default.
@@ -90,12 +91,11 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     cluster_dispatch_rate: dict[str, DispatchRate] = field(default_factory=dict)
     subscription_dispatch_rates: dict[str, DispatchRate] = field(default_factory=dict)
     publish_max_message_rate: dict[str, PublishRate] = field(default_factory=dict)
+    replicator_dispatch_rates: dict[str, DispatchRate] = field(default_factory=dict)
+    cluster_subscribe_rate: dict[str, SubscribeRate] = field(default_factory=dict)
     schema_auto_update_compatibility_strategy: OldStrategy = ""
     persistence: Any = None
-    replicator_dispatch_rate: Any = None
-    cluster_subscribe_rate: Any = None
     scalable_topic_auto_scale_policy: Any = None
-    subscription_expiration_time_minutes: Any = None
     offload_threshold: Any = None
     offload_threshold_in_seconds: Any = None
     offload_deletion_lag_ms: Any = None
@@ -113,16 +113,6 @@ def _unset(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {}) or (type(value) in {int, float} and value <= 0)
 
 
-def _no_rates(value: Any) -> bool:
-    """Rates that limit nothing, by cluster."""
-    if not isinstance(value, dict):
-        return _unset(value)
-    rates = [rate for rate in value.values() if isinstance(rate, dict)]
-    return len(rates) == len(value) and all(
-        _unset(number) for rate in rates for key, number in rate.items() if "Throttling" in key
-    )
-
-
 def _no_filters(value: Any) -> bool:
     return _unset(value) or (isinstance(value, dict) and all(map(_unset, value.values())))
 
@@ -131,10 +121,7 @@ _OFFLOADING: Final = "offloadPolicies"
 
 _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ("persistence", "persistence", _unset),
-    ("replicator_dispatch_rate", "replicatorDispatchRate", _no_rates),
-    ("cluster_subscribe_rate", "subscribeRate", _no_rates),
     ("scalable_topic_auto_scale_policy", "scalableTopicAutoScalePolicy", _unset),
-    ("subscription_expiration_time_minutes", "subscriptionExpirationTime", _unset),
     ("offload_threshold", _OFFLOADING, _unset),
     ("offload_threshold_in_seconds", _OFFLOADING, _unset),
     ("offload_deletion_lag_ms", _OFFLOADING, _unset),
@@ -171,14 +158,18 @@ def policies_of(body: NewNamespace, cluster: str) -> Policies:
     taken["subscription_dispatch_rate"] = _own(
         "subscriptionDispatchRate", body.subscription_dispatch_rates, body.subscription_dispatch_rate, cluster
     )
+    taken["replicator_dispatch_rate"] = _own(
+        "replicatorDispatchRate", body.replicator_dispatch_rates, body.replicator_dispatch_rate, cluster
+    )
+    taken["subscribe_rate"] = _own("clusterSubscribeRate", body.cluster_subscribe_rate, body.subscribe_rate, cluster)
     return Policies(**taken)
 
 
 def _own(key: str, by_cluster: Mapping[str, Rate], said: Rate | None, cluster: str) -> Rate | None:
     """A rate of this cluster, out of Pulsar's map and what is said under our name."""
-    if not by_cluster:
-        return said
     own = by_cluster.get(cluster)
+    if own is None and not any(map(_limits, by_cluster.values())):
+        return said
     if own is None or any(rate != own for rate in by_cluster.values()):
         raise PreconditionFailed(
             f"{key} has to name {cluster}, which this is, and no other rates: each cluster is told its own"
@@ -188,11 +179,20 @@ def _own(key: str, by_cluster: Mapping[str, Rate], said: Rate | None, cluster: s
     return own
 
 
+def _limits(rate: Rate) -> bool:
+    """Whether a rate limits anything."""
+    if isinstance(rate, SubscribeRate):
+        return rate.per_consumer > 0
+    return rate.messages > 0 or rate.bytes > 0
+
+
 def rates_by_cluster(policies: Policies, cluster: str) -> dict[str, Any]:
     """The rates of a namespace as Pulsar's Policies have them."""
     named = {
         "publishMaxMessageRate": policies.publish_rate,
         "topicDispatchRate": policies.dispatch_rate,
         "subscriptionDispatchRate": policies.subscription_dispatch_rate,
+        "replicatorDispatchRate": policies.replicator_dispatch_rate,
+        "clusterSubscribeRate": policies.subscribe_rate,
     }
     return {key: {cluster: rate} for key, rate in named.items() if rate is not None}

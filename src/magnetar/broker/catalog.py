@@ -17,6 +17,7 @@ from magnetar.broker.changes import topic_deleted
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.effects import Drop, Note, Store
+from magnetar.broker.logins import host_of
 from magnetar.broker.records import (
     DELETED_PREFIX,
     LAST_LEDGER_KEY,
@@ -487,6 +488,9 @@ class Catalog:
         """
         try:
             self._check_subscribe(topic, command)
+            if topic.subscribing is not None:
+                consumer = (host_of(session.address), command.consumer_name, command.consumer_id)
+                topic.subscribing.check(topic.text, consumer, self._outbox.now_ms)
         except BrokerError as error:
             done(error)
             return

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.effects import Timer
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
-from magnetar.broker.rates import rate_of
+from magnetar.broker.rates import Rate, rate_of
+from magnetar.broker.subscribing import subscribing_of
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.throttling import PublishThrottle
 from magnetar.broker.topic import Topic
@@ -17,6 +18,7 @@ from magnetar.broker.topiclimits import TopicLimits, limits_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies import Policies
+from magnetar.metadata.policytypes import DispatchRate
 from magnetar.metadata.topicpolicies import TopicPolicies
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class Limits:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._known: dict[tuple[int, int], tuple[TopicPolicies, Policies, TopicLimits]] = {}
+        config = broker.config
+        self._dispatch = rate_of(
+            config.dispatch_messages_per_s, config.dispatch_bytes_per_s, 1000, broker.outbox.now_ms, None
+        )
+        """Of all topics together."""
         self._concerned: dict[str, None] = {}
 
     def of(self, name: TopicName) -> TopicLimits:
@@ -96,16 +103,12 @@ class Limits:
             self._apply(topic, limits)
 
     def _apply(self, topic: Topic, limits: TopicLimits) -> None:
+        now_ms = self._broker.outbox.now_ms
         topic.limits = limits
         self._follow_publishing(topic, limits)
-        dispatch = limits.dispatch
-        topic.dispatch_rate = rate_of(
-            dispatch.messages,
-            dispatch.bytes,
-            dispatch.period_s * 1000,
-            self._broker.outbox.now_ms,
-            topic.dispatch_rate,
-        )
+        topic.dispatch_rate = _dispatch_rate(limits.dispatch, topic, now_ms, topic.dispatch_rate)
+        topic.subscribing = subscribing_of(limits.subscribe, topic.subscribing)
+        self._broker.links.paced(topic)
         for subscription in topic.subscriptions.values():
             self._follow_subscription(topic, subscription, limits)
 
@@ -127,14 +130,19 @@ class Limits:
             topic.publish_throttle = PublishThrottle(self._broker.outbox, rate)
 
     def _follow_subscription(self, topic: Topic, subscription: Subscription, limits: TopicLimits) -> None:
-        each = limits.subscription_dispatch
+        own = limits.subscription_rates.get(subscription.name, limits.subscription_dispatch)
         subscription.follow(
             unacked_per_consumer_max=limits.unacked_per_consumer,
             unacked_per_subscription_max=limits.unacked_per_subscription,
+            broker_rate=self._dispatch,
             topic_rate=topic.dispatch_rate,
-            own_rate=(each.messages, each.bytes, each.period_s * 1000),
+            own_rate=_dispatch_rate(own, topic, self._broker.outbox.now_ms, subscription.own_rate),
             delays=limits.delayed.active,
         )
+
+    def link_rate(self, topic: Topic, before: Rate | None) -> Rate | None:
+        """The machine of `replicator-dispatch-rate` for one more link of a topic; `before` where nothing changed."""
+        return _dispatch_rate(topic.limits.replicator_dispatch, topic, self._broker.outbox.now_ms, before)
 
     # ------------------------------------------------------------------------------------------------------- refusals
 
@@ -161,3 +169,8 @@ class Limits:
                 f"namespace {namespace} has {present} topics and may have {most}: maxTopicsPerNamespace, "
                 f"magnetar namespaces set {namespace} max-topics NUMBER",
             )
+
+
+def _dispatch_rate(policy: DispatchRate, topic: Topic, now_ms: int, before: Rate | None) -> Rate | None:
+    published = topic.published if policy.relative else None
+    return rate_of(policy.messages, policy.bytes, policy.period_s * 1000, now_ms, before, published)

@@ -82,7 +82,7 @@ class LinkReports:
 
     def _topic_state(self, state: LinkTopic, now_ms: int, target: str) -> LinkTopicState:
         here = self._broker.cluster
-        entries, size, oldest_ms = state.pending()
+        entries, size, oldest_ms = state.pending(state.end)
         told = LinkTopicState(
             topic=state.name,
             c=str(state.cursor.c),
@@ -191,7 +191,7 @@ class LinkReports:
         for target, source in self.sources.items():
             state = source.topics.get(topic.text)
             if state is not None:
-                to_go = state.pending()[0]
+                to_go = state.pending(state.end)[0]
                 active = source.lease.live
                 found[link_cursor_name(target)] = statkeys.internal_cursor(
                     topic.log,

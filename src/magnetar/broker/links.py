@@ -161,6 +161,13 @@ class Links(LinkReports):
         for target, source in self.sources.items():
             source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)
 
+        self.paced(topic)
+
+    def paced(self, topic: Topic) -> None:
+        """The policy `replicator-dispatch-rate` of a topic may have changed, or a link of it began."""
+        for source in self.sources.values():
+            source.set_rate(topic.text, self._broker.limits.link_rate(topic, source.rate_of(topic.text)))
+
     def removed(self, topic: Topic) -> None:
         """A topic is gone."""
         for source in self.sources.values():
@@ -216,11 +223,13 @@ class Links(LinkReports):
         for topic, apply in self._applies.pop(id(change), ()):
             if self._broker.topics.get(topic.text) is topic:
                 apply()
+                self.paced(topic)
         # What was made, or made anew, while the change was on its way began by the policy before it.
         for topic, clusters, latest in self._rewanted(change):
             wanted = targets(self._broker.cluster, clusters, self._linked)
             for target, source in self.sources.items():
                 source.late(topic.text, topic.log, wanted=target in wanted, latest=latest)
+            self.paced(topic)
 
     def follow_durability(self, topic: Topic) -> None:
         """A policy, or machines of replicated subscriptions, may have changed whether a topic always syncs (A6).

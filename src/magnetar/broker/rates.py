@@ -5,9 +5,12 @@
     whoever finds a token may take as many as it needs: an entry goes whole, and the debt is waited for
 
 So the rate holds in the long run whatever the size of batches, and nothing waits for a bucket that could never hold it.
+
+A relative rate grows by what was published: the tokens of the last whole period's publishes are added to each period.
 Levels are integers in units of a token per millisecond of the period, so that no rate drifts by rounding.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 UNLIMITED: Final = 1 << 62
@@ -22,10 +25,10 @@ class TokenBucket:
         now_ms: the clock; it never goes back.
     """
 
-    __slots__ = ("_at_ms", "_capacity", "_level", "_period_ms", "_tokens")
+    __slots__ = ("_at_ms", "_capacity", "_level", "_period_ms", "_tokens", "tokens")
 
     def __init__(self, tokens: int, period_ms: int, now_ms: int) -> None:
-        self._tokens = tokens
+        self.tokens = self._tokens = tokens
         self._period_ms = period_ms
         self._capacity = tokens * period_ms
         self._level = self._capacity
@@ -37,6 +40,14 @@ class TokenBucket:
             self._level = min(self._capacity, self._level + (now_ms - self._at_ms) * self._tokens)
             self._at_ms = now_ms
         return self._level // self._period_ms
+
+    def add(self, more: int, now_ms: int) -> None:
+        """From now on `tokens` and so many more per period; those of the time before were as many as they were."""
+        self.room(now_ms)
+        before, self._tokens = self._tokens, self.tokens + more
+        # What was given in the period that ended may still be taken in this one.
+        self._capacity = max(before, self._tokens) * self._period_ms
+        self._level = min(self._level, self._capacity)
 
     def take(self, tokens: int) -> None:
         """Take so many, also more than there are."""
@@ -53,29 +64,51 @@ class TokenBucket:
         assert self._level <= self._capacity, "more tokens than a period has"
 
 
+Published = Callable[[], tuple[int, int]]
+"""Messages and bytes that were published to a topic since it was loaded."""
+
+
 class Rate:
     """A limit on messages, on bytes, or on both, per period.
 
     Args:
         messages, bytes_: per period; 0 or below: no limit of that kind.
         period_ms, now_ms: see `TokenBucket`.
+        published: of a relative rate: what the topic was sent so far; None: the rate is absolute.
     """
 
-    __slots__ = ("_bytes", "_messages", "key")
+    __slots__ = ("_bytes", "_counted", "_messages", "_period_ms", "_published", "_since_ms", "key")
 
-    def __init__(self, messages: int, bytes_: int, period_ms: int, now_ms: int) -> None:
-        self.key = (messages, bytes_, period_ms)
+    def __init__(
+        self, messages: int, bytes_: int, period_ms: int, now_ms: int, published: Published | None = None
+    ) -> None:
+        self.key = (messages, bytes_, period_ms, published is not None)
+        self._period_ms, self._published = period_ms, published
+        self._since_ms, self._counted = now_ms, published() if published is not None else (0, 0)
         self._messages = TokenBucket(messages, period_ms, now_ms) if messages > 0 else None
         self._bytes = TokenBucket(bytes_, period_ms, now_ms) if bytes_ > 0 else None
 
+    def _follow(self, now_ms: int) -> None:
+        """A period ended: what was published in it is added to the rate of the next one."""
+        elapsed_ms = now_ms - self._since_ms
+        if self._published is None or elapsed_ms < self._period_ms:
+            return
+        counted = self._published()
+        for bucket, now, before in zip((self._messages, self._bytes), counted, self._counted, strict=True):
+            if bucket is not None:
+                bucket.add((now - before) * self._period_ms // elapsed_ms, now_ms)
+        self._since_ms, self._counted = now_ms, counted
+
     def messages(self, now_ms: int) -> int:
         """Messages that may go now; the last of them may be large."""
+        self._follow(now_ms)
         if self._bytes is not None and self._bytes.room(now_ms) <= 0:
             return 0
         return UNLIMITED if self._messages is None else self._messages.room(now_ms)
 
     def bytes(self, now_ms: int) -> int:
         """Bytes that may go now."""
+        self._follow(now_ms)
         return UNLIMITED if self._bytes is None else self._bytes.room(now_ms)
 
     def used_up(self, now_ms: int) -> tuple[bool, bool]:
@@ -97,11 +130,16 @@ class Rate:
         return max((one.wait_ms(now_ms) for one in (self._messages, self._bytes) if one is not None), default=0)
 
 
-def rate_of(messages: int, bytes_: int, period_ms: int, now_ms: int, before: Rate | None) -> Rate | None:
-    """The machine of a policy: None without a limit, `before` where nothing changed, for its debts stay."""
+def rate_of(
+    messages: int, bytes_: int, period_ms: int, now_ms: int, before: Rate | None, published: Published | None = None
+) -> Rate | None:
+    """The machine of a policy: None without a limit, `before` where nothing changed, for its debts stay.
+
+    Args:
+        messages, bytes_, period_ms, now_ms, published: see `Rate`.
+        before: what there was.
+    """
     if messages <= 0 and bytes_ <= 0:
         return None
-    key = (max(messages, 0), max(bytes_, 0), period_ms)
-    if before is not None and before.key == key:
-        return before
-    return Rate(*key, now_ms)
+    made = Rate(max(messages, 0), max(bytes_, 0), period_ms, now_ms, published)
+    return before if before is not None and before.key == made.key else made

@@ -32,9 +32,6 @@ def of_subscriptions() -> dict[str, Any]:
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
-        # Rates of dispatch are topics' and subscriptions'; a broker has none.
-        "dispatchThrottledMsgEventsByBrokerLimit": 0,
-        "dispatchThrottledBytesEventsByBrokerLimit": 0,
         # Nobody waits for mark-delete to pass what was there before they came: hashes drain instead (PIP-379).
         "consumersAfterMarkDeletePosition": {},
     }
@@ -65,6 +62,8 @@ def of_subscriptions_without_log() -> dict[str, Any]:
         "subscriptionProperties": {},
         "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
         "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+        "dispatchThrottledMsgEventsByBrokerLimit": 0,
+        "dispatchThrottledBytesEventsByBrokerLimit": 0,
         "dispatchThrottledMsgEventsByTopicLimit": 0,
         "dispatchThrottledBytesEventsByTopicLimit": 0,
     }

@@ -24,10 +24,10 @@ from magnetar.broker.dispatch.shared import Shared
 from magnetar.broker.dispatch.surroundings import DispatchLog, Limits, Surroundings
 from magnetar.broker.effects import Note, Outbox, Send
 from magnetar.broker.meter import Meter
-from magnetar.broker.rates import Rate, rate_of
+from magnetar.broker.rates import Rate
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
-from magnetar.storage.cursor import BYTES_STORED_MAX, EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_of
+from magnetar.storage.cursor import BYTES_STORED_MAX, EXPIRED_ENTRY, EXPIRED_LEDGER, USED, Cursor, bits_of
 from magnetar.wire import commands
 from magnetar.wire.pulsar_pb2 import KeySharedMeta
 from magnetar.wire.versions import may_push
@@ -88,6 +88,7 @@ class Subscription(AckedSubscription):
     Attributes:
         consumers: in the order of their coming.
         left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
+        used_ms: when a consumer was last there, as far as is known; a moment that is stored now and then (`note_use`).
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
         ended: the topic is terminated.
         bytes_max: of what the stored cursor says beside its place, as far as the store takes it.
@@ -118,6 +119,7 @@ class Subscription(AckedSubscription):
         self.durable = durable
         self.durable_mark_delete = cursor.mark_delete
         self.created_ms = self.left_ms = outbox.now_ms
+        self.used_ms = cursor.properties.get(USED, outbox.now_ms)
         self.closed = False
         self.ended = False
         self.sought = False
@@ -142,7 +144,6 @@ class Subscription(AckedSubscription):
         self._around = Surroundings(outbox, log, cursor, topic, name, partition, limits)
         self._dispatcher: Dispatcher = Exclusive(self._around)
         self._typed = False
-        self._own_rate: Rate | None = None
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
@@ -204,6 +205,7 @@ class Subscription(AckedSubscription):
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer closed, or its connection did; what it did not acknowledge goes to others."""
         if consumer in self._dispatcher.consumers:
+            self.used_ms = self._outbox.now_ms
             self._gone += Counters.of(consumer)
             self._dispatcher.remove(consumer)
 
@@ -216,6 +218,8 @@ class Subscription(AckedSubscription):
         """
         gone = list(self._dispatcher.consumers)
         self.left_ms = self._outbox.now_ms
+        if gone:
+            self.used_ms = self.left_ms
         self._dispatcher.remove_all()
         for consumer in gone:
             self._gone += Counters.of(consumer)
@@ -227,6 +231,14 @@ class Subscription(AckedSubscription):
                 told = (commands.close_consumer(consumer.consumer_id),)
             self._outbox.put(Send(consumer.connection, told))
             self._on_detached(consumer.connection, consumer.consumer_id)
+
+    def note_use(self, step_ms: int) -> None:
+        """Store when a consumer was last there, if what is stored is more than `step_ms` behind."""
+        if self.consumers:
+            self.used_ms = self._outbox.now_ms
+        if self.used_ms - self.cursor.properties.get(USED, 0) > step_ms:
+            self.cursor.properties[USED] = self.used_ms
+            self._on_dirty(self)
 
     def close(self, reason: str) -> None:
         """The subscription is gone from here: consumers are told, nothing is sent any more."""
@@ -253,16 +265,18 @@ class Subscription(AckedSubscription):
         *,
         unacked_per_consumer_max: int,
         unacked_per_subscription_max: int,
+        broker_rate: Rate | None,
         topic_rate: Rate | None,
-        own_rate: tuple[int, int, int],
+        own_rate: Rate | None,
         delays: bool,
     ) -> None:
         """Policies changed: go on by these.
 
         Args:
             unacked_per_consumer_max, unacked_per_subscription_max: see `Limits`.
-            topic_rate: of dispatch, shared by the topic's subscriptions.
-            own_rate: messages, bytes, period in ms of this subscription's own; 0 or below: no limit of that kind.
+            broker_rate: of dispatch, shared by all subscriptions of the broker.
+            topic_rate: the same of the topic's subscriptions.
+            own_rate: of this subscription alone.
             delays: whether `deliver_at` is kept to.
         """
         around = self._around
@@ -271,11 +285,15 @@ class Subscription(AckedSubscription):
             unacked_per_consumer_max=unacked_per_consumer_max,
             unacked_per_subscription_max=unacked_per_subscription_max,
         )
-        self._own_rate = rate_of(*own_rate, self._outbox.now_ms, self._own_rate)
-        around.rates = tuple(rate for rate in (topic_rate, self._own_rate) if rate is not None)
-        around.own_rate = self._own_rate
+        around.rates = tuple(rate for rate in (broker_rate, topic_rate, own_rate) if rate is not None)
+        around.broker_rate, around.own_rate = broker_rate, own_rate
         around.delays = delays
         self._dispatcher.limits_changed()
+
+    @property
+    def own_rate(self) -> Rate | None:
+        """The rate of dispatch that is this subscription's alone; None: none."""
+        return self._around.own_rate
 
     @property
     def held(self) -> bool:

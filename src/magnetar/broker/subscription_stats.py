@@ -59,6 +59,8 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "subscriptionProperties": dict(cursor.labels),
             "dispatchThrottledMsgEventsBySubscriptionLimit": throttled.messages_own,
             "dispatchThrottledBytesEventsBySubscriptionLimit": throttled.bytes_own,
+            "dispatchThrottledMsgEventsByBrokerLimit": throttled.messages_broker,
+            "dispatchThrottledBytesEventsByBrokerLimit": throttled.bytes_broker,
             "dispatchThrottledMsgEventsByTopicLimit": throttled.messages_topic,
             "dispatchThrottledBytesEventsByTopicLimit": throttled.bytes_topic,
         }

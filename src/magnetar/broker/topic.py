@@ -24,6 +24,7 @@ from magnetar.broker.producers import Producer, Producers
 from magnetar.broker.rates import Rate
 from magnetar.broker.records import TopicRecord
 from magnetar.broker.series import Traffic
+from magnetar.broker.subscribing import Subscribing
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.throttling import PublishThrottle
 from magnetar.broker.topiclimits import TopicLimits
@@ -204,6 +205,7 @@ class Topic:
         self.limits = limits
         self.publish_throttle: PublishThrottle | None = None
         self.dispatch_rate: Rate | None = None
+        self.subscribing: Subscribing | None = None
         self.used_ms = outbox.now_ms
         """When something was last stored, or somebody was seen to be connected."""
         self.producers = Producers(limits.producers, record.topic_epoch)
@@ -254,6 +256,10 @@ class Topic:
         if not self.deleting:
             return None
         return BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+
+    def published(self) -> tuple[int, int]:
+        """Messages and bytes that came since the topic was loaded."""
+        return self.messages_in, self.bytes_in
 
     @property
     def terminated(self) -> bool:

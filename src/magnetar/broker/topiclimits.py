@@ -15,17 +15,22 @@ from magnetar.metadata.policytypes import (
     DispatchRate,
     InactiveTopics,
     PublishRate,
+    SubscribeRate,
 )
 from magnetar.metadata.topicpolicies import NO_POLICIES, TopicPolicies
 
 NO_RATE: Final = PublishRate()
 NO_DISPATCH_RATE: Final = DispatchRate()
+NO_SUBSCRIBE_RATE: Final = SubscribeRate()
 
 
 class TopicLimits(NamedTuple):
     """What holds for one topic. Numbers are never 0: no limit is `UNLIMITED`, or the broker's ceiling.
 
     `sources`: by the name of a policy, whose it is, in words for a refusal.
+
+    `expiration_ms` alone may be 0: subscriptions do not expire. `subscription_rates` are those that single subscriptions
+    have instead of `subscription_dispatch`.
     """
 
     producers: int
@@ -41,6 +46,10 @@ class TopicLimits(NamedTuple):
     publish: PublishRate
     dispatch: DispatchRate
     subscription_dispatch: DispatchRate
+    subscription_rates: Mapping[str, DispatchRate]
+    replicator_dispatch: DispatchRate
+    subscribe: SubscribeRate
+    expiration_ms: int
     delayed: DelayedDelivery
     inactive: InactiveTopics | None
     sources: Mapping[str, str]
@@ -84,7 +93,8 @@ def limits_of(
 
     dispatch, each = value("dispatch-rate"), value("subscription-dispatch-rate")
     publish, delayed, inactive = value("publish-rate"), value("delayed-delivery"), value("inactive-topics")
-    comes = value("auto-subscription-creation")
+    comes, over_links = value("auto-subscription-creation"), value("replicator-dispatch-rate")
+    subscribe, minutes = value("subscribe-rate"), value("subscription-expiration-time")
     return TopicLimits(
         producers=number("max-producers", config.producers_per_topic_max, "producers_per_topic_max"),
         consumers=number("max-consumers", config.consumers_per_topic_max, "consumers_per_topic_max"),
@@ -100,6 +110,14 @@ def limits_of(
         publish=publish if isinstance(publish, PublishRate) else NO_RATE,
         dispatch=dispatch if isinstance(dispatch, DispatchRate) else NO_DISPATCH_RATE,
         subscription_dispatch=each if isinstance(each, DispatchRate) else NO_DISPATCH_RATE,
+        subscription_rates={
+            name: policies.dispatch_rate
+            for name, policies in (topic.subscription_policies or {}).items()
+            if policies.dispatch_rate is not None
+        },
+        replicator_dispatch=over_links if isinstance(over_links, DispatchRate) else NO_DISPATCH_RATE,
+        subscribe=subscribe if isinstance(subscribe, SubscribeRate) else NO_SUBSCRIBE_RATE,
+        expiration_ms=minutes * 60_000 if isinstance(minutes, int) else 0,
         delayed=delayed if isinstance(delayed, DelayedDelivery) else DelayedDelivery(),
         inactive=inactive if isinstance(inactive, InactiveTopics) and inactive.delete else None,
         sources=sources,

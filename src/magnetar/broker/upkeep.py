@@ -4,6 +4,7 @@ expiry      messages older than the namespace's TTL are acknowledged on every su
 publish time is the producer's clock, and what a link has not sent would be lost, geo-replication.md)
 quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
 as its policy says; links do not count, they hold data until an operator says otherwise
+unused      subscriptions that had no consumer for long are deleted where a policy asks for it
 inactive    topics that nobody uses are deleted where a policy asks for it
 retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.records import TOPIC_PREFIX
+from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import QuotaStop, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -87,6 +89,13 @@ READER_BACK_MS: Final = 60_000
 between two attempts. After that nobody will: its next life has another name, as a rule."""
 
 
+CONSUMERS_BACK_MS: Final = 10 * 60_000
+"""After a broker's start consumers have this long to come back before their subscription is taken for unused."""
+
+USE_STEPS: Final = 10
+"""Of the expiration time, one step is how much of a subscription's use may be missing in the store after a crash."""
+
+
 def _nobody(_error: str) -> None:
     """Nobody waits for the answer."""
 
@@ -140,6 +149,7 @@ class Upkeep:
         broker = self._broker
         self.inactive(topic, now_ms)
         self.forget_readers(topic, now_ms)
+        self.forget_unused(topic, now_ms)
         update_rates(topic, now_ms)
         self._summed = self._summed.plus(topic)
         if topic.log.last == NONE or topic.deleting:
@@ -156,6 +166,31 @@ class Upkeep:
             alone = not subscription.durable and not subscription.consumers
             if alone and now_ms - subscription.left_ms > READER_BACK_MS:
                 self._broker.forget_subscription(topic, subscription)
+
+    def forget_unused(self, topic: Topic, now_ms: int) -> None:
+        """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
+
+        Not a replicated one: its consumers may be in another cluster.
+        """
+        limit_ms = topic.limits.expiration_ms
+        if not limit_ms or topic.deleting:
+            return
+        for subscription in list(topic.durable_subscriptions()):
+            if subscription.replicated:
+                continue
+            subscription.note_use(limit_ms // USE_STEPS)
+            back = now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
+            if not subscription.consumers and not back and now_ms - subscription.used_ms > limit_ms:
+                self._forget(topic, subscription, limit_ms)
+
+    def _forget(self, topic: Topic, subscription: Subscription, limit_ms: int) -> None:
+        def told(error: BrokerError | None) -> None:
+            named = f"subscription {subscription.name} of {topic.text}, without consumers for {limit_ms // 60_000} min or more,"
+            outcome = f"cannot be deleted: {error}" if error is not None else "is deleted"
+            note = Note("info", f"{named} {outcome}, as policy subscription-expiration-time says")
+            self._broker.outbox.put(note)
+
+        self._broker.catalog.delete_subscription(subscription, told)
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 

@@ -318,6 +318,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     connections_max: Count = 10_000
     """A ceiling per broker: each costs a socket and buffers. The hard limit of open files (`ulimit -Hn`), to which a
     broker raises its own, has to be above this and `http_connections_max` together."""
+    dispatch_messages_per_s: CountOrZero = 0
+    """Messages per second that all consumers of the broker are sent together (0: no limit): a small machine keeps room for its
+    publishers while consumers catch up. Pulsar's dispatchThrottlingRateInMsg."""
+    dispatch_bytes_per_s: CountOrZero | Bytes = 0
+    """The same in bytes; Pulsar's dispatchThrottlingRateInByte."""
     pending_publish_bytes_max: Bytes = 64 * MIB
     """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
 

@@ -13,9 +13,10 @@ for this link's cluster (`replicate_to`), so it is an upper bound.
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.broker.rates import Rate
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.geo import chain
-from magnetar.geo.policy import MAY_GO, index_after, local_messages
+from magnetar.geo.policy import MAY_GO, index_after, local_messages, may_go
 from magnetar.geo.records import LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
@@ -26,6 +27,13 @@ MARKS_MAX: Final = 64
 RETRY_MS_MIN: Final = 1_000
 RETRY_MS_MAX: Final = 60_000
 """An entry that cannot be read is tried again after pauses between these: its disk may come back, seldom soon."""
+
+
+LET_GO_MAX: Final = 10_000
+"""Entries that one event lets go by a rate: some 10 ms of work, which a timer goes on with."""
+
+LET_GO_MS: Final = 50
+"""A topic that waits for its rate is looked at this often at most: the pipeline moves a handful at a time, not one by one."""
 
 
 @dataclass(slots=True)
@@ -71,6 +79,9 @@ class LinkTopic:
         there: incarnation of the destination's topic, the latest that it told since the start; 0: none.
         changed: change counter of the link when this topic changed last.
         read_ms: when the link read of it last; 0: not since the start.
+        rate: how much may go per period (policy `replicator-dispatch-rate`); None: no limit.
+        paced_to: how far the rate has let the link go; it means nothing without a rate, or before C.
+        due_ms: when a timer looks at what the rate does not let go yet; 0: none is set.
     """
 
     name: str
@@ -94,6 +105,9 @@ class LinkTopic:
     there: int = 0
     changed: int = 0
     read_ms: int = 0
+    rate: Rate | None = None
+    paced_to: Position = NONE
+    due_ms: int = 0
 
     @classmethod
     def create(cls, name: str, log: TopicLog, *, latest: bool) -> "LinkTopic":
@@ -143,16 +157,43 @@ class LinkTopic:
         return lowest if self.rewinding is None else min(lowest, self.rewinding.c)
 
     @property
-    def last(self) -> Position:
-        """The newest entry that the link may read: confirmed, which in a replicated topic is synced (A6).
+    def end(self) -> Position:
+        """The newest entry that can go: confirmed, which in a replicated topic is synced (A6).
 
         NONE while a topic that was not replicated before has yet to be synced: nothing can be said of what it has.
         """
         return NONE if self.log.unsynced else self.log.last
 
-    def pending(self) -> tuple[int, int, int]:
-        """(entries, bytes, publish time of the first in ms) behind C, whether or not the link wants them."""
-        c, last = self.cursor.c, self.last
+    @property
+    def last(self) -> Position:
+        """The newest entry that the link may read now: `end`, or as far as `replicator-dispatch-rate` has let it go."""
+        return self.end if self.rate is None else min(self.end, max(self.paced_to, self.cursor.c))
+
+    def let_go(self, now_ms: int) -> int:
+        """Let the link read on, as far as the rate has tokens.
+
+        Returns:
+            How long the rest has to wait, ms; 0: there is no rest.
+        """
+        rate = self.rate
+        if rate is None:
+            return 0
+        log, end = self.log, self.end
+        self.paced_to = max(self.paced_to, self.cursor.c)
+        for _ in range(LET_GO_MAX):
+            after = log.next_after(self.paced_to) if self.paced_to < end else None
+            if after is None or after > end:
+                return 0
+            if may_go(log.flags_at(after)):
+                if rate.wait_ms(now_ms):
+                    break
+                rate.take(log.count_at(after), log.size_at(after))
+            self.paced_to = after
+        return max(rate.wait_ms(now_ms), LET_GO_MS)
+
+    def pending(self, last: Position) -> tuple[int, int, int]:
+        """(entries, bytes, publish time of the first in ms) behind C up to `last`, whether or not the link wants them."""
+        c = self.cursor.c
         first = self.log.next_after(c) if c < last else None
         if first is None:
             return 0, 0, 0
@@ -218,6 +259,7 @@ class LinkTopic:
         self.index = self._index_at(cursor.c)
         self.marks = [mark for mark in self.marks if (mark[0], mark[1]) <= cursor.c] or self.marks[:1]
         self.cursor = cursor
+        self.paced_to = cursor.c  # what is sent again counts again
         if self.rewinding == cursor:
             self.rewinding = None
         return self.note_trimmed()
@@ -322,7 +364,7 @@ class LinkTopic:
         the same entries commits at or behind the new C and changes nothing.
         """
         c = self.cursor.c
-        if self.rewinding is not None or self.floor != NONE or c >= self.last:
+        if self.rewinding is not None or self.floor != NONE or c >= self.end:
             return False
         for ledger in self.log.ledger_infos():
             if ledger.ledger < c.ledger:

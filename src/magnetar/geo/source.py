@@ -13,9 +13,11 @@ The machine has no clock and no I/O: it puts effects into the outbox; what the s
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from magnetar.broker.effects import Outbox
+from magnetar.broker.effects import Outbox, Timer
+from magnetar.broker.rates import Rate
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor, Position
 from magnetar.geo.keeping import Done
@@ -225,6 +227,34 @@ class LinkSource(OperatedLink):
             self._touch_record(state)
             self._changed(state)
 
+    # ------------------------------------------------------------------------------------------------------------- rate
+
+    def rate_of(self, topic: str) -> Rate | None:
+        """The rate that a topic's messages go at; None: no limit, or the topic is not on this link."""
+        state = self.topics.get(topic)
+        return None if state is None else state.rate
+
+    def set_rate(self, topic: str, rate: Rate | None) -> None:
+        """The rate that a topic's messages go at from now on (policy `replicator-dispatch-rate`); None: no limit."""
+        state = self.topics.get(topic)
+        if state is not None and state.rate is not rate:
+            state.rate, state.paced_to, state.due_ms = rate, state.cursor.c, 0
+            self._changed(state)
+
+    def _changed(self, state: LinkTopic) -> None:
+        if state.rate is not None and not state.due_ms:
+            wait_ms = state.let_go(self.outbox.now_ms)
+            if wait_ms:
+                state.due_ms = self.outbox.now_ms + wait_ms
+                self.outbox.put(Timer(state.due_ms, partial(self._rate_due, state)))
+        super()._changed(state)
+
+    def _rate_due(self, state: LinkTopic, now_ms: int) -> None:
+        if now_ms >= state.due_ms:  # else of a rate that was changed since
+            state.due_ms = 0
+        if self.topics.get(state.name) is state:
+            self._changed(state)
+
     # ------------------------------------------------------------------------------------------------------------- poll
 
     def poll(self, connection: int, request: pb.CommandGeoTopics, reply: TopicsReply, *, narrow: str = "") -> None:
@@ -288,7 +318,7 @@ class LinkSource(OperatedLink):
         return response
 
     def _describe(self, state: LinkTopic, told: pb.GeoTopicState) -> None:
-        entries, size, oldest = state.pending()
+        entries, size, oldest = state.pending(state.last)
         c, s, gen = state.cursor
         told.topic, told.incarnation, told.partitions = state.name, state.log.incarnation, self._partitions(state.name)
         told.cursor.c.ledger, told.cursor.c.entry = c

@@ -24,6 +24,7 @@ from magnetar.metadata.policytypes import (
     Int32,
     Int64,
     PublishRate,
+    SubscribeRate,
     SubscriptionTypeName,
 )
 
@@ -211,6 +212,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     publish_rate: PublishRate | None = None
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
+    replicator_dispatch_rate: DispatchRate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    subscription_expiration_time_minutes: Int32 | None = None
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None

@@ -3,12 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from magnetar.core.errors import NameNotValid
+from magnetar.core.names import check_subscription
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies
-from magnetar.metadata.policytypes import AutoTopicCreation, DelayedDelivery, DispatchRate, InactiveTopics, PublishRate
+from magnetar.metadata.policytypes import (
+    AutoTopicCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    PublishRate,
+    SubscribeRate,
+    SubscriptionPolicies,
+)
 
 PERIOD_S_MAX: Final = 24 * 3600
 """A ceiling: with a longer period a burst of one period's messages is no rate any more."""
+
+SUBSCRIPTIONS_MAX: Final = 1_000
+"""A ceiling on subscriptions of a topic that have policies of their own: they are kept in memory, as many as a topic may have."""
 
 DELAY_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
 """A ceiling: ten years."""
@@ -44,10 +57,33 @@ def dispatch_rate(rate: DispatchRate) -> None:
     """Numbers from -1 on, a period of a second to a day."""
     _rate("dispatchThrottlingRateInMsg", rate.messages)
     _rate("dispatchThrottlingRateInByte", rate.bytes)
-    if not 1 <= rate.period_s <= PERIOD_S_MAX:
-        raise PreconditionFailed(f"ratePeriodInSecond is 1 to {PERIOD_S_MAX}, not {rate.period_s}")
-    if rate.relative:
-        raise PreconditionFailed("relativeToPublishRate is not implemented; name the rate itself and leave it false")
+    _period(rate.period_s)
+
+
+def subscribe_rate(rate: SubscribeRate) -> None:
+    """A number from -1 on, a period of a second to a day."""
+    _rate("subscribeThrottlingRatePerConsumer", rate.per_consumer)
+    _period(rate.period_s)
+
+
+def of_subscriptions(policies: Mapping[str, SubscriptionPolicies]) -> None:
+    """Names that subscriptions can have, not too many, and rates that are possible."""
+    if len(policies) > SUBSCRIPTIONS_MAX:
+        raise PreconditionFailed(
+            f"{len(policies)} subscriptions with policies of their own are too many: at most {SUBSCRIPTIONS_MAX}"
+        )
+    for name, each in policies.items():
+        try:
+            check_subscription(name)
+        except NameNotValid as error:
+            raise PreconditionFailed(str(error)) from None
+        if each.dispatch_rate is not None:
+            dispatch_rate(each.dispatch_rate)
+
+
+def _period(period_s: int) -> None:
+    if not 1 <= period_s <= PERIOD_S_MAX:
+        raise PreconditionFailed(f"ratePeriodInSecond is 1 to {PERIOD_S_MAX}, not {period_s}")
 
 
 def _rate(name: str, value: int) -> None:

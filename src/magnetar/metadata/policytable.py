@@ -35,6 +35,7 @@ from magnetar.metadata.policytypes import (
     Int32,
     Int64,
     PublishRate,
+    SubscribeRate,
     SubscriptionTypeName,
 )
 from magnetar.metadata.topicpolicies import TopicPolicies
@@ -474,13 +475,38 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "subscription-dispatch-rate",
-        "The same for the consumers of each single subscription.",
+        "The same for the consumers of each single subscription; a subscription may have a rate of its own.",
         DispatchRate,
         "dispatch waits",
         **_fields(
             "subscription_dispatch_rate:subscriptionDispatchRate", "subscription_dispatch_rate:subscriptionDispatchRate"
         ),
         check=checks.dispatch_rate,
+    ),
+    Policy(
+        "replicator-dispatch-rate",
+        "Messages and bytes of a topic that each link takes per period (0 or below: no limit).",
+        DispatchRate,
+        "links: the topic waits, others go on",
+        **_fields("replicator_dispatch_rate:replicatorDispatchRate", "replicator_dispatch_rate:replicatorDispatchRate"),
+        check=checks.dispatch_rate,
+    ),
+    Policy(
+        "subscribe-rate",
+        "How often one consumer may subscribe to a topic per period (0 or below: no limit).",
+        SubscribeRate,
+        "subscribing: TooManyRequests, which clients answer with a pause",
+        **_fields("subscribe_rate:subscribeRate", "subscribe_rate:subscribeRate"),
+        check=checks.subscribe_rate,
+    ),
+    _count(
+        "subscription-expiration-time",
+        "subscription_expiration_time_minutes:subscriptionExpirationTime",
+        "",
+        "A durable subscription without consumers is deleted after so many minutes (0: never); a replicated one is not.",
+        "upkeep",
+        "0",
+        default=lambda _config: 0,
     ),
     Policy(
         "delayed-delivery",
@@ -536,6 +562,7 @@ def check_topic_policies(policies: TopicPolicies, namespace: Policies) -> None:
         if value is not None:
             policy.check(value)
     checks.quotas(policies.backlog_quota_map or {})
+    checks.of_subscriptions(policies.subscription_policies or {})
     if policies.retention_policies is not None or policies.backlog_quota_map:
         retention = policies.retention_policies or namespace.retention_policies
         checks.retention_beside_quotas(retention, namespace.backlog_quota_map | (policies.backlog_quota_map or {}))

@@ -33,13 +33,40 @@ class DispatchRate(Struct, frozen=True, rename=_DISPATCH):
     Attributes:
         messages, bytes: per period; an entry goes out whole, so a batch may go over and is made up for.
         period_s: 1 s to a day.
-        relative: Pulsar adds the publish rate; not implemented, refused.
+        relative: what was published in the last period is added to `messages` and `bytes`, where these are above 0: so
+            consumers keep up with publishers, and the rate says how fast they may catch up.
     """
 
     messages: Int32 = -1
     bytes: Int64 = -1
     period_s: Int32 = 1
     relative: bool = False
+
+
+class SubscribeRate(
+    Struct,
+    frozen=True,
+    rename={"per_consumer": "subscribeThrottlingRatePerConsumer", "period_s": "ratePeriodInSecond"},
+):
+    """How often one consumer may subscribe to a topic per period (Pulsar's SubscribeRate); 0 or below: no limit.
+
+    Attributes:
+        per_consumer: SUBSCRIBE commands of one address, consumer name and consumer id.
+        period_s: 1 s to a day.
+    """
+
+    per_consumer: Int32 = -1
+    period_s: Int32 = 30
+
+
+class SubscriptionPolicies(Struct, frozen=True, omit_defaults=True, rename={"dispatch_rate": "dispatchRate"}):
+    """Policies of one subscription of a topic (Pulsar's SubscriptionPolicies); None: the topic's.
+
+    Attributes:
+        dispatch_rate: how much its consumers are sent, instead of `subscription-dispatch-rate`.
+    """
+
+    dispatch_rate: DispatchRate | None = None
 
 
 class DelayedDelivery(

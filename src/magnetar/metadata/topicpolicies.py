@@ -29,6 +29,8 @@ from magnetar.metadata.policytypes import (
     Int32,
     Int64,
     PublishRate,
+    SubscribeRate,
+    SubscriptionPolicies,
     SubscriptionTypeName,
 )
 
@@ -45,6 +47,7 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
         deduplication_snapshot_interval_seconds: between two snapshots of its numbers; 0: by entries alone.
         replicate_subscription_state: true: every durable subscription is replicated.
         idempotency: ours: idempotency keys.
+        subscription_policies: by subscription, what it has of its own (`check_subscription_policies`).
 
     The others are those of the namespace (`metadata.policytable` has a row for each), for this topic alone.
     """
@@ -72,6 +75,9 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     publish_rate: PublishRate | None = None
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
+    replicator_dispatch_rate: DispatchRate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    subscription_policies: dict[str, SubscriptionPolicies] | None = None
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None

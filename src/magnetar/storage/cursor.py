@@ -40,6 +40,9 @@ EXPIRED_ENTRY: Final = "magnetar.expired.entry"
 """Properties: everything at or below has expired *here*. Expiry is no acknowledgement (FINDINGS B11): it is not told to other
 clusters, and when one of their seeks brings messages back, those that expired here stay away."""
 
+USED: Final = "magnetar.used.ms"
+"""Property: when a consumer was last there, where subscriptions expire."""
+
 VERSION: Final = 1
 _RUNS_HEAD: Final = struct.Struct("<qI")
 _PARTIAL_HEAD: Final = struct.Struct("<qqII")

@@ -12,8 +12,9 @@ from tests.support.subscriptions import World
 LIMITS: dict[str, Any] = {
     "unacked_per_consumer_max": 1 << 40,
     "unacked_per_subscription_max": 1 << 40,
+    "broker_rate": None,
     "topic_rate": None,
-    "own_rate": (0, 0, 1000),
+    "own_rate": None,
     "delays": True,
 }
 
@@ -28,7 +29,7 @@ def test_no_more_than_the_rate_and_everything_in_the_end(sub_type: SubType, seed
         consumers.append(world.consumer("b", sub_type, permits=10_000))
     per_s = chance.randint(1, 20)
     shared = Rate(per_s * 2, 0, 1000, world.outbox.now_ms)
-    world.subscription.follow(**LIMITS | {"own_rate": (per_s, 0, 1000), "topic_rate": shared})
+    world.subscription.follow(**LIMITS | {"own_rate": Rate(per_s, 0, 1000, world.outbox.now_ms), "topic_rate": shared})
     total, sent, began = chance.randint(1, 60), 0, world.outbox.now_ms
     world.publish_many(total)
     while sent < total:
@@ -50,7 +51,7 @@ def test_no_more_than_the_rate_and_everything_in_the_end(sub_type: SubType, seed
 def test_a_rate_that_is_lifted_lets_everything_go_at_once(sub_type: SubType) -> None:
     world = World()
     consumer = world.consumer("a", sub_type, permits=10_000)
-    world.subscription.follow(**LIMITS | {"own_rate": (3, 0, 3_600_000)})
+    world.subscription.follow(**LIMITS | {"own_rate": Rate(3, 0, 3_600_000, world.outbox.now_ms)})
     world.publish_many(30)
     world.pump()
     assert len(world.take(consumer)) == 3
@@ -60,23 +61,46 @@ def test_a_rate_that_is_lifted_lets_everything_go_at_once(sub_type: SubType) -> 
 
 
 @pytest.mark.parametrize("sub_type", list(SubType))
+def test_a_rate_that_was_raised_is_not_waited_for_as_the_lower_one_said(sub_type: SubType) -> None:
+    """Dispatch stood still until the timer of the rate before, here for an hour."""
+    world = World()
+    consumer = world.consumer("a", sub_type, permits=10_000)
+    world.subscription.follow(**LIMITS | {"own_rate": Rate(1, 0, 3_600_000, world.outbox.now_ms)})
+    world.publish_many(30)
+    world.pump()
+    assert len(world.take(consumer)) == 1
+    world.subscription.follow(**LIMITS | {"own_rate": Rate(5, 0, 1000, world.outbox.now_ms)})
+    world.pump()
+    assert len(world.take(consumer)) == 5
+    for _ in range(20):
+        world.advance(500)
+        world.pump()
+    assert len(world.take(consumer)) == 24
+
+
+@pytest.mark.parametrize("sub_type", list(SubType))
 def test_it_is_counted_whose_rate_was_waited_for(sub_type: SubType) -> None:
     world = World()
     consumer = world.consumer("a", sub_type, permits=10_000)
 
-    def told(*rates: Any, own: tuple[int, int, int] = (0, 0, 1000)) -> tuple[int, ...]:
-        world.subscription.follow(**LIMITS | {"own_rate": own, "topic_rate": rates[0] if rates else None})
+    def told(**rates: Rate) -> tuple[int, ...]:
+        world.subscription.follow(**LIMITS | rates)
         world.publish_many(10)
         world.pump()
         world.take(consumer)
         stats = world.subscription.stats()
-        kinds = [f"{what}EventsBy{whose}Limit" for whose in ("Subscription", "Topic") for what in ("Msg", "Bytes")]
-        return tuple(stats[f"dispatchThrottled{kind}"] for kind in kinds)
+        levels = ("Subscription", "Topic", "Broker")
+        return tuple(
+            stats[f"dispatchThrottled{what}EventsBy{level}Limit"] for level in levels for what in ("Msg", "Bytes")
+        )
 
     hour = 3_600_000
-    assert told(own=(3, 0, hour)) == (1, 0, 0, 0)
+    assert told(own_rate=Rate(3, 0, hour, world.outbox.now_ms)) == (1, 0, 0, 0, 0, 0)
     world.subscription.follow(**LIMITS)
     world.advance(hour)
     world.pump()
-    assert told(Rate(0, 1, hour, world.outbox.now_ms))[3] == 1
-    assert told(Rate(0, 1, hour, world.outbox.now_ms))[:3] == (1, 0, 0)
+    assert told(topic_rate=Rate(0, 1, hour, world.outbox.now_ms)) == (1, 0, 0, 1, 0, 0)
+    world.subscription.follow(**LIMITS)
+    world.advance(hour)
+    world.pump()
+    assert told(broker_rate=Rate(3, 0, hour, world.outbox.now_ms)) == (1, 0, 0, 1, 1, 0)

@@ -79,12 +79,12 @@ def test_a_link_waits_for_the_sync() -> None:
     world.settle()
     assert answers == [None] and a.topic.durable
     state = a.broker.links.sources["b"].topics[TOPIC]
-    assert (state.last, state.pending(), state.cursor.c) == (NONE, (0, 0, 0), NONE)
+    assert (state.last, state.pending(state.last), state.cursor.c) == (NONE, (0, 0, 0), NONE)
     assert _messages(b) == []
     changed = state.changed
     a.hold_log = False
     a.work()
-    assert state.last == a.topic.log.last and state.pending()[0] == 6
+    assert state.last == a.topic.log.last and state.pending(state.last)[0] == 6
     assert state.changed > changed, "the pipeline is told that there is something"
     world.settle()
     assert len(_messages(b)) == 6

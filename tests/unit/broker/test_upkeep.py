@@ -3,6 +3,7 @@
 import msgspec
 
 from magnetar.core.ids import EARLIEST
+from magnetar.core.names import NamespaceName
 from magnetar.storage.entries import NewEntry
 from magnetar.wire.metadata import build
 from magnetar.wire.pulsar_pb2 import MessageMetadata
@@ -161,3 +162,85 @@ def test_links_go_on_behind_a_last_ledger_that_went() -> None:
     world.advance(2_000)
     assert b.topic.log.messages_between(EARLIEST, b.topic.log.last) == 3
     assert a.broker.links.sources["b"].topics[TOPIC].gap == 0
+
+
+# ----------------------------------------------------------------------------------- subscriptions that nobody uses
+
+MINUTE = 60_000
+
+
+def expiring(minutes: int, *, replicated: bool = False) -> tuple[World, Node, Client, int]:
+    """A subscription with a consumer, where subscriptions expire."""
+    world = World("a")
+    node = world["a"]
+    node.create()
+    namespace = NamespaceName("public", "default")
+    node.apply(node.broker.resources.change_policies(namespace, subscription_expiration_time_minutes=minutes))
+    client = node.client()
+    number = client.subscribe("s", 1, replicated=replicated)
+    world.settle()
+    return world, node, client, number
+
+
+def leave(client: Client) -> None:
+    client.node.run(client.node.broker.disconnected, client.number)
+
+
+def test_a_subscription_expires_when_it_had_no_consumer_for_so_long() -> None:
+    world, node, client, _ = expiring(60)
+    world.advance(300 * MINUTE)
+    assert "s" in node.topic.subscriptions, "it has a consumer"
+    leave(client)
+    world.advance(58 * MINUTE)
+    assert "s" in node.topic.subscriptions
+    world.advance(4 * MINUTE)
+    assert "s" not in node.topic.subscriptions
+    assert any("subscription-expiration-time" in note.text for note in node.notes)
+    node.restart()
+    assert "s" not in node.topic.subscriptions
+
+
+def test_a_restart_does_not_make_it_young_again() -> None:
+    world, node, client, _ = expiring(60)
+    leave(client)
+    for _ in range(3):
+        world.advance(15 * MINUTE)
+        node.restart()
+    world.advance(13 * MINUTE)
+    assert "s" in node.topic.subscriptions
+    world.advance(10 * MINUTE)
+    assert "s" not in node.topic.subscriptions
+
+
+def test_after_a_start_consumers_have_time_to_come_back() -> None:
+    """The broker was down for longer than the policy says: that is nobody's disuse."""
+    world, node, _, _ = expiring(60)
+    world.advance(5 * MINUTE)
+    node.kill()
+    world.now_ms += 300 * MINUTE
+    node.start()
+    world.advance(8 * MINUTE)
+    client = node.client()
+    client.subscribe("s", 1, replicated=False)
+    world.settle()
+    leave(client)
+    world.advance(50 * MINUTE)
+    assert "s" in node.topic.subscriptions
+    world.advance(15 * MINUTE)
+    assert "s" not in node.topic.subscriptions
+
+
+def test_a_replicated_subscription_does_not_expire() -> None:
+    """Its consumers may be in another cluster."""
+    world, node, client, _ = expiring(60, replicated=True)
+    leave(client)
+    world.advance(200 * MINUTE)
+    assert "s" in node.topic.subscriptions
+
+
+def test_without_the_policy_subscriptions_stay_and_nothing_more_is_stored() -> None:
+    world, node, client, _ = expiring(0)
+    leave(client)
+    world.advance(10_000 * MINUTE)
+    assert "s" in node.topic.subscriptions
+    assert not node.topic.subscriptions["s"].cursor.properties

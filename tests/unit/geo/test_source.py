@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.batching import STORE_BYTES_MAX
+from magnetar.broker.rates import Rate
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
 from magnetar.geo.linktopic import MARKS_MAX, LinkTopic
@@ -708,3 +709,85 @@ def test_the_targets_present_life_is_learnt_and_late_handshakes_do_not_bring_bac
     link.learn(NONE)
     assert link.machine.incarnation_of(TOPIC) == 9
     assert link.machine.incarnation_of("persistent://public/default/other") == 0
+
+
+# -------------------------------------------------------------------------------------------- a topic has a rate of its own
+
+
+def paced(link: Link, messages: int, size: int = 0) -> Rate:
+    """The link with a rate per hour."""
+    rate = Rate(messages, size, 3_600_000, link.rig.outbox.now_ms)
+    link.machine.set_rate(TOPIC, rate)
+    link.rig.pump()
+    return rate
+
+
+def test_a_topic_goes_as_far_as_its_rate_lets_it_and_on_by_itself() -> None:
+    link = Link(ledger_entries=100)
+    paced(link, 4)
+    positions = link.topic.publish(*[message(str(number)) for number in range(10)])
+    assert link.told().last.entry == positions[3].entry
+    assert link.told().pending_entries == 4
+    assert link.read()[0] == positions[:4]
+    assert link.read(up_to=geo(positions[9]))[0] == positions[:4], "a task that asks for more is sent no more"
+    link.commit(positions[3], positions[3])
+    assert link.told().pending_entries == 0
+    counter = link.machine.changes.counter
+    link.rig.later(900_000)  # a quarter of an hour: one token more
+    assert link.machine.changes.counter > counter, "the pipeline is told"
+    assert link.read(positions[3])[0] == [positions[4]]
+    assert link.state.lag_messages() == 6, "the whole lag is shown"
+    assert link.state.pending(link.state.end)[0] == 6
+
+
+def test_batches_count_as_their_messages_and_what_came_from_elsewhere_as_nothing() -> None:
+    link = Link(ledger_entries=100)
+    paced(link, 3)
+    entries = [message("x", origin="c")] * 5 + [message("b", count=5)] + [message("y", origin="c")] * 5 + [message("z")]
+    positions = link.topic.publish(*entries)
+    assert link.read()[0] == [positions[5]], "a batch goes as a whole, and is made up for"
+    assert link.state.last == positions[10]
+
+
+def test_bytes_count_too() -> None:
+    link = Link(ledger_entries=100)
+    size = len(message("m" * 100).data)
+    paced(link, 0, 2 * size)
+    positions = link.topic.publish(*[message("m" * 100) for _ in range(5)])
+    assert link.read()[0] == positions[:2]
+
+
+def test_a_rate_that_is_lifted_or_raised_lets_the_rest_go() -> None:
+    link = Link(ledger_entries=100)
+    paced(link, 1)
+    positions = link.topic.publish(*[message() for _ in range(6)])
+    assert link.read()[0] == positions[:1]
+    paced(link, 3)
+    assert link.read()[0] == positions[:3]
+    link.machine.set_rate(TOPIC, None)
+    link.rig.pump()
+    assert link.read()[0] == positions
+
+
+def test_what_is_sent_again_counts_again() -> None:
+    """The destination lost it all: going back for it must not be a way round the rate."""
+    link = Link(ledger_entries=100)
+    paced(link, 4)
+    positions = link.topic.publish(*[message() for _ in range(4)])
+    link.commit(positions[3], positions[3])
+    link.learn(NONE)
+    link.rig.store()
+    assert link.state.cursor.c == NONE
+    assert link.read()[0] == []
+    link.rig.later(900_000)
+    assert link.read()[0] == positions[:1]
+
+
+def test_what_was_skipped_needs_no_token() -> None:
+    link = Link(ledger_entries=100)
+    paced(link, 1)
+    positions = link.topic.publish(*[message() for _ in range(6)])
+    link.machine.skip(TOPIC, positions[4], lambda _error: None)
+    link.rig.store()
+    link.rig.later(3_600_000)
+    assert link.read(link.state.cursor.c)[0] == positions[5:]

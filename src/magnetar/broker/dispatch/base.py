@@ -23,6 +23,9 @@ from magnetar.wire import commands
 ACTIVE_CHANGE_VERSION: Final = 12
 """Clients below this protocol version do not know ACTIVE_CONSUMER_CHANGE."""
 
+TURN_MS: Final = 1
+"""By so much who was served last is behind others that wait for the same rate."""
+
 WAKE_MS_MIN: Final = 5
 """Between two looks at a dispatch rate: at high rates many messages go at a time, not each by its own timer."""
 
@@ -73,7 +76,8 @@ class Dispatcher(ABC):
         self.reading = Reading(surroundings, self.dispatch)
         self.closed = False
         self._again_at_end = False
-        self._rate_timer = False
+        self._rate_due_ms = 0
+        """When a timer goes on with what a rate holds back; 0: none is set, or the rate is another since."""
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -185,20 +189,25 @@ class Dispatcher(ABC):
         """Whether nothing may be sent now because of a rate; a timer goes on when something may."""
         if not self.around.rates or self.around.messages_by_rate() > 0:
             return False
-        if not self._rate_timer:
-            self._rate_timer = True
+        if not self._rate_due_ms:
             self.around.count_throttled()
             outbox = self.around.outbox
-            outbox.put(Timer(outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN), self._rate_due))
+            # Others wait for the same rate: who just had something of it comes behind those who had nothing.
+            behind = TURN_MS if self.around.served else 0
+            self.around.served = False
+            self._rate_due_ms = outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN) + behind
+            outbox.put(Timer(self._rate_due_ms, self._rate_due))
         return True
 
     def _rate_due(self, now_ms: int) -> None:
-        self._rate_timer = False
+        if now_ms >= self._rate_due_ms:
+            self._rate_due_ms = 0
         if not self.closed:
             self.dispatch()
 
     def limits_changed(self) -> None:
-        """The surroundings' limits are others: what they held back may go."""
+        """The surroundings' limits are others: what they held back may go, and the next wait is as long as the new rate says."""
+        self._rate_due_ms = 0
         if not self.closed:
             self.dispatch()
 

@@ -491,7 +491,7 @@ class MultipleConsumers(Dispatcher):
         for consumer in self.consumers:
             consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
         self.blocked = self.unacked >= limits.unacked_per_subscription_max
-        self.dispatch()
+        super().limits_changed()
 
     # ---------------------------------------------------------------------------------------------------- redelivery
 

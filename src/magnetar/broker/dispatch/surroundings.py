@@ -82,12 +82,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Throttled:
-    """How often a subscription had to wait for a rate of dispatch: its own or its topic's, of messages or of bytes."""
+    """How often a subscription had to wait for a rate of dispatch (of messages, of bytes): its own, its topic's, its broker's."""
 
     messages_own: int = 0
     bytes_own: int = 0
     messages_topic: int = 0
     bytes_topic: int = 0
+    messages_broker: int = 0
+    bytes_broker: int = 0
 
 
 @dataclass(slots=True)
@@ -98,9 +100,11 @@ class Surroundings:
         topic, subscription: names, for reads and for messages to people.
         partition: the topic's number, -1 when it is no partition.
         held: nothing is sent, whoever is connected: the subscription is fenced (`broker.fences`).
-        rates: dispatch rates, the topic's and the subscription's own; usually none.
+        rates: dispatch rates, the broker's, the topic's and the subscription's own; usually none.
+        broker_rate: the one of `rates` that all subscriptions of the broker share.
         own_rate: the one of `rates` that is the subscription's own.
         delays: whether entries wait for their `deliver_at_time`.
+        served: something was sent since the subscription last waited for a rate.
         throttled: since the subscription was loaded.
     """
 
@@ -113,8 +117,10 @@ class Surroundings:
     limits: Limits = field(default_factory=Limits)
     held: bool = False
     rates: tuple[Rate, ...] = ()
+    broker_rate: Rate | None = None
     own_rate: Rate | None = None
     delays: bool = True
+    served: bool = False
     throttled: Throttled = field(default_factory=Throttled)
 
     def messages_by_rate(self) -> int:
@@ -130,6 +136,7 @@ class Surroundings:
     def sent(self, messages: int, size: int) -> None:
         """So much went to consumers."""
         for rate in self.rates:
+            self.served = True
             rate.take(messages, size)
 
     def count_throttled(self) -> None:
@@ -140,6 +147,9 @@ class Surroundings:
             if rate is self.own_rate:
                 told.messages_own += messages
                 told.bytes_own += size
+            elif rate is self.broker_rate:
+                told.messages_broker += messages
+                told.bytes_broker += size
             else:
                 told.messages_topic += messages
                 told.bytes_topic += size
