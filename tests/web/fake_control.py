@@ -420,7 +420,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
         self._soon(done)
 
     def policy_default(self, name: str) -> Any:
-        return False if name == "deduplication" else BY_NAME[name].default(BrokerConfig())
+        elsewhere = {"deduplication": False, "deduplication-interval": 120}  # [deduplication] has these
+        return elsewhere[name] if name in elsewhere else BY_NAME[name].default(BrokerConfig())
 
     def apply(self, change: Change, done: Done) -> None:
         self.resources.begin(change)

@@ -166,6 +166,7 @@ CASES: list[Case] = [
 ]
 for _policy, _method, _good, _wrong in (
     ("schemaCompatibilityStrategy", "PUT", '"BACKWARD"', '"SIDEWARD"'),
+    ("schemaAutoUpdateCompatibilityStrategy", "PUT", '"AutoUpdateDisabled"', '"BACKWARD"'),
     ("isAllowAutoUpdateSchema", "POST", "false", '"no"'),
     ("schemaValidationEnforced", "POST", "true", "[1]"),
 ):

@@ -4,7 +4,7 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
-from magnetar.admin.policies import ALWAYS_SOMETHING
+from magnetar.admin.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policytable import TABLE, Policy
 from tests.web.conftest import World
@@ -31,6 +31,7 @@ VALUES: dict[str, Any] = {
     "replicator-dispatch-rate": {"dispatchThrottlingRateInMsg": 10},
     "subscribe-rate": {"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30},
     "delayed-delivery": {"active": False, "tickTime": 1000},
+    "persistence": {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
     "inactive-topics": {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
         "maxInactiveDurationSeconds": 60,
@@ -58,6 +59,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "subscription-dispatch-rate": [{"dispatchThrottlingRateInByte": -2}],
     "replicator-dispatch-rate": [{"dispatchThrottlingRateInByte": -2}],
     "subscribe-rate": [{"subscribeThrottlingRatePerConsumer": -2}, {"ratePeriodInSecond": 0}],
+    "persistence": [],
     "delayed-delivery": [{"tickTime": -1}, {"maxDeliveryDelayInMillis": 2**62}],
     "inactive-topics": [{"maxInactiveDurationSeconds": 0}],
 }
@@ -118,7 +120,7 @@ def _cases() -> list[tuple[str, str, str | None, int]]:
             path, method = policy.topic_path, policy.topic_method
             base = f"{G if policy.own_topic else A}/persistent/public/default"
             cases += [
-                ("GET", f"{base}/t/{path}", None, 204),
+                ("GET", f"{base}/t/{path}", None, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204),
                 ("GET", f"{base}/all-set/{path}?isGlobal=true", None, 200),
                 ("GET", f"{base}/t/{path}?applied=maybe", None, 400),
                 (method, f"{base}/many/{path}", good, 204),
@@ -133,8 +135,44 @@ def _cases() -> list[tuple[str, str, str | None, int]]:
     return cases
 
 
+LOST = f"{A}/non-persistent/public/default"
+
+
+def _lost_cases(path: str, unset: int) -> list[tuple[str, str, str | None, int]]:
+    """Of a topic that stores nothing: what it has not can be read and taken back."""
+    return [
+        ("GET", f"{LOST}/t/{path}", None, unset),
+        ("GET", f"{LOST}/missing/{path}", None, 404),
+        ("GET", f"{LOST}/a%5Cb/{path}", None, 412),
+        ("DELETE", f"{LOST}/t/{path}", None, 204),
+        ("DELETE", f"{LOST}/missing/{path}", None, 404),
+        ("DELETE", f"{LOST}/a%5Cb/{path}", None, 412),
+    ]
+
+
+LOST_CASES = [
+    case
+    for policy in TABLE
+    if policy.topic and not policy.own_topic and not policy.kind_query
+    for case in _lost_cases(policy.topic_path, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204)
+]
+LOST_CASES += _lost_cases("backlogQuotaMap", 200)[:3] + _lost_cases("backlogQuota", 204)[3:]
+LOST_CASES += _lost_cases("policies", 204)[3:]
+
 CASES: list[tuple[str, str, str | None, int]] = [
     *_cases(),
+    *LOST_CASES,
+    *(
+        (
+            "POST",
+            path,
+            json({"bookkeeperEnsemble": most, "bookkeeperWriteQuorum": write, "bookkeeperAckQuorum": 2}),
+            400,
+        )
+        for path in (f"{A}/namespaces/public/default/persistence", f"{TOPICS}/t/persistence")
+        for most, write in ((2, 5), (2, 1), (6, 2), (2, 0))
+    ),
+    ("POST", f"{TOPICS}/t/persistence", '{"managedLedgerMaxMarkDeleteRate": -1}', 400),
     ("POST", f"{TOPICS}/t/messageTTL?messageTTL=60", None, 204),
     ("POST", f"{TOPICS}/t/messageTTL?messageTTL=-5", None, 412),
     ("POST", f"{TOPICS}/t/messageTTL?messageTTL=soon", None, 400),
@@ -159,6 +197,26 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("DELETE", f"{TOPICS}/all-set/policies", None, 204),
     ("DELETE", f"{TOPICS}/missing/policies", None, 404),
     ("DELETE", f"{TOPICS}/a%5Cb/policies", None, 412),
+    # a subscription's own rate
+    *(
+        case
+        for path in (f"PLACE/{part}s/dispatchRate" for part in ("", "subscription/"))
+        for case in (
+            ("GET", f"{TOPICS}/{path}".replace("PLACE", "t"), None, 204),
+            ("GET", f"{TOPICS}/{path}?applied=true".replace("PLACE", "t"), None, 200),
+            ("GET", f"{LOST}/{path}".replace("PLACE", "t"), None, 204),
+            ("POST", f"{TOPICS}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": 5}', 204),
+            ("POST", f"{TOPICS}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": -5}', 412),
+            ("POST", f"{TOPICS}/{path}".replace("PLACE", "missing"), '{"dispatchThrottlingRateInMsg": 5}', 404),
+            *(
+                (method, f"{root}/{path}".replace("PLACE", topic), None, status)
+                for method, root in (("GET", TOPICS), ("GET", LOST), ("DELETE", TOPICS), ("DELETE", LOST))
+                for topic, status in (("missing", 404), ("a%5Cb", 412))
+            ),
+            ("DELETE", f"{TOPICS}/{path}".replace("PLACE", "t"), None, 204),
+            ("DELETE", f"{LOST}/{path}".replace("PLACE", "t"), None, 204),
+        )
+    ),
     # all topics of a namespace
     ("POST", f"{A}/namespaces/public/default/clearBacklog", None, 204),
     ("POST", f"{A}/namespaces/public/missing/clearBacklog", None, 404),

@@ -71,7 +71,6 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("persistence", {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}, "bookies"),
         ("replicatorDispatchRate", {"other": {"dispatchThrottlingRateInMsg": 5}}, "has to name us-west"),
         ("clusterSubscribeRate", {"other": {"subscribeThrottlingRatePerConsumer": 5}}, "has to name us-west"),
         ("clusterSubscribeRate", {"us-west": {"ratePeriodInSecond": 0}}, "ratePeriodInSecond"),
@@ -117,6 +116,7 @@ def test_what_cannot_be_followed_is_refused(tell: Tell, key: str, value: Any, wh
         ("subscription_expiration_time_minutes", 0),
         ("latency_stats_sample_rate", {"x": 1}),
         ("unknownKey", 1),
+        ("persistence", {"bookkeeperEnsemble": 0, "bookkeeperWriteQuorum": 0, "bookkeeperAckQuorum": 0}),
     ],
 )
 def test_what_stands_at_its_default_is_no_fault(tell: Tell, key: str, value: Any) -> None:
@@ -142,6 +142,7 @@ def test_what_has_a_meaning_is_taken_and_shown_under_pulsars_names(tell: Tell) -
         "publishMaxMessageRate": {"us-west": PUBLISH},
         "backlog_quota_map": {"destination_storage": {"limit": 1_000, "policy": "producer_exception"}},
         "schema_auto_update_compatibility_strategy": "ForwardTransitive",
+        "persistence": {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
         "auth_policies": {
             "namespace_auth": {"app": ["consume", "produce"]},
             "destination_auth": {"persistent://public/new/t": {"other": ["produce"]}},
@@ -155,6 +156,9 @@ def test_what_has_a_meaning_is_taken_and_shown_under_pulsars_names(tell: Tell) -
         assert (await world.ask("GET", f"{NEW}/subscriptionDispatchRate")).json == RATE
         assert (await world.ask("GET", f"{NEW}/publishRate")).json == PUBLISH
         assert (await world.ask("GET", f"{NEW}/schemaCompatibilityStrategy")).json == "FORWARD_TRANSITIVE"
+        assert (await world.ask("GET", f"{NEW}/persistence")).json == wanted["persistence"] | {
+            "managedLedgerMaxMarkDeleteRate": 0.0
+        }
         quota = (await world.ask("GET", f"{NEW}/backlogQuotaMap")).json["destination_storage"]
         assert (quota["limitSize"], quota["policy"]) == (1_000, "producer_exception")
         assert (await world.ask("GET", f"{NEW}/permissions")).json == {"app": ["consume", "produce"]}

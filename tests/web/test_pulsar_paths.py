@@ -30,6 +30,7 @@ GET,POST {N}/allowedClusters
 GET,POST,DELETE {N}/deduplication
 GET,POST {N}/deduplicationSnapshotInterval
 GET,PUT {N}/schemaCompatibilityStrategy
+GET,PUT {N}/schemaAutoUpdateCompatibilityStrategy
 GET,POST {N}/isAllowAutoUpdateSchema
 GET,POST {N}/schemaValidationEnforced
 GET,POST {N}/encryptionRequired
@@ -40,6 +41,8 @@ GET,POST,DELETE {N}/subscriptionTypesEnabled
 GET,POST,DELETE {P}/subscriptionTypesEnabled
 GET,POST,DELETE {N}/messageTTL
 GET,POST,DELETE {N}/retention
+GET,POST,DELETE {N}/persistence
+GET,POST,DELETE {P}/persistence
 GET {N}/backlogQuotaMap
 POST,DELETE {N}/backlogQuota
 GET {N}/permissions
@@ -50,6 +53,12 @@ DELETE {N}/permissions/{{s}}/{{role}}
 GET,POST {N}/subscriptionAuthMode
 GET,POST,DELETE {N}/publishRate
 GET,POST,DELETE {N}/dispatchRate
+GET,POST,DELETE {N}/replicatorDispatchRate
+GET,POST,DELETE {P}/replicatorDispatchRate
+GET,POST,DELETE {N}/subscribeRate
+GET,POST,DELETE {P}/subscribeRate
+GET,POST,DELETE {N}/subscriptionExpirationTime
+GET,POST,DELETE {P}/{{s}}/dispatchRate
 GET,POST,DELETE {N}/subscriptionDispatchRate
 GET,POST,DELETE {N}/maxTopicsPerNamespace
 GET,POST,DELETE {N}/maxProducersPerTopic
@@ -125,40 +134,45 @@ GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}/bundle
 
 NOT_BUILT = f"""
 POST {A}/clusters/{{c}}/migrate | links
-GET {A}/clusters/{{c}}/failureDomains | one broker
-GET {A}/clusters/{{c}}/namespaceIsolationPolicies | one broker
-GET,POST,DELETE {N}/persistence | bookies
-GET,POST,DELETE {P}/persistence | bookies
-GET,POST,DELETE {N}/persistence/bookieAffinity | bookies
+POST {A}/clusters/{{c}}/failureDomains/{{s}} | one broker
+POST {A}/clusters/{{c}}/namespaceIsolationPolicies/{{s}} | one broker
+POST {N}/persistence/bookieAffinity | bookies
 GET {P}/backlog | stats
 PUT {N}/0x00000000_0x80000000/unload | bundles
 PUT {N}/0x00000000_0xffffffff/split | bundles
-GET {N}/antiAffinity | bundles
+POST {N}/antiAffinity | bundles
 GET {A}/persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
 GET {A}/non-persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
-GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers | namespace
-GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/retention | namespace
-GET {P}/resourceGroup | one broker
-GET,PUT {N}/schemaAutoUpdateCompatibilityStrategy | schemaCompatibilityStrategy
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers | namespace
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/retention | namespace
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/deduplicationEnabled | namespace
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlogQuota | namespace
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/replication | namespace
+PUT {A}/non-persistent/{{t}}/{{n}}/{{topic}}/schemaCompatibilityStrategy | namespace
+POST {P}/resourceGroup | one broker
 GET /admin/persistent/{{t}}/{{c}}/{{n}}/{{topic}}/stats | version 1
 GET /admin/namespaces/{{t}} | version 1
 GET {N}/destination/{{c}} | bundles
-GET,POST,DELETE {N}/offloadPolicies | tiered
-GET,PUT {N}/offloadThreshold | tiered
+POST {N}/offloadPolicies | tiered
+PUT {N}/offloadThreshold | tiered
+PUT {N}/offloadThresholdInSeconds | tiered
+PUT {N}/offloadDeletionLagMs | tiered
 GET,PUT {P}/offload | tiered
-GET,POST,DELETE {P}/offloadPolicies | tiered
-GET,POST,DELETE {N}/resourcegroup | one broker
-GET,POST,DELETE {N}/entryFilters | filter
-GET,PUT {P}/shadowTopics | links
-GET,POST,DELETE {N}/migration | links
-GET,POST,DELETE {N}/dispatcherPauseOnAckStatePersistent | max-unacked
+POST {P}/offloadPolicies | tiered
+POST {N}/resourcegroup/{{s}} | one broker
+POST {N}/entryFilters | filter
+POST {P}/entryFilters | filter
+PUT {P}/shadowTopics | links
+POST {N}/migration | links
+POST {N}/dispatcherPauseOnAckStatePersistent | max-unacked
+POST {P}/dispatcherPauseOnAckStatePersistent | max-unacked
 POST {A}/namespaces/grantPermissionsOnTopics | topic by topic
 POST {A}/namespaces/revokePermissionsOnTopics | topic by topic
-DELETE {N}/removeOffloadPolicies | tiered
 GET {N}/scanOffloadedLedgers | tiered
 POST {N}/resourcegroup/{{s}} | one broker
 GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlog | stats
-GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate | subscription-dispatch-rate
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/{{s}}/dispatchRate | namespace
+POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate | namespace
 GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedSubscriptionStatus | stores nothing
 GET {P}/getMessageIdByIndex | messageid
 GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments
@@ -172,8 +186,9 @@ GET {A}/broker-stats/topics | stats
 GET {A}/broker-stats/mbeans | /metrics
 GET {A}/broker-stats/load-report | one broker
 GET {A}/broker-stats/allocator-stats/default | /metrics
-GET {A}/resource-quotas | one broker
-GET {A}/resourcegroups | one broker
+POST {A}/resource-quotas | one broker
+POST {A}/resource-quotas/{{t}}/{{n}}/0x00000000_0xffffffff | one broker
+PUT {A}/resourcegroups/{{s}} | one broker
 GET {A}/worker/cluster | Functions
 GET {A}/worker-stats/metrics | Functions
 GET /admin/v3/functions/{{t}}/{{n}} | Functions
@@ -181,7 +196,7 @@ GET /admin/v3/sources/{{t}}/{{n}} | Functions
 GET /admin/v3/sinks/{{t}}/{{n}} | Functions
 GET /admin/v3/packages/function/{{t}}/{{n}} | Functions
 GET /admin/v3/transactions/coordinatorStats/{{number}} | transactions
-GET {A}/bookies/all | bookies
+POST {A}/bookies/racks-info/{{s}} | bookies
 GET {A}/proxy-stats/connections | proxy
 """
 

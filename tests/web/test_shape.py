@@ -33,6 +33,11 @@ NAMES = {
     "role": "app",
     "key": "team",
     "value": "us",
+    "domain": "d",
+    "policy": "p",
+    "group": "g",
+    "bookie": "127.0.0.1:3181",
+    "bundle": "0x00000000_0xffffffff",
 }
 
 
@@ -122,7 +127,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
     async def story(world: World) -> None:
         for path in (
             f"{A}/functions/public/default",
-            f"{A}/namespaces/public/default/antiAffinity",
+            f"{A}/namespaces/public/default/scanOffloadedLedgers",
             "/admin/v3/sinks/x",
             "/admin",
             "/lookup/v2/namespace/public/default",
@@ -140,11 +145,8 @@ def test_what_does_not_exist(tell: Tell) -> None:
     ("path", "why"),
     [
         ("functions/public/default", "Functions"),
-        ("namespaces/public/default/persistence", "bookies"),
-        ("persistent/public/default/t/persistence", "bookies"),
         ("persistent/public/default/t/offload", "tiered"),
-        ("clusters/us-west/migrate", "failover"),
-        ("resource-quotas", "one broker"),
+        ("loadbalance/x", "one broker"),
         ("something/of/a/later/version", "/openapi.json"),
     ],
 )

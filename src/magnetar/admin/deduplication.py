@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from magnetar.admin.applied import APPLIED, value_of_namespace, value_of_topic
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
@@ -21,12 +22,13 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
     NAMESPACE + "/deduplication",
     "Whether what is published is deduplicated.",
     errors=(404, 412),
+    query=APPLIED,
     reply="true",
     may_be_unset=True,
 )
 async def get_of_namespace(call: Call) -> Any:
     """204 when not set: the broker's default."""
-    return call.resources.policies(call.namespace()).deduplication_enabled
+    return value_of_namespace(call, "deduplication", call.namespace())
 
 
 @deduplication.add(
@@ -56,12 +58,13 @@ async def remove_of_namespace(call: Call) -> None:
     NAMESPACE + "/deduplicationSnapshotInterval",
     "Seconds between two snapshots of deduplication numbers.",
     errors=(404, 412),
+    query=APPLIED,
     reply="120",
     may_be_unset=True,
 )
 async def get_interval_of_namespace(call: Call) -> Any:
     """204 when not set: the broker's default."""
-    return call.resources.policies(call.namespace()).deduplication_snapshot_interval_seconds
+    return value_of_namespace(call, "deduplication-interval", call.namespace())
 
 
 @deduplication.add(
@@ -101,17 +104,13 @@ async def _change(call: Call, **fields: Any) -> None:
     TOPIC + "/deduplicationEnabled",
     "Whether what is published to this topic is deduplicated.",
     errors=(404, 412),
-    query={"applied": "true: what holds, also by its namespace or the broker's default."},
+    query=APPLIED,
     reply="true",
     may_be_unset=True,
 )
 async def get_of_topic(call: Call) -> Any:
     """204 when the topic has no setting of its own."""
-    topic = _existing(call)
-    if not call.flag("applied"):
-        return call.resources.topic_policies(topic).deduplication_enabled
-    enabled, _ = call.resources.deduplication(topic)
-    return call.control.policy_default("deduplication") if enabled is None else enabled
+    return value_of_topic(call, "deduplication", _existing(call))
 
 
 @deduplication.add(
@@ -141,12 +140,13 @@ async def remove_of_topic(call: Call) -> None:
     TOPIC + "/deduplicationSnapshotInterval",
     "Seconds between two snapshots of this topic's deduplication numbers.",
     errors=(404, 412),
+    query=APPLIED,
     reply="120",
     may_be_unset=True,
 )
 async def get_interval_of_topic(call: Call) -> Any:
     """204 when the topic has no setting of its own."""
-    return call.resources.topic_policies(_existing(call)).deduplication_snapshot_interval_seconds
+    return value_of_topic(call, "deduplication-interval", _existing(call))
 
 
 @deduplication.add(

@@ -51,6 +51,7 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("GET", rf"{_TOPIC}/(?:internal-info|properties)", Operation.LOOK),
     ("GET", rf"{_TOPIC}/(?:lastMessageId|subscriptions|examinemessage|messageid/.*|ledger/.*)", Operation.CONSUME),
     ("PUT", rf"{_TOPIC}/backlogSize", Operation.CONSUME),
+    ("*", rf"{_TOPIC}/subscription/{{subscription}}/dispatchRate", Operation.ADMIN),  # a policy of the topic's
     ("*", rf"{_TOPIC}/subscription/.*", Operation.CONSUME),
     ("*", rf"{_TOPIC}{_ANY}", Operation.ADMIN),
     ("GET", rf"{_SCHEMAS}/(?:schema|schemas|metadata|schema/.*)", Operation.LOOK),

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from magnetar.admin.applied import APPLIED, value_of_namespace, value_of_topic
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
@@ -23,12 +24,13 @@ REPLY = '{"property": "idempotency-key", "windowSeconds": 3600, "keysMax": 10000
     NAMESPACE,
     "Which property of its messages is an idempotency key, and for how long.",
     errors=(404, 412),
+    query=APPLIED,
     reply=REPLY,
     may_be_unset=True,
 )
 async def get_of_namespace(call: Call) -> Any:
     """204 when not set: messages of its topics have no keys."""
-    return call.resources.policies(call.namespace()).idempotency
+    return value_of_namespace(call, "idempotency", call.namespace())
 
 
 @idempotency.add(
@@ -74,12 +76,13 @@ async def _change(call: Call, policy: IdempotencyPolicy | None) -> None:
     TOPIC,
     "Which property of this topic's messages is an idempotency key, and for how long.",
     errors=(404, 412),
+    query=APPLIED,
     reply=REPLY,
     may_be_unset=True,
 )
 async def get_of_topic(call: Call) -> Any:
     """204 when the topic has no setting of its own."""
-    return call.resources.topic_policies(_existing(call)).idempotency
+    return value_of_topic(call, "idempotency", _existing(call))
 
 
 @idempotency.add(

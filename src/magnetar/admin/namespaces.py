@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from magnetar.admin.applied import APPLIED, NO_QUOTAS, value_of_namespace
 from magnetar.admin.call import Call
 from magnetar.admin.newnamespace import NewNamespace, policies_of, rates_by_cluster
 from magnetar.admin.routing import Routes
@@ -126,12 +127,13 @@ def visible(names: list[str], system: bool) -> list[str]:
     "/{tenant}/{namespace}/replication",
     "Where its messages go.",
     errors=(404, 412),
+    query=APPLIED,
     reply='["us-east", ...]',
     returns=list[str],
 )
 async def get_replication(call: Call) -> Any:
     """This cluster is usually one of them."""
-    return call.resources.policies(call.namespace()).replication_clusters
+    return value_of_namespace(call, "replication-clusters", call.namespace()) or []
 
 
 @namespaces.add(
@@ -154,12 +156,13 @@ async def set_replication(call: Call) -> None:
     "/{tenant}/{namespace}/allowedClusters",
     "Where its topics may exist.",
     errors=(404, 412),
+    query=APPLIED,
     reply='["a", ...]',
     returns=list[str],
 )
 async def get_allowed(call: Call) -> Any:
     """Empty: the same as the replication clusters."""
-    return call.resources.policies(call.namespace()).allowed_clusters
+    return value_of_namespace(call, "allowed-clusters", call.namespace()) or []
 
 
 @namespaces.add(
@@ -182,12 +185,16 @@ async def set_allowed(call: Call) -> None:
     "/{tenant}/{namespace}/backlogQuotaMap",
     "How far consumers may fall behind, by kind.",
     errors=(404, 412),
+    query=APPLIED,
     reply='{"destination_storage": BacklogQuota}',
     returns=dict[BacklogQuotaType, BacklogQuota],
 )
 async def get_quotas(call: Call) -> Any:
-    """Empty: no limit."""
-    return call.resources.policies(call.namespace()).backlog_quota_map
+    """Empty: the broker's default. `applied` has both kinds: -1 is no limit."""
+    namespace = call.existing_namespace()
+    if call.flag("applied"):
+        return NO_QUOTAS | call.resources.shared_policies(namespace).backlog_quota_map
+    return call.resources.policies(namespace).backlog_quota_map
 
 
 QUOTA_QUERY = {"backlogQuotaType": "destination_storage (default) or message_age."}

@@ -49,6 +49,15 @@ _STRATEGIES: Final[Mapping[str, SchemaStrategy]] = {
 }
 
 
+OLD_STRATEGIES: Final[Mapping[str, OldStrategy]] = {new: old for old, new in _STRATEGIES.items()}  # type: ignore[misc]
+"""The older name of each strategy; `UNDEFINED` has none."""
+
+
+def strategy_of(old: str) -> SchemaStrategy:
+    """The strategy that had this name; UNDEFINED for an empty one."""
+    return _STRATEGIES.get(old, "UNDEFINED")
+
+
 class AuthPolicies(Struct, frozen=True):
     """Permissions, as `GET` of a namespace shows them."""
 
@@ -94,7 +103,6 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     replicator_dispatch_rates: dict[str, DispatchRate] = field(default_factory=dict)
     cluster_subscribe_rate: dict[str, SubscribeRate] = field(default_factory=dict)
     schema_auto_update_compatibility_strategy: OldStrategy = ""
-    persistence: Any = None
     scalable_topic_auto_scale_policy: Any = None
     offload_threshold: Any = None
     offload_threshold_in_seconds: Any = None
@@ -120,7 +128,6 @@ def _no_filters(value: Any) -> bool:
 _OFFLOADING: Final = "offloadPolicies"
 
 _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
-    ("persistence", "persistence", _unset),
     ("scalable_topic_auto_scale_policy", "scalableTopicAutoScalePolicy", _unset),
     ("offload_threshold", _OFFLOADING, _unset),
     ("offload_threshold_in_seconds", _OFFLOADING, _unset),
@@ -147,11 +154,13 @@ def policies_of(body: NewNamespace, cluster: str) -> Policies:
             raise PreconditionFailed(f"{_NAMES.get(name, name)} cannot be set: {why_not(part)}")
     taken: dict[str, Any] = {name: getattr(body, name) for name in Policies.__struct_fields__}
     taken["backlog_quota_map"] = {kind: quota.quota() for kind, quota in body.backlog_quota_map.items()}
+    if body.persistence is not None and body.persistence.ensemble == 0:
+        taken["persistence"] = None  # zero values of Go's tools
     taken["encryption_required"] = body.encryption_required or None
     taken["subscription_auth_mode"] = body.subscription_auth_mode or None
     if body.schema_compatibility_strategy in {"", "UNDEFINED"}:
         old = body.schema_auto_update_compatibility_strategy
-        taken["schema_compatibility_strategy"] = _STRATEGIES.get(old, "UNDEFINED")
+        taken["schema_compatibility_strategy"] = strategy_of(old)
     dispatch = body.topic_dispatch_rate or body.cluster_dispatch_rate
     taken["publish_rate"] = _own("publishMaxMessageRate", body.publish_max_message_rate, body.publish_rate, cluster)
     taken["dispatch_rate"] = _own("topicDispatchRate", dispatch, body.dispatch_rate, cluster)

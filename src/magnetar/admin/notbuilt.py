@@ -23,18 +23,19 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
      "a cluster has one broker: nothing to isolate"),
     (r"/(migrate|migration)$",
      "clusters are not migrated: let links carry messages to the new one, and move subscriptions with `magnetar failover`"),
-    (r"/persistence(/|$)", "messages are in the broker's own log: there are no bookies, ensembles and quorums to choose"),
+    (r"/persistence/bookieAffinity$", "messages are in the broker's own log: there are no bookies to choose"),
     (r"/(remove|scan)?[oO]ffload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
     (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
     (r"/(non-)?persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
+    (r"/non-persistent/[^/]+/[^/]+/[^/]+/((subscription/)?[^/]+/dispatchRate)$",
+     "a topic that stores nothing has the policies of its namespace"),
     (r"/non-persistent/[^/]+/[^/]+/[^/]+/(retention|messageTTL|max\w+|\w+Rate|backlogQuota\w*|\w+Policies|policies|replication)$",
      "a topic that stores nothing has the policies of its namespace"),
     (r"/non-persistent/[^/]+/[^/]+/[^/]+/(compactionThreshold|delayedDelivery|deduplication\w+|schema\w+)$",
      "a topic that stores nothing has the policies of its namespace"),
-    (r"/schemaAutoUpdateCompatibilityStrategy$", "`schemaCompatibilityStrategy` has taken its place"),
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
     (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
     (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
@@ -42,6 +43,8 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
     (r"/allowedTopicPropertyKeysForMetrics$", "metrics have no labels of topics' properties"),
 )  # fmt: skip
+
+_PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASONS]
 
 _ONE_BY_ONE: Final = "permissions are given topic by topic: `permissions/{role}` of each"
 
@@ -61,12 +64,17 @@ _BUNDLE: Final = re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/0x[0-9a-f]
 WHOLE_RANGE: Final = "0x00000000_0xffffffff"
 """Of hashes: the one bundle that a namespace may be said to have."""
 
-_PATTERNS: Final = [(re.compile(pattern), reason) for pattern, reason in _REASONS]
+_SETS: Final = frozenset({"POST", "PUT"})
+"""Methods that set something. What is not built can be read and taken back all the same (`neverset`): it was never set."""
 
 
 def has_others(method: str, path: str) -> bool:
     """Whether an operation is one of Pulsar's on a path where other operations are built."""
-    return (method, path) in _METHODS or (method == "GET" and _BUNDLE.fullmatch(path) is not None)
+    return (
+        (method, path) in _METHODS
+        or (method == "GET" and _BUNDLE.fullmatch(path) is not None)
+        or (method in _SETS and any(pattern.search(path) for pattern, _ in _PATTERNS))
+    )
 
 
 def why_not(part: str) -> str:

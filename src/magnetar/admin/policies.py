@@ -6,6 +6,9 @@ broker's default. POST sets, DELETE takes back. A value that is not possible is 
 
 from typing import Any, Final, get_args
 
+from msgspec.structs import replace
+
+from magnetar.admin.applied import APPLIED, NO_QUOTAS, value_of_namespace, value_of_topic
 from magnetar.admin.call import Call
 from magnetar.admin.namespaces import QUOTA_QUERY
 from magnetar.admin.routing import Handler, Routes
@@ -14,21 +17,26 @@ from magnetar.core.names import TopicName
 from magnetar.metadata.errors import BadRequest
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaBody, BacklogQuotaType
 from magnetar.metadata.policytable import TABLE, Policy
+from magnetar.metadata.policytypes import DispatchRate, SubscriptionPolicies
 
 policies = Routes("Policies of namespaces", "/admin/v2")
 topic_policies = Routes("Policies of topics", "/admin/v2")
+lost_policies = Routes("Policies of non-persistent topics", "/admin/v2")
 own_policies = Routes("Policies of namespaces, beyond Pulsar", "/geo/v1", own=True)
 own_topic_policies = Routes("Policies of topics, beyond Pulsar", "/geo/v1", own=True)
 
 NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/"
 TOPIC: Final = "/persistent/{tenant}/{namespace}/{topic}/"
+LOST_TOPIC: Final = "/non-persistent/{tenant}/{namespace}/{topic}/"
 QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 
-APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
 ALWAYS_SOMETHING: Final[dict[str, Any]] = {"max-topics": 0, "encryption-required": False, "subscription-types": []}
 """Policies of namespaces that are answered with this where nothing is set: Java's tools fail on an empty answer."""
+
+ALWAYS_SOMETHING_OF_TOPIC: Final[dict[str, Any]] = {"schema-validation": False}
+"""The same of topics."""
 
 
 def example(policy: Policy) -> str:
@@ -46,16 +54,12 @@ def example(policy: Policy) -> str:
 # --------------------------------------------------------------------------------------------------------- namespaces
 
 
-def _applied(call: Call, policy: Policy, value: Any) -> Any:
-    return call.control.policy_default(policy.name) if value is None and call.flag("applied") else value
-
-
 def _namespace_routes(policy: Policy) -> None:
     routes = own_policies if policy.own else policies
     path = NAMESPACE + policy.namespace_path
 
     async def get(call: Call) -> Any:
-        found = _applied(call, policy, policy.of_namespace(call.resources.policies(call.namespace())))
+        found = value_of_namespace(call, policy, call.namespace())
         return ALWAYS_SOMETHING.get(policy.name) if found is None else found
 
     async def put(call: Call) -> None:
@@ -92,15 +96,12 @@ async def _value_of(call: Call, policy: Policy) -> Any:
     return int(sign + digits)
 
 
-def _topic_routes(policy: Policy) -> None:
-    path = TOPIC + policy.topic_path
+def _topic_routes(policy: Policy, routes: Routes, root: str) -> None:
+    path = root + policy.topic_path
 
     async def get(call: Call) -> Any:
-        topic = _existing(call)
-        value = policy.of_topic(call.resources.topic_policies(topic))
-        if value is None and call.flag("applied"):
-            value = policy.of_namespace(call.resources.policies(topic.namespace_name))
-        return _applied(call, policy, value)
+        found = value_of_topic(call, policy, _existing(call))
+        return ALWAYS_SOMETHING_OF_TOPIC.get(policy.name) if found is None else found
 
     async def put(call: Call) -> None:
         topic = _existing(call)
@@ -111,7 +112,6 @@ def _topic_routes(policy: Policy) -> None:
         topic = _existing(call)
         await call.apply(lambda: call.resources.change_topic_policies(topic, **{policy.topic: None}))
 
-    routes = own_topic_policies if policy.own_topic else topic_policies
     _add(routes, policy, path, "of this topic", APPLIED | GLOBAL, get, put, delete, policy.topic_method)
 
 
@@ -128,7 +128,7 @@ def _add(
 ) -> None:
     """The three routes of one policy on one level."""
     title = f"{policy.name} {whose}"
-    on_topic = routes in (topic_policies, own_topic_policies)
+    on_topic = routes not in (policies, own_policies)
     several = policy.topic == "replication_clusters" and on_topic
     errors = (400, 403, 404, 409, 412) if several else (404, 412)
     values = {policy.query: "the value, instead of a body."} if policy.query and on_topic else {}
@@ -140,12 +140,13 @@ def _add(
         errors=(404, 412),
         query=query,
         reply=example(policy),
-        may_be_unset=on_topic or policy.name not in ALWAYS_SOMETHING,
+        may_be_unset=policy.name not in (ALWAYS_SOMETHING_OF_TOPIC if on_topic else ALWAYS_SOMETHING),
         returns=policy.kind,
     )(get)
-    routes.add(
-        method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
-    )(put)
+    if routes is not lost_policies:  # what stores nothing is told by its namespace alone: 501
+        routes.add(
+            method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
+        )(put)
     routes.add("DELETE", path, f"Take {title} back.", ok=204, errors=(404, 412), query=rest)(delete)
 
 
@@ -153,26 +154,30 @@ for _policy in TABLE:
     if _policy.namespace and "namespace" not in _policy.by_hand:
         _namespace_routes(_policy)
     if _policy.topic and "topic" not in _policy.by_hand:
-        _topic_routes(_policy)
+        _topic_routes(_policy, own_topic_policies if _policy.own_topic else topic_policies, TOPIC)
+    if _policy.topic and not _policy.own_topic and not _policy.kind_query:
+        _topic_routes(_policy, lost_policies, LOST_TOPIC)
 
 
 # ------------------------------------------------------------------------------------------- backlog quotas of a topic
 
 
-@topic_policies.add(
-    "GET",
-    TOPIC + "backlogQuotaMap",
-    "How far consumers of this topic may fall behind, by kind.",
-    errors=(404, 412),
-    query=APPLIED | GLOBAL,
-    reply='{"destination_storage": BacklogQuota}',
-    returns=dict[BacklogQuotaType, BacklogQuota],
-)
+QUOTAS: Final[dict[str, Any]] = {
+    "errors": (404, 412),
+    "query": APPLIED | GLOBAL,
+    "reply": '{"destination_storage": BacklogQuota}',
+    "returns": dict[BacklogQuotaType, BacklogQuota],
+}
+QUOTAS_SUMMARY: Final = "How far consumers of this topic may fall behind, by kind."
+
+
+@lost_policies.add("GET", LOST_TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
+@topic_policies.add("GET", TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
 async def get_quotas(call: Call) -> Any:
-    """Empty: as its namespace says."""
+    """Empty: as its namespace says. `applied` has both kinds: -1 is no limit."""
     topic = _existing(call)
     if call.flag("applied"):
-        return call.resources.backlog_quotas(topic)
+        return NO_QUOTAS | dict(call.resources.backlog_quotas(topic))
     return call.resources.topic_policies(topic).backlog_quota_map or {}
 
 
@@ -191,14 +196,12 @@ async def set_quota(call: Call) -> None:
     await _change_quota(call, body.quota())
 
 
-@topic_policies.add(
-    "DELETE",
-    TOPIC + "backlogQuota",
-    "Back to the namespace's limit of this kind.",
-    ok=204,
-    errors=(400, 404, 412),
-    query=QUOTA_QUERY | GLOBAL,
-)
+REMOVED: Final[dict[str, Any]] = {"ok": 204, "errors": (400, 404, 412), "query": QUOTA_QUERY | GLOBAL}
+REMOVED_SUMMARY: Final = "Back to the namespace's limit of this kind."
+
+
+@lost_policies.add("DELETE", LOST_TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
+@topic_policies.add("DELETE", TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
 async def remove_quota(call: Call) -> None:
     """One kind at a time."""
     await _change_quota(call, None)
@@ -218,17 +221,80 @@ async def _change_quota(call: Call, quota: BacklogQuota | None) -> None:
     await call.apply(changed)
 
 
+# ------------------------------------------------------------------------------------------ a subscription's own rate
+
+
+RATE_OF_SUBSCRIPTION: Final = "subscription-dispatch-rate of one subscription"
+
+
+async def get_rate(call: Call) -> Any:
+    """`applied`: without one of its own it has the rate that holds for each subscription of the topic."""
+    topic, name = _existing(call), call.subscription()
+    own = (call.resources.topic_policies(topic).subscription_policies or {}).get(name)
+    if own is not None and own.dispatch_rate is not None:
+        return own.dispatch_rate
+    return value_of_topic(call, "subscription-dispatch-rate", topic) if call.flag("applied") else None
+
+
+async def set_rate(call: Call) -> None:
+    """The subscription need not be there yet, as in Pulsar."""
+    rate: DispatchRate = await call.body()
+    await _change_rate(call, rate)
+
+
+async def remove_rate(call: Call) -> None:
+    """Back to the rate of each subscription of the topic."""
+    await _change_rate(call, None)
+
+
+async def _change_rate(call: Call, rate: DispatchRate | None) -> None:
+    topic, name = _existing(call), call.subscription()
+
+    def changed() -> Any:
+        every = dict(call.resources.topic_policies(topic).subscription_policies or {})
+        own = replace(every.pop(name, SubscriptionPolicies()), dispatch_rate=rate)
+        if own != SubscriptionPolicies():
+            every[name] = own
+        return call.resources.change_topic_policies(topic, subscription_policies=every or None)
+
+    await call.apply(changed)
+
+
+for _part in ("{subscription}/dispatchRate", "subscription/{subscription}/dispatchRate"):
+    for _group, _root in ((topic_policies, TOPIC), (lost_policies, LOST_TOPIC)):
+        _group.add(
+            "GET",
+            _root + _part,
+            f"{RATE_OF_SUBSCRIPTION}: what its consumers are sent per period, instead of the topic's.",
+            errors=(404, 412),
+            query=APPLIED | GLOBAL,
+            reply="DispatchRate",
+            may_be_unset=True,
+            returns=DispatchRate,
+        )(get_rate)
+        if _group is topic_policies:
+            _group.add(
+                "POST",
+                _root + _part,
+                f"Set {RATE_OF_SUBSCRIPTION}.",
+                ok=204,
+                errors=(404, 412),
+                query=GLOBAL,
+                body=DispatchRate,
+            )(set_rate)
+        _group.add(
+            "DELETE", _root + _part, f"Take {RATE_OF_SUBSCRIPTION} back.", ok=204, errors=(404, 412), query=GLOBAL
+        )(remove_rate)
+
+
 # -------------------------------------------------------------------------------------------------- all of a topic's
 
 
-@topic_policies.add(
-    "DELETE",
-    TOPIC + "policies",
-    "Take back every policy that the topic has of its own.",
-    ok=204,
-    errors=(404, 412),
-    query=GLOBAL,
-)
+ALL_REMOVED: Final = "Take back every policy that the topic has of its own."
+
+
+@lost_policies.add("DELETE", LOST_TOPIC + "policies", ALL_REMOVED, ok=204, errors=(404, 412), query=GLOBAL)
+@topic_policies.add("DELETE", TOPIC + "policies", ALL_REMOVED, ok=204, errors=(404, 412), query=GLOBAL)
 async def remove_policies(call: Call) -> None:
     """Its namespace's hold again."""
     topic = _existing(call)

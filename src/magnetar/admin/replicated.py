@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from magnetar.admin.applied import APPLIED, value_of_namespace, value_of_topic
 from magnetar.admin.call import Call
 from magnetar.admin.routing import Routes
 from magnetar.admin.subscriptions import having
@@ -58,12 +59,13 @@ async def set_status(call: Call) -> None:
     NAMESPACE + "/replicateSubscriptionState",
     "Whether every durable subscription is replicated (PIP-422).",
     errors=(404, 412),
+    query=APPLIED,
     reply="true",
     may_be_unset=True,
 )
 async def get_of_namespace(call: Call) -> Any:
-    """204 when not set: as clients ask."""
-    return call.resources.policies(call.namespace()).replicate_subscription_state
+    """204 when not set: as clients ask, which is also what false means."""
+    return value_of_namespace(call, "replicate-subscriptions", call.namespace())
 
 
 @replicated.add(
@@ -113,16 +115,13 @@ async def _set_topic(call: Call, every: bool | None) -> None:
     TOPIC + "/replicateSubscriptionState",
     "Whether every durable subscription of this topic is replicated.",
     errors=(404, 412),
-    query={"applied": "true: what holds, also by its namespace."},
+    query=APPLIED,
     reply="true",
     may_be_unset=True,
 )
 async def get_of_topic(call: Call) -> Any:
     """204 when the topic has no setting of its own."""
-    topic = _existing(call)
-    if call.flag("applied"):
-        return call.resources.replicate_subscription_state(topic)
-    return call.resources.topic_policies(topic).replicate_subscription_state
+    return value_of_topic(call, "replicate-subscriptions", _existing(call))
 
 
 @replicated.add(

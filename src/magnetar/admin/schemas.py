@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from magnetar.admin.applied import APPLIED, value_of_namespace
 from magnetar.admin.call import Call
+from magnetar.admin.newnamespace import OLD_STRATEGIES, OldStrategy, strategy_of
 from magnetar.admin.routing import Routes
 from magnetar.broker.schemacontrol import definition_from
 from magnetar.metadata.errors import NotFound
@@ -174,11 +176,12 @@ NAMESPACE = "/{tenant}/{namespace}"
     f"{NAMESPACE}/schemaCompatibilityStrategy",
     "Which schemas may stand beside which in its topics.",
     errors=(404, 412),
+    query=APPLIED,
     reply='"FULL"',
 )
 async def get_strategy(call: Call) -> Any:
     """UNDEFINED: the broker's default, FULL."""
-    return call.resources.policies(call.namespace()).schema_compatibility_strategy
+    return value_of_namespace(call, "schema-strategy", call.namespace()) or "UNDEFINED"
 
 
 @schema_policies.add(
@@ -198,14 +201,42 @@ async def set_strategy(call: Call) -> None:
 
 @schema_policies.add(
     "GET",
+    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    "The same strategy by the name that it had before Pulsar 2.5.",
+    errors=(404, 412),
+    reply='"Full"',
+)
+async def get_old_strategy(call: Call) -> Any:
+    """`Full` where nobody said anything; `AutoUpdateDisabled` is ALWAYS_INCOMPATIBLE."""
+    return OLD_STRATEGIES.get(call.resources.policies(call.namespace()).schema_compatibility_strategy, "Full")
+
+
+@schema_policies.add(
+    "PUT",
+    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    "Say it by the name that it had before Pulsar 2.5.",
+    ok=204,
+    errors=(400, 404, 412),
+    body=OldStrategy,
+)
+async def set_old_strategy(call: Call) -> None:
+    """There is one strategy: `schemaCompatibilityStrategy` reads it, too."""
+    namespace = call.existing_namespace()
+    old: OldStrategy = await call.body()
+    await call.apply(lambda: call.resources.set_schema_strategy(namespace, strategy_of(old)))
+
+
+@schema_policies.add(
+    "GET",
     f"{NAMESPACE}/isAllowAutoUpdateSchema",
     "Whether producers may bring new schemas.",
     errors=(404, 412),
+    query=APPLIED,
     reply="true",
 )
 async def get_auto_update(call: Call) -> Any:
     """True unless someone said otherwise."""
-    return call.resources.policies(call.namespace()).is_allow_auto_update_schema is not False
+    return value_of_namespace(call, "schema-auto-update", call.namespace()) is not False
 
 
 @schema_policies.add(
@@ -232,11 +263,12 @@ async def set_auto_update(call: Call) -> None:
     f"{NAMESPACE}/schemaValidationEnforced",
     "Whether producers need a schema on topics that have one.",
     errors=(404, 412),
+    query=APPLIED,
     reply="false",
 )
 async def get_validation(call: Call) -> Any:
     """False unless someone said otherwise."""
-    return call.resources.policies(call.namespace()).schema_validation_enforced
+    return value_of_namespace(call, "schema-validation", call.namespace())
 
 
 @schema_policies.add(

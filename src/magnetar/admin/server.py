@@ -24,10 +24,11 @@ from magnetar.admin.metrics import site
 from magnetar.admin.namespaceproperties import namespace_properties
 from magnetar.admin.namespaces import namespaces
 from magnetar.admin.namespacewide import namespacewide
+from magnetar.admin.neverset import never_set
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.permissions import permissions
-from magnetar.admin.policies import own_policies, own_topic_policies, policies, topic_policies
+from magnetar.admin.policies import lost_policies, own_policies, own_topic_policies, policies, topic_policies
 from magnetar.admin.properties import properties
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
@@ -69,6 +70,8 @@ GROUPS: Final = (
     properties,
     topic_policies,
     own_topic_policies,
+    lost_policies,
+    never_set,
     compaction,
     deduplication,
     idempotency,

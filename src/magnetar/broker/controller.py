@@ -584,6 +584,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         """What holds where nobody set a policy: `[policies]` of clusters.toml, else what is built in."""
         if name == "deduplication":  # has a table of its own there
             return self._broker.deduplications.default
+        if name == "deduplication-interval":
+            return self._broker.deduplications.snapshot_s
         policy = BY_NAME[name]
         value = policy.of_namespace(self._broker.resources.defaults)
         return policy.default(self._broker.config) if value is None else value

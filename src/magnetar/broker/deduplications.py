@@ -33,6 +33,11 @@ class Deduplications:
         """Whether topics are deduplicated of which no policy says so."""
         return self._settings.enabled
 
+    @property
+    def snapshot_s(self) -> int:
+        """Seconds between two snapshots of numbers, of topics of which no policy says so."""
+        return self._settings.snapshot_s
+
     def _wanted(self, topic: Topic) -> tuple[bool, int | None]:
         enabled, every = self._broker.resources.deduplication(topic.name)
         if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter

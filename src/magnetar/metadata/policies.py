@@ -23,6 +23,7 @@ from magnetar.metadata.policytypes import (
     InactiveTopics,
     Int32,
     Int64,
+    Persistence,
     PublishRate,
     SubscribeRate,
     SubscriptionTypeName,
@@ -218,6 +219,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None
+    persistence: Persistence | None = None
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from magnetar.core.errors import NameNotValid
 from magnetar.core.names import check_subscription
-from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.errors import BadRequest, PreconditionFailed
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies
 from magnetar.metadata.policytypes import (
     AutoTopicCreation,
     DelayedDelivery,
     DispatchRate,
     InactiveTopics,
+    Persistence,
     PublishRate,
     SubscribeRate,
     SubscriptionPolicies,
@@ -111,6 +112,22 @@ def inactive_topics(policy: InactiveTopics) -> None:
     """A time above 0."""
     if policy.duration_s < 1:
         raise PreconditionFailed(f"maxInactiveDurationSeconds is 1 or more, not {policy.duration_s}")
+
+
+BOOKIES_MAX: Final = 5
+"""A ceiling on bookies of a ledger: Pulsar's `managedLedgerMaxEnsembleSize`, for tools to see the refusals that they know."""
+
+
+def persistence(policy: Persistence) -> None:
+    """What Pulsar takes, with its words and 400: its tools look for them."""
+    numbers = {"Ensemble": policy.ensemble, "WriteQuorum": policy.write_quorum, "AckQuorum": policy.ack_quorum}
+    for name, value in numbers.items():
+        if not 1 <= value <= BOOKIES_MAX:
+            raise BadRequest(f"Bookkeeper-{name} must be <= {BOOKIES_MAX} and > 0.")
+    if not policy.ensemble >= policy.write_quorum >= policy.ack_quorum:
+        raise BadRequest("Bookkeeper " + " >= ".join(f"{name} ({value})" for name, value in numbers.items()))
+    if not policy.mark_delete_rate >= 0:
+        raise BadRequest(f"managedLedgerMaxMarkDeleteRate is 0 or more, not {policy.mark_delete_rate:g}")
 
 
 def retention(policy: RetentionPolicies) -> None:

@@ -27,6 +27,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "schema-validation": "set it for a namespace or a topic",
     "replicate-subscriptions": "set it for a namespace or a topic",
     "subscription-mode": "write [subscriptions] mode",
+    "persistence": "it has no effect",
 }
 """Policies that have no default here, and what to do instead."""
 

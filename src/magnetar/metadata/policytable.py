@@ -34,6 +34,7 @@ from magnetar.metadata.policytypes import (
     InactiveTopics,
     Int32,
     Int64,
+    Persistence,
     PublishRate,
     SubscribeRate,
     SubscriptionTypeName,
@@ -42,6 +43,13 @@ from magnetar.metadata.topicpolicies import TopicPolicies
 
 NO_DELAY_POLICY: Final = DelayedDelivery()
 NO_RETENTION: Final = RetentionPolicies()
+NO_KEYS: Final = IdempotencyPolicy(enabled=False)
+NEW_SUBSCRIPTIONS: Final = AutoSubscriptionCreation(allow=True)
+NO_PUBLISH_RATE: Final = PublishRate()
+NO_DISPATCH_RATE: Final = DispatchRate()
+NO_SUBSCRIBE_RATE: Final = SubscribeRate()
+NOT_INACTIVE: Final = InactiveTopics(delete=False)
+STORED_ONCE: Final = Persistence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class Policy:
         removable: DELETE takes it back on a namespace.
         query: Pulsar's clients send the topic's value as this query parameter instead of a body.
         kind_query: fixed query of the path, such as the kind of a backlog quota.
+        follows: the policy whose value holds where nobody set this one.
     """
 
     name: str
@@ -87,6 +96,7 @@ class Policy:
     removable: bool = True
     query: str = ""
     kind_query: str = ""
+    follows: str = ""
 
     def of_namespace(self, policies: Policies) -> Any:
         """The namespace's value; None when it has none."""
@@ -163,6 +173,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace="allowed_clusters",
         namespace_path="allowedClusters",
         shown="the replication clusters",
+        follows="replication-clusters",
         by_hand=("namespace",),
         removable=False,
     ),
@@ -248,6 +259,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         own=True,
         own_topic=True,
         by_hand=("namespace", "topic"),
+        default=lambda _config: NO_KEYS,
     ),
     Policy(
         "schema-strategy",
@@ -285,6 +297,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace="is_allow_auto_update_schema_with_replicator",
         namespace_path="isAllowAutoUpdateSchemaWithReplicator",
         shown="as `schema-auto-update`",
+        follows="schema-auto-update",
         own=True,
     ),
     Policy(
@@ -306,6 +319,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         SchemaReplication,
         "links",
         **_fields("schema_replication:schemaReplication", "schema_replication:schemaReplication"),
+        default=lambda _config: "block",
         shown="block",
         own=True,
         own_topic=True,
@@ -319,6 +333,7 @@ TABLE: Final[tuple[Policy, ...]] = (
             "replicate_subscription_state:replicateSubscriptionState",
             "replicate_subscription_state:replicateSubscriptionState",
         ),
+        default=lambda _config: False,
         shown="as clients ask",
         by_hand=("namespace", "topic"),
     ),
@@ -361,6 +376,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "opening topics: TopicNotFound",
         namespace="auto_topic_creation",
         namespace_path="autoTopicCreation",
+        default=lambda config: AutoTopicCreation(config.auto_create_topics, "non-partitioned"),
         shown="`auto_create_topics`",
         check=checks.auto_topic_creation,
     ),
@@ -373,6 +389,7 @@ TABLE: Final[tuple[Policy, ...]] = (
             "auto_subscription_creation:autoSubscriptionCreation",
             "auto_subscription_creation_override:autoSubscriptionCreation",
         ),
+        default=lambda _config: NEW_SUBSCRIPTIONS,
         shown="allow=on",
     ),
     Policy(
@@ -393,6 +410,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "Topics of a namespace, each partition counted (0: no limit); topics that a link brings are not refused.",
         "creation of topics",
         "none; `topics_max` in all",
+        default=lambda _config: 0,
     ),
     _count(
         "max-producers",
@@ -419,6 +437,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "Consumers of one subscription (0: no limit).",
         "attaching a consumer: ConsumerBusy",
         "none",
+        default=lambda _config: 0,
     ),
     _count(
         "max-subscriptions",
@@ -464,6 +483,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "publishing waits: receipts come later, then the socket is not read",
         **_fields("publish_rate:publishRate", "publish_rate:publishRate"),
         check=checks.publish_rate,
+        default=lambda _config: NO_PUBLISH_RATE,
     ),
     Policy(
         "dispatch-rate",
@@ -472,6 +492,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "dispatch waits",
         **_fields("dispatch_rate:dispatchRate", "dispatch_rate:dispatchRate"),
         check=checks.dispatch_rate,
+        default=lambda _config: NO_DISPATCH_RATE,
     ),
     Policy(
         "subscription-dispatch-rate",
@@ -482,6 +503,7 @@ TABLE: Final[tuple[Policy, ...]] = (
             "subscription_dispatch_rate:subscriptionDispatchRate", "subscription_dispatch_rate:subscriptionDispatchRate"
         ),
         check=checks.dispatch_rate,
+        default=lambda _config: NO_DISPATCH_RATE,
     ),
     Policy(
         "replicator-dispatch-rate",
@@ -489,6 +511,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         DispatchRate,
         "links: the topic waits, others go on",
         **_fields("replicator_dispatch_rate:replicatorDispatchRate", "replicator_dispatch_rate:replicatorDispatchRate"),
+        default=lambda _config: NO_DISPATCH_RATE,
         check=checks.dispatch_rate,
     ),
     Policy(
@@ -497,6 +520,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         SubscribeRate,
         "subscribing: TooManyRequests, which clients answer with a pause",
         **_fields("subscribe_rate:subscribeRate", "subscribe_rate:subscribeRate"),
+        default=lambda _config: NO_SUBSCRIBE_RATE,
         check=checks.subscribe_rate,
     ),
     _count(
@@ -524,6 +548,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         InactiveTopics,
         "upkeep",
         **_fields("inactive_topic_policies:inactiveTopicPolicies", "inactive_topic_policies:inactiveTopicPolicies"),
+        default=lambda _config: NOT_INACTIVE,
         shown="never",
         check=checks.inactive_topics,
     ),
@@ -537,6 +562,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         shown="0",
         check=checks.count("compaction-threshold"),
         namespace_method="PUT",
+    ),
+    Policy(
+        "persistence",
+        "Kept for Pulsar's tools, and without effect: a message is stored once, in the broker's own log, on no bookies.",
+        Persistence,
+        "nothing",
+        **_fields("persistence:persistence", "persistence:persistence"),
+        default=lambda _config: STORED_ONCE,
+        shown="1, 1, 1",
+        check=checks.persistence,
     ),
 )
 """All policies, in the order in which people are shown them."""

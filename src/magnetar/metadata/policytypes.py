@@ -139,3 +139,25 @@ class InactiveTopics(Struct, frozen=True, rename=_INACTIVE):
     mode: InactiveMode = "delete_when_no_subscriptions"
     duration_s: Int32 = 60
     delete: bool = True
+
+
+_PERSISTENCE: Final = {
+    "ensemble": "bookkeeperEnsemble",
+    "write_quorum": "bookkeeperWriteQuorum",
+    "ack_quorum": "bookkeeperAckQuorum",
+    "mark_delete_rate": "managedLedgerMaxMarkDeleteRate",
+}
+
+
+class Persistence(Struct, frozen=True, rename=_PERSISTENCE):
+    """On how many bookies a message is stored (Pulsar's PersistencePolicies). Kept for tools; nothing acts on it.
+
+    Attributes:
+        ensemble, write_quorum, ack_quorum: 1 each is what is true here: a message is stored once, in the broker's own log.
+        mark_delete_rate: how often per second a cursor is stored at most; cursors are stored with the log here.
+    """
+
+    ensemble: Int32 = 1
+    write_quorum: Int32 = 1
+    ack_quorum: Int32 = 1
+    mark_delete_rate: float = 0.0

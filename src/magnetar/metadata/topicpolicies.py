@@ -28,6 +28,7 @@ from magnetar.metadata.policytypes import (
     InactiveTopics,
     Int32,
     Int64,
+    Persistence,
     PublishRate,
     SubscribeRate,
     SubscriptionPolicies,
@@ -81,6 +82,7 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None
+    persistence: Persistence | None = None
 
 
 NO_POLICIES: Final = TopicPolicies()

@@ -40,6 +40,8 @@ EXAMPLES = {
     ("POST", f"{P}/subscription/{{subscription}}/skip_all"): Operation.CONSUME,
     ("POST", f"{P}/subscription/{{subscription}}/expireMessages"): Operation.CONSUME,
     ("PUT", f"{P}/subscription/{{subscription}}/properties"): Operation.CONSUME,
+    ("POST", f"{P}/subscription/{{subscription}}/dispatchRate"): Operation.ADMIN,
+    ("POST", f"{P}/{{subscription}}/dispatchRate"): Operation.ADMIN,
     ("GET", f"{P}/ledger/{{ledger}}/entry/{{entry}}"): Operation.CONSUME,
     ("GET", f"{P}/examinemessage"): Operation.CONSUME,
     ("GET", f"{P}/messageid/{{timestamp}}"): Operation.CONSUME,
@@ -82,7 +84,8 @@ def test_every_route_is_for_somebody_on_purpose(route: object) -> None:
     if operation in {Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN, Operation.TENANT}:
         assert "{tenant}" in found.path
     if operation is Operation.SUPER:
-        assert re.match(r"/admin/v2/(clusters|tenants|brokers)\b|/geo/v1/", found.path)
+        whole = r"clusters|tenants|brokers|bookies|resource-quotas|resourcegroups|namespaces/\{cluster\}"
+        assert re.match(rf"/admin/v2/({whole})(/|$)|/geo/v1/", found.path)
 
 
 def test_no_rule_is_dead() -> None:
