@@ -1,6 +1,9 @@
 """Publisher deduplication with the official client: what is sent again is stored once, through kills, switching and moving."""
 
+import contextlib
+import io
 import random
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar import cli
+from magnetar.broker.deduplication import SEQUENCE_TAKEN_MAX
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.courier import Courier
@@ -59,6 +64,32 @@ def test_a_number_is_stored_once(deduplicating: BrokerProcess) -> None:
     stats = deduplicating.rest("GET", path("once") + "/internalStats")["cursors"]["pulsar.dedup"]
     assert stats["properties"] == {"p": 9, "other": 3}
     client.close()
+
+
+def test_who_finds_its_name_used_up_goes_on_when_an_operator_says_so(tmp_path: Path) -> None:
+    """The way out, as docs/deduplication.md has it."""
+    page = (Path(__file__).parents[2] / "docs" / "deduplication.md").read_text()
+    (block,) = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "forget-producer" in one]
+    world = World(tmp_path, ["solo"], ON).start()
+    try:
+        stranger, owner = connect(world["solo"]), connect(world["solo"])
+        taken = stranger.create_producer("orders", producer_name="orders-importer", batching_enabled=False)
+        taken.send(b"mine now", sequence_id=SEQUENCE_TAKEN_MAX)
+        stranger.close()
+        producer = owner.create_producer("orders", producer_name="orders-importer", batching_enabled=False)
+        assert producer.send(b"lost", sequence_id=6).ledger_id() == -1
+        said = []
+        for line in block.strip().splitlines():
+            out = io.StringIO()
+            with contextlib.chdir(world.folder), contextlib.redirect_stdout(out):
+                assert cli.run(line.split()[1:]) == 0, line
+            said.append(out.getvalue())
+        assert f"{SEQUENCE_TAKEN_MAX:,}" in said[0] and "orders-importer" in said[1]
+        assert producer.send(b"stored", sequence_id=7).ledger_id() >= 0
+        assert everything(owner, "orders") == [b"mine now", b"stored"]
+        owner.close()
+    finally:
+        world.close()
 
 
 def test_batches_are_told_to_their_end(deduplicating: BrokerProcess) -> None:

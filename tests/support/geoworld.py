@@ -73,9 +73,9 @@ class Client:
         self.closed_consumers: list[int] = []
         self._ids = count(1)
 
-    def connect(self) -> None:
+    def connect(self, **fields: Any) -> None:
         self.node.run(self.node.broker.connected, self.number, "test:1")
-        self.send(pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="t", protocol_version=20)))
+        self.send(pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="t", protocol_version=20, **fields)))
 
     def send(self, command: pb.BaseCommand, payload: bytes = b"") -> None:
         self.node.run(self.node.broker.frames, self.number, [Frame(command, payload)])
@@ -210,10 +210,11 @@ class Node:
         self.start()
         return self
 
-    def client(self) -> Client:
+    def client(self, **connect: Any) -> Client:
+        """A new connection; `connect`: fields of its CONNECT."""
         made = Client(self, next(self._connections))
         self.clients[made.number] = made
-        made.connect()
+        made.connect(**connect)
         return made
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:

@@ -45,6 +45,7 @@ class FakeTopic:
     sent_elsewhere: bool = False
     terminated: bool = False
     compacting: bool = False
+    numbers: dict[str, int] = field(default_factory=lambda: {"a/b": 7, "p": -1})
 
 
 def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
@@ -317,6 +318,15 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
     def truncate(self, topic: str, done: Done) -> None:
         self._soon(done, self._topic(topic).messages.clear)
+
+    def sequence_ids(self, topic: str) -> dict[str, int]:
+        if "numberless" in topic:
+            raise PreconditionFailed("deduplication is not on")
+        return self._topic(topic).numbers
+
+    def forget_producer(self, topic: str, producer: str, done: Done) -> None:
+        numbers = self.sequence_ids(topic)
+        self._soon(done, lambda: numbers.pop(producer, None))
 
     def compact(self, topic: str) -> None:
         found = self._topic(topic)

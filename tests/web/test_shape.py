@@ -15,6 +15,7 @@ from tests.web.fake_control import FakeTopic
 A = "/admin/v2"
 P = f"{A}/persistent/public/default"
 NAMES = {
+    "producer": "p",
     "cluster": "us-west",
     "broker": "127.0.0.1:8080",
     "tenant": "public",

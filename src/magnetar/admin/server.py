@@ -35,6 +35,7 @@ from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
 from magnetar.admin.routing import Route, Routes
 from magnetar.admin.schemas import own_schemas, schema_policies, schemas
+from magnetar.admin.sequenceids import sequence_ids
 from magnetar.admin.subscriptions import subscriptions
 from magnetar.admin.topics import topics
 from magnetar.broker.control import BrokerControl, BrokerInfo
@@ -75,6 +76,7 @@ GROUPS: Final = (
     compaction,
     deduplication,
     idempotency,
+    sequence_ids,
     permissions,
     schemas,
     own_schemas,

@@ -284,6 +284,22 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """Acknowledge everything in every subscription and delete closed ledgers that nothing else needs."""
         ...
 
+    def sequence_ids(self, topic: str) -> dict[str, int]:
+        """Of each producer name of a topic (or one partition) the highest sequence id that is stored.
+
+        Raises:
+            NotFound: no such topic. PreconditionFailed: it has no deduplication.
+        """
+        ...
+
+    def forget_producer(self, topic: str, producer: str, done: Done) -> None:
+        """Forget a producer name's number, after closing its producers (their clients reconnect): it begins anew.
+
+        Raises:
+            NotFound: no such topic. PreconditionFailed: it has no deduplication.
+        """
+        ...
+
     def compact(self, topic: str) -> None:
         """Begin to compact a topic (or one partition).
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from magnetar.broker.broker import Broker
 from magnetar.broker.changes import change_here, following, topic_deleted
 from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
+from magnetar.broker.deduplicating import TopicDeduplication
 from magnetar.broker.draining import describe
 from magnetar.broker.effects import Store
 from magnetar.broker.failovers import FailoverController
@@ -386,6 +387,39 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             self._each(steps, acknowledged)
 
         self._enter(clear)
+
+    def _deduplication(self, topic: Topic) -> TopicDeduplication:
+        if topic.deduplication is None:
+            raise PreconditionFailed(
+                f"deduplication is not on in {topic.text}: nothing is kept of its producers' numbers"
+            )
+        return topic.deduplication
+
+    def sequence_ids(self, topic: str) -> dict[str, int]:
+        """What deduplication knows of each producer name."""
+        return {name: numbers.persisted for name, numbers in self._deduplication(self._topic(topic)).numbers}
+
+    def forget_producer(self, topic: str, producer: str, done: Done) -> None:
+        """Let a name begin anew."""
+        found = self._topic(topic)
+        deduplication = self._deduplication(found)
+
+        def stored(error: str) -> None:
+            done(BrokerError(ErrorCode.METADATA, error) if error else None)
+
+        def answered() -> None:
+            if found.deduplication is deduplication:
+                deduplication.forget(producer, stored)
+            else:
+                done(None)  # switched off meanwhile: nothing is kept any more
+
+        def forget() -> None:
+            for one in found.producers.everybody():
+                if one.name == producer:
+                    self._broker.close_producer(one)
+            deduplication.when_ready(lambda: found.when_answered(answered))
+
+        self._enter(forget)
 
     def compact(self, topic: str) -> None:
         """Begin to compact a topic."""

@@ -14,7 +14,15 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from magnetar.broker import statkeys
-from magnetar.broker.deduplication import NOTHING, SEQUENCE_MAX, Deduplication, Numbers, Verdict, chunk_of, span
+from magnetar.broker.deduplication import (
+    NOTHING,
+    SEQUENCE_TAKEN_MAX,
+    Deduplication,
+    Numbers,
+    Verdict,
+    chunk_of,
+    span,
+)
 from magnetar.broker.effects import Note, Outbox, Read
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.records import cursor_key
@@ -288,13 +296,16 @@ class TopicDeduplication:
             low = metadata.sequence_id
             high = metadata.highest_sequence_id or low
             if (
-                numbers.pushed < low <= high <= SEQUENCE_MAX
+                numbers.pushed < low <= high <= SEQUENCE_TAKEN_MAX
             ):  # as nearly always: what `numbers.judge` says of it, sooner
                 numbers.pushed = high
                 return _NEW
             high = max(low, high)
-        if high > SEQUENCE_MAX:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"sequence id {high} is over {SEQUENCE_MAX}")
+        if high > SEQUENCE_TAKEN_MAX:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"sequence id {high} leaves no room for later ones: {SEQUENCE_TAKEN_MAX} is the highest that is taken",
+            )
         verdict = numbers.judge(low, high, chunk_of(flags, metadata))
         if verdict is Verdict.DUPLICATE:
             self.duplicates += 1
@@ -324,7 +335,7 @@ class TopicDeduplication:
                 if found is not None:
                     name, high = found
                     high += entry.count - 1
-                    if high > highest.get(name, NOTHING):
+                    if highest.get(name, NOTHING) < high <= SEQUENCE_TAKEN_MAX:
                         highest[name] = high
                     continue
             self._observe_highest(highest)
@@ -335,7 +346,7 @@ class TopicDeduplication:
         now_ms = self._outbox.now_ms
         for found, high in highest.items():
             name = _counted(found)
-            if name and high <= SEQUENCE_MAX:
+            if name:
                 self.numbers.observe(name, high, high, None, now_ms)
         highest.clear()
 
@@ -349,7 +360,7 @@ class TopicDeduplication:
             return
         low, high = span(metadata)
         name = _counted(metadata.producer_name)
-        if not name or high > SEQUENCE_MAX:
+        if not name or high > SEQUENCE_TAKEN_MAX:
             return
         known = self.numbers.get(name)
         if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
@@ -373,6 +384,18 @@ class TopicDeduplication:
     def fail(self) -> None:
         """An append of the topic failed."""
         self.numbers.fail()
+
+    def forget(self, name: str, then: Callable[[str], None]) -> None:
+        """Forget a producer's number; `then("")` when no restart brings it back.
+
+        The caller has closed its producers, and what they had on its way is answered. What is in the log now is never read for
+        numbers again.
+        """
+        self.numbers.forget(name)
+        self._told_names.discard(name)
+        self._restored_names.discard(name)
+        self._snapshot_ms, self._since = self._outbox.now_ms, 0
+        self._keeper.when_durable(self.key, self, then)
 
     # ------------------------------------------------------------------------------------------------------- snapshots
 

@@ -28,6 +28,10 @@ NOTHING: Final = -1
 SEQUENCE_MAX: Final = 2**63 - 1
 """Sequence ids are unsigned on the wire and signed in every client; beyond this none can be stored as a number."""
 
+SEQUENCE_TAKEN_MAX: Final = SEQUENCE_MAX - (1 << 32)
+"""The highest that is taken: nobody brings a name to the end of its numbers with one message. What is above, in a log or in a
+snapshot of before, counts as no number."""
+
 UUID_CHARACTERS_MAX: Final = 512
 """A ceiling on the name of a chunked message, which is kept until its last chunk: clients write producer name and number."""
 
@@ -248,6 +252,10 @@ class Deduplication:
         for numbers in self._names.values():
             numbers.fail()
 
+    def forget(self, name: str) -> None:
+        """Forget a name, whoever uses it: its next producer begins anew."""
+        self._names.pop(name, None)
+
     def expire(self, now_ms: int) -> int:
         """Forget the names that were unused for too long; how many."""
         gone = [
@@ -286,7 +294,8 @@ class Deduplication:
     def load(self, ids: Mapping[str, int], under_way: Mapping[str, str], now_ms: int) -> None:
         """Take a snapshot; a damaged note of a chunked message is passed over (its checksum was right: another version)."""
         for name, persisted in ids.items():
-            self.of(name, now_ms).observe(persisted, persisted)
+            if persisted <= SEQUENCE_TAKEN_MAX:
+                self.of(name, now_ms).observe(persisted, persisted)
         for name, text in under_way.items():
             sequence, _, rest = text.partition(" ")
             number, _, uuid = rest.partition(" ")

@@ -38,6 +38,11 @@ class Deduplications:
         """Seconds between two snapshots of numbers, of topics of which no policy says so."""
         return self._settings.snapshot_s
 
+    @property
+    def names_begin_with_role(self) -> bool:
+        """See `core.settings.DeduplicationConfig`."""
+        return self._settings.names_begin_with_role
+
     def _wanted(self, topic: Topic) -> tuple[bool, int | None]:
         enabled, every = self._broker.resources.deduplication(topic.name)
         if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter

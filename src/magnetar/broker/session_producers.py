@@ -156,7 +156,7 @@ class SessionProducers(SessionPart):
             connection=self._session.number,
             producer_id=command.producer_id,
             request_id=command.request_id,
-            name=command.producer_name or self._broker.producer_name(),
+            name=command.producer_name or self._own_name(),
             mode=mode,
             epoch=command.epoch,
             user_named=bool(command.producer_name) and command.user_provided_producer_name,
@@ -186,6 +186,7 @@ class SessionProducers(SessionPart):
             topic.check_writable()
             if deduplication is not None:
                 deduplication.check()
+                self._check_name(producer, topic)
             if idempotency is not None:
                 idempotency.check()
             if stop := self._broker.upkeep.stop_now(topic):
@@ -209,6 +210,37 @@ class SessionProducers(SessionPart):
         self.open[command.producer_id] = producer
         self.topics[command.producer_id] = topic
         self._admitted(producer, topic)
+
+    def _own_name(self) -> str:
+        """For a producer that brought none: it brings this one when it comes back."""
+        name, role = self._broker.producer_name(), self._role
+        return f"{role}-{name}" if self._broker.deduplications.names_begin_with_role and role else name
+
+    @property
+    def _role(self) -> str:
+        """Whom permissions are given to; of a proxy for whom it speaks. "" without authentication."""
+        identity = self._session.identity
+        return identity.original or identity.role
+
+    def _check_name(self, producer: Producer, topic: Topic) -> None:
+        """Refuse a name that is not the role's, where names are (`names_begin_with_role`).
+
+        Raises:
+            BrokerError: NOT_ALLOWED.
+        """
+        access = self._broker.access
+        if not access.enabled or not self._broker.deduplications.names_begin_with_role:
+            return
+        role = self._role
+        if producer.name.startswith(role) or access.authorizer.allowed(
+            self._session.identity, Operation.ADMIN, topic.name
+        ):
+            return
+        raise BrokerError(
+            ErrorCode.NOT_ALLOWED,
+            f"producer name {producer.name[:100]!r} in {topic.text}: there it has to begin with the role's, {role!r} "
+            "(names_begin_with_role of [deduplication])",
+        )
 
     def _subscribe_first(self, topic: Topic, command: pb.CommandProducer, then: Callable[[], None]) -> None:
         """Create the subscription that a producer brings; without it the producer does not come either."""

@@ -25,6 +25,11 @@ def partitions(client: AdminClient, topic: TopicName) -> int:
     return int(client.get(topic_path(topic, "partitions"))["partitions"])
 
 
+def _own_path(topic: TopicName | str, *rest: str) -> str:
+    """As `topic_path`, of what Pulsar has not."""
+    return topic_path(topic, *rest).replace("/admin/v2/", "/geo/v1/", 1)
+
+
 def stats_of(client: AdminClient, topic: TopicName) -> dict[str, Any]:
     """Statistics of a topic; of a partitioned one in sum."""
     what = "partitioned-stats" if partitions(client, topic) else "stats"
@@ -196,7 +201,7 @@ def set_idempotency(
 ) -> None:
     """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
     own = TopicName.parse(topic)
-    path = topic_path(own, "idempotency").replace("/admin/v2/", "/geo/v1/", 1)
+    path = _own_path(own, "idempotency")
     act, said = setter(path, name, window, keys, off=off, default=default)
     change(targets(config, admin_url, everywhere), act, f"{own}: {said}")
 
@@ -248,6 +253,49 @@ def truncate(
     path = topic_path(topic, "truncate")
     confirm(f"Give up every message of {topic} that is not acknowledged?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.delete(path), f"truncated {topic}")
+
+
+@app.add("sequence-ids", example="magnetar topics sequence-ids persistent://public/default/orders")
+def sequence_ids(
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how far deduplication knows each producer name to be."""
+    path = _own_path(topic, "sequence-ids")
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        return [
+            {"topic": each, "producer": producer, "sequence-id": number}
+            for each, numbers in sorted(client.get(path).items())
+            for producer, number in sorted(numbers.items())
+        ]
+
+    show(targets(config, admin_url, everywhere), ask, ("topic", "producer", "sequence-id"), as_json=as_json)
+
+
+@app.add(
+    "forget-producer",
+    example="magnetar topics forget-producer persistent://public/default/orders orders-importer --yes",
+)
+def forget_producer(
+    topic: TopicArgument,
+    producer: Annotated[str, typer.Argument(metavar="PRODUCER", help="Its name.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Let a producer name's sequence ids begin anew, when somebody used them up. What it sends again is stored again."""
+    path = _own_path(topic, "sequence-ids", producer)
+    confirm(f"Store again whatever {producer} sends to {topic} from now on, also what is stored already?", yes=yes)
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.delete(path),
+        f"the next sequence id of {producer} in {topic} is new, whatever it is",
+    )
 
 
 @app.add("compact", example="magnetar topics compact persistent://public/default/prices")

@@ -249,6 +249,10 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     replay_entries_max: Count = 1_000_000
     """How many of the newest entries count when it is switched on for a topic that has some: producers wait for a few
     seconds at most."""
+    names_begin_with_role: bool = False
+    """Whether a producer's name has to begin with its role, as subscriptions do with `subscription-auth-mode` Prefix: then nobody
+    uses up the numbers of somebody else's name. It counts where there is authentication, in topics with deduplication.
+    Superusers and administrators are not held up. Off, as in Pulsar, whose producers may have any name."""
 
 
 class MetadataConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -132,15 +132,8 @@ class Secured:
         return self.world["b"]
 
     def client(self, role: str) -> Client:
-        node = self.node
-        client = Client(node, next(node._connections))
-        node.clients[client.number] = client
-        node.run(node.broker.connected, client.number, f"10.0.0.{client.number}:1")
         token = jwt.encode({"sub": role}, SECRET, "HS256").encode()
-        connect = pb.CommandConnect(
-            client_version="t", protocol_version=20, auth_method_name="magnetar-link", auth_data=token
-        )
-        client.send(pb.BaseCommand(type=2, connect=connect))
+        client = self.node.client(auth_method_name="magnetar-link", auth_data=token)
         assert client.answers.pop().connected.HasField("geo")
         return client
 

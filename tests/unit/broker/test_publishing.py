@@ -5,14 +5,23 @@ import errno
 import json
 from typing import Any
 
+import jwt
 import pytest
 
+from magnetar.broker.access import Access
+from magnetar.broker.credentials import Keys
+from magnetar.broker.deduplication import SEQUENCE_TAKEN_MAX
+from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.idempotency_block import fingerprint
 from magnetar.broker.idempotency_snapshot import record_key
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import NamespaceName
+from magnetar.core.security import AuthenticationConfig, AuthorizationConfig, Security
+from magnetar.core.settings import DeduplicationConfig
+from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.permissions import Action, grant
 from magnetar.metadata.policytypes import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
@@ -21,19 +30,17 @@ from tests.support.geoworld import TOPIC, Client, Node, World
 
 NAMESPACE = NamespaceName.parse("public/default")
 UNSIGNED = 1 << 64
+SECRET = b"s" * 64
 
 
 class Publisher:
     """A producer by its bytes."""
 
-    def __init__(self, node: Node, name: str = "p") -> None:
+    def __init__(self, node: Node, name: str = "p", connect: dict[str, Any] | None = None) -> None:
         self.node, self.name = node, name
-        self.client: Client = node.client()
-        self.client.send(
-            pb.BaseCommand(
-                type=5, producer=pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name=name)
-            )
-        )
+        self.client: Client = node.client(**(connect or {}))
+        producer = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name=name or None)
+        self.client.send(pb.BaseCommand(type=5, producer=producer))
         node.world.work()
 
     @property
@@ -41,9 +48,13 @@ class Publisher:
         """The answer to opening it."""
         return self.client.answered(1)
 
-    def send(self, sequence: int, *, key: str = "", written: str = "") -> None:
+    def send(self, sequence: int, *, key: str = "", written: str = "", highest: int = 0, batch: int = 0) -> None:
         """Send, and do not wait."""
         seen = pb.MessageMetadata(producer_name=written or self.name, sequence_id=sequence, publish_time=1)
+        if highest:
+            seen.highest_sequence_id = highest
+        if batch:
+            seen.num_messages_in_batch = batch
         if key:
             seen.properties.add(key="k", value=key)
         command = pb.BaseCommand(type=6)
@@ -63,7 +74,7 @@ class Publisher:
                 return command.send_error.message
         return "nothing"
 
-    def says(self, sequence: int, **more: str) -> Position | str:
+    def says(self, sequence: int, **more: Any) -> Position | str:
         """Send, and wait."""
         self.send(sequence, **more)
         return self.told()
@@ -97,18 +108,117 @@ def test_ids_that_go_back_jump_and_repeat() -> None:
     assert stored(node) == before == 4
 
 
-@pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
-def test_an_id_over_the_range_is_refused(sequence: int) -> None:
-    """It is said why; nothing is stored, and the producer's numbers stay as they were."""
+@pytest.mark.parametrize("more", [{}, {"highest": True}, {"batch": 2}], ids=["one", "highest", "batch"])
+@pytest.mark.parametrize("sequence", [SEQUENCE_TAKEN_MAX + 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_an_id_that_leaves_no_room_is_refused(sequence: int, more: dict[str, Any]) -> None:
+    """It is said why; nothing is stored, and the numbers of the name stay as they were: whoever else has it goes on."""
     node = broker(numbers=True)
     producer = Publisher(node)
     producer.says(5)
-    assert producer.says(sequence) == f"sequence id {sequence} is over {2**63 - 1}"
+    highest = sequence
+    if "highest" in more:
+        sequence, more = 6, {"highest": sequence}
+    elif "batch" in more:
+        sequence -= 1
+    told = f"sequence id {highest} leaves no room for later ones: {SEQUENCE_TAKEN_MAX} is the highest that is taken"
+    assert producer.says(sequence, **more) == told
     assert stored(node) == 1
     again = Publisher(node)
     assert again.opened.producer_success.last_sequence_id == 5
-    assert isinstance(again.says(2**63 - 1), Position)
-    assert again.says(2**63 - 1) == NONE
+    assert isinstance(again.says(6), Position)
+    assert isinstance(again.says(SEQUENCE_TAKEN_MAX), Position)
+    assert again.says(SEQUENCE_TAKEN_MAX) == NONE
+
+
+@pytest.mark.parametrize("how", ["before", "link", "snapshot"])
+def test_an_id_that_leaves_no_room_is_nobodys_wherever_it_comes_from(how: str) -> None:
+    """Published while nothing was judged, brought by a link, or stored by a version that took it."""
+    world = World("ab" if how == "link" else "a")
+    for node in world.nodes.values():
+        node.create()
+    writer = Publisher(world["a"], "stranger")
+    for sequence in (5, 2**63 - 1):
+        assert isinstance(writer.says(sequence, written="victim"), Position)
+    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    world.advance(1_000)
+    if how == "snapshot":
+        assert node.topic.deduplication is not None
+        node.topic.deduplication.numbers.of("poisoned", 0).observe(2**63 - 1, 2**63 - 1)
+        node.topic.deduplication.snapshot()
+        world.advance(2_000)
+        node.restart()
+        world.advance(1_000)
+        assert isinstance(Publisher(node, "poisoned").says(0), Position)
+    victim = Publisher(node, "victim")
+    assert victim.opened.producer_success.last_sequence_id == 5
+    assert isinstance(victim.says(6), Position)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_an_operator_lets_a_name_begin_anew(*, connected: bool) -> None:
+    """Somebody who may produce used up its numbers; what is forgotten stays so after a restart."""
+    node = broker(numbers=True)
+    stranger = Publisher(node, "victim")
+    stranger.says(SEQUENCE_TAKEN_MAX)
+    if not connected:
+        node.run(node.broker.disconnected, stranger.client.number)
+        assert Publisher(node, "victim").says(6) == NONE, "as if it were stored"
+    assert node.control.sequence_ids(TOPIC) == {"victim": SEQUENCE_TAKEN_MAX}
+    other = Publisher(node, "other")
+    other.says(3)
+    node.hold_log = True
+    stranger.send(SEQUENCE_TAKEN_MAX) if connected else other.send(4)
+    answers: list[Any] = []
+    node.control.forget_producer(TOPIC, "victim", answers.append)
+    node.hold_log = False
+    node.world.advance(5_000)
+    assert answers == [None]
+    if connected:
+        assert [one.close_producer.producer_id for one in stranger.client.answers if one.type == 15] == [1]
+    node.restart()
+    node.world.advance(1_000)
+    victim = Publisher(node, "victim")
+    assert victim.opened.producer_success.last_sequence_id == -1
+    assert isinstance(victim.says(0), Position)
+    assert Publisher(node, "other").says(3) == NONE, "others' numbers stay"
+
+
+def test_names_may_be_kept_for_their_roles() -> None:
+    """Then nobody uses up the numbers of somebody else's name. An administrator may, and a name that the broker gives fits."""
+    node = broker(numbers=True)
+    node.broker.access = Access(
+        node.outbox,
+        Security(
+            authentication=AuthenticationConfig(methods=["token"]),
+            authorization=AuthorizationConfig(superusers=["root"]),
+        ),
+        Keys((SECRET,)),
+        node.broker.resources,
+        node.broker.sessions,
+    )
+    for role in ("billing", "stranger"):
+        node.apply(grant(node.broker.resources, NAMESPACE, role, [Action.PRODUCE]))
+
+    def opens(role: str, name: str) -> pb.BaseCommand:
+        token = jwt.encode({"sub": role}, SECRET, "HS256").encode()
+        return Publisher(node, name, connect={"auth_method_name": "token", "auth_data": token}).opened
+
+    assert opens("stranger", "billing-importer").HasField("producer_success"), "off by default, as in Pulsar"
+    node.broker.deduplications = Deduplications(node.broker, DeduplicationConfig(names_begin_with_role=True))
+    told = opens("stranger", "billing-importer").error
+    assert told.error == ErrorCode.NOT_ALLOWED and "has to begin with the role's, 'stranger'" in told.message
+    assert opens("billing", "billing-importer-2").HasField("producer_success")
+    assert opens("root", "billing-importer-3").HasField("producer_success")
+    given = opens("stranger", "").producer_success.producer_name
+    assert given.startswith("stranger-a-")
+    assert opens("stranger", given + "-again").HasField("producer_success")
+
+
+def test_where_there_is_no_deduplication_no_name_can_be_forgotten() -> None:
+    node = broker(numbers=False)
+    for ask in (node.control.sequence_ids, lambda topic: node.control.forget_producer(topic, "p", print)):
+        with pytest.raises(PreconditionFailed, match="deduplication is not on in persistent://public/default/t"):
+            ask(TOPIC)
 
 
 @pytest.mark.parametrize("fails", [False, True])

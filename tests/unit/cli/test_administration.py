@@ -52,6 +52,11 @@ AT = "/admin/v2/persistent/public/default/t"
             "POST /geo/v1/persistent/public/default/t/idempotency",
             {"enabled": False},
         ),
+        (
+            "topics forget-producer t a/b --yes",
+            "DELETE /geo/v1/persistent/public/default/t/sequence-ids/a%2Fb",
+            None,
+        ),
         ("topics set-deduplication t on", "POST /admin/v2/persistent/public/default/t/deduplicationEnabled", True),
         (
             "topics set-deduplication t default",
