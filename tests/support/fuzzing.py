@@ -38,6 +38,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.limits import LIMITS
 from magnetar.wire.metadata import build
 from magnetar.wire.varint import varint
 from tests.support.brokers import BrokerProcess, World
@@ -192,6 +193,10 @@ _AUTH_RESPONSE: Final = 37
 _WATCH: Final = 64
 _WATCH_CLOSE: Final = 67
 
+LARGE_BYTES: Final = 200_000
+LARGE_ITEMS: Final = 20_001
+"""What is filled up is that large at most: a frame is not, either."""
+
 HERE: Final = "aa"
 THERE: Final = "bb"
 """The cluster that is fuzzed, and the one that links say they come from; it need not run."""
@@ -329,6 +334,29 @@ class Fuzzer:
                 message.ClearField(field.name)
             else:
                 setattr(message, field.name, self._value(field, depth))
+
+    def fill_up(self, message: Any) -> None:
+        """Bring one field to its limit (`wire.limits`), or just beyond it."""
+        parts = [
+            message,
+            *(value for field, value in message.ListFields() if field.message_type and not field.is_repeated),
+        ]
+        chosen = self._pick(parts)
+        fields = [field for field in chosen.DESCRIPTOR.fields if field.name in LIMITS.get(chosen.DESCRIPTOR.name, {})]
+        if not fields:
+            return
+        field = self._pick(fields)
+        most = LIMITS[chosen.DESCRIPTOR.name][field.name]
+        size = min(most + int(self._pick([-1, 0, 1, 1, 2])), LARGE_BYTES)
+        if not field.is_repeated:
+            text = field.type == FieldDescriptor.TYPE_STRING
+            setattr(chosen, field.name, "y" * size if text else self.chance.randbytes(size))
+        elif field.message_type is None:
+            getattr(chosen, field.name).extend([self._value(field, 0)] * min(size, LARGE_ITEMS))
+        else:
+            items = getattr(chosen, field.name)
+            self.complete(items.add())
+            items.extend([items[-1]] * (min(size, LARGE_ITEMS, 4_000_000 // (items[-1].ByteSize() + 1)) - 1))
 
     def complete(self, message: Any) -> None:
         """Give required fields that are missing something: what lacks one is not even parsed, and nothing behind it heard."""
@@ -636,6 +664,8 @@ class Fuzzer:
             if self.chance.random() < 0.5 and kind in COMMAND_FIELDS:
                 made.ClearField(COMMAND_FIELDS[kind].name)
             getattr(made, other.name).SetInParent()
+        if self.chance.random() < 0.03 and kind in COMMAND_FIELDS:
+            self.fill_up(getattr(made, COMMAND_FIELDS[kind].name))
         if self.chance.random() < 0.95 and made.HasField("type"):
             self.complete(made)
         head = made.SerializePartialToString()

@@ -6,12 +6,15 @@ become durable first is continued by a later event.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from magnetar.broker.access import NO_SECURITY, Access
 from magnetar.broker.batching import CURSOR_BYTES_MAX
 from magnetar.broker.catalog import Catalog
 from magnetar.broker.changes import concerned, create_partitions
+from magnetar.broker.clientbytes import ClientBytes, Opening
 from magnetar.broker.compactions import Compactions
 from magnetar.broker.control import Done
 from magnetar.broker.credentials import Keys
@@ -143,11 +146,13 @@ class Broker:
         # A proxy's CONNECT has two tokens: its own, and that of whom it speaks for.
         self.login_frame_bytes_max = LOGIN_FRAME_EXTRA_BYTES + 2 * security.authentication.token_bytes_max
         self.frame_bytes_max = config.message_bytes_max + FRAME_PADDING_BYTES
+        self.command_bytes_max = max(config.command_bytes_max, 2 * security.authentication.token_bytes_max)
         self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
         self.resources = resources
         self.ledger_ids = ledger_ids
         self.cache = cache
         self.sessions: dict[int, Session] = {}
+        self.client_bytes = ClientBytes(config)
         self.connections = Connections()
         self.publish_latency = PublishLatency()
         self.series = Series()
@@ -531,6 +536,19 @@ class Broker:
         if session is not None:
             session.evict_producer(producer)
 
+    def opening(self, connection: int, what: str) -> "Opening[Any]":
+        """What a connection opens and is not open yet; too many bytes of it stop its socket.
+
+        It refers to the broker alone: see `broker.session_part`.
+        """
+
+        def hold(hold: bool) -> None:
+            session = self.sessions.get(connection)
+            if session is not None:
+                session.hold(hold, what)
+
+        return Opening(_bytes_of, hold)
+
     def probe(self, connection: int, session: Session, then: Callable[[], None]) -> None:
         """Find out whether a client lives that another session's client would take something from; `then` when that is known."""
         holder = self.sessions.get(connection)
@@ -633,7 +651,12 @@ class Broker:
         self.schemas.validate()
         self.nonpersistent.validate()
         self.watches.validate()
+        self.client_bytes.validate(self.sessions)
         assert self._pending_bytes >= 0, "more bytes settled than sent"
+
+
+def _bytes_of(command: Message) -> int:
+    return command.ByteSize()
 
 
 def _is_current(stored: Mapping[str, bytes], text: str, incarnation: int) -> bool:

@@ -693,6 +693,7 @@ class Catalog:
             if topic is not None:
                 self._check_consumers(topic, command)  # again: others may have come while something was being stored
             self._broker.compactions.check(subscription, compacted)
+            consumer.held = self._broker.client_bytes.held(session.number, subscription.topic, command)
         except BrokerError as error:
             done(error)
             return

@@ -5,6 +5,7 @@ from enum import IntEnum
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from magnetar.broker.clientbytes import NOTHING_HELD, Held
 from magnetar.broker.meter import Meter
 from magnetar.core.ids import Position
 from magnetar.core.times import iso_time
@@ -99,6 +100,7 @@ class Consumer:
         cumulative: it acknowledged cumulatively at least once.
         remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
         learns_end: its client can be sent REACHED_END_OF_TOPIC (`Session.learns_end`); once it was, no more.
+        held: what it takes of the room for what clients say of themselves.
         auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
     """
 
@@ -133,6 +135,7 @@ class Consumer:
     remembers: bool = False
     learns_end: bool = False
     auto_schema: bool = False
+    held: Held = NOTHING_HELD
     meter: Meter = field(init=False)
     owner: "Subscription | None" = None
 

@@ -41,11 +41,13 @@ class FrameLimit(NamedTuple):
     """Frames of this connection, which is let in, may from now on have this many bytes.
 
     Attributes:
+        command_bytes_max: the same of their commands alone.
         link: it is a link's: those carry many entries in a frame, and may be silent for longer.
     """
 
     connection: int
     frame_bytes_max: int
+    command_bytes_max: int
     link: bool = False
 
 

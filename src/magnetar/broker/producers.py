@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.clientbytes import NOTHING_HELD, Held
 from magnetar.broker.deduplication import Numbers
 from magnetar.broker.meter import Meter
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -67,6 +68,7 @@ class Producer:
         entries, messages, bytes, chunks: counters since it connected.
         partial: its client can publish to some of a topic's partitions alone (PIP-79), and is then one producer in all of them.
         numbers: of its name, where deduplication is on.
+        held: what it takes of the room for what clients say of themselves.
         last_publish: its newest batch on the way to the log.
         schema_version: of the schema it brought, as it stamps its messages with it; b"" without one.
     """
@@ -94,6 +96,7 @@ class Producer:
     bytes: int = 0
     chunks: int = 0
     partial: bool = False
+    held: Held = NOTHING_HELD
     numbers: Numbers | None = None
     last_publish: "PublishToken | None" = None
     meter: Meter = field(init=False)

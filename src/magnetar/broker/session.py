@@ -24,6 +24,7 @@ from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Close, FrameLimit, Hold, Note, Send
 from magnetar.broker.geo_session import GEO_COMMANDS, GeoSession
 from magnetar.broker.nonpersistent.session import SessionNonPersistent
+from magnetar.broker.overlimit import over_limit, refusal
 from magnetar.broker.producers import Producer
 from magnetar.broker.publishing import NO_TRANSACTIONS, in_transaction, refused_id
 from magnetar.broker.session_consumers import SessionConsumers
@@ -34,8 +35,9 @@ from magnetar.broker.session_watchers import SessionWatchers
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import NO_REQUEST, ServerHandshake, request_id_of
-from magnetar.wire.frames import Frame, encode
+from magnetar.wire.connection import NO_REQUEST, ServerHandshake, State, request_id_of
+from magnetar.wire.frames import Frame, Refused, encode
+from magnetar.wire.limits import LINK_COMMAND_BYTES_MAX
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -156,6 +158,9 @@ class Session:
             if not self.handshake.connected:
                 self._connect(frame)
                 continue
+            if type(frame) is Refused:
+                self._refuse_over_limit(frame)
+                continue
             try:
                 self.handshake.check(frame.command)
             except BrokerError as error:
@@ -220,7 +225,22 @@ class Session:
         """
         return self.client_version.startswith("Pulsar-Java")
 
+    def _refuse_over_limit(self, frame: Refused) -> None:
+        """Answer a command that breaks a limit, as one that was understood."""
+        try:
+            self.handshake.check(frame.command)
+        except BrokerError as error:
+            self.refuse(request_id_of(frame.command), error)
+            return
+        if frame.command.type in _TRANSACTIONS:
+            self._refuse_transaction(frame.command)
+        else:
+            self.send(refusal(frame))
+
     def _connect(self, frame: Frame) -> None:
+        if type(frame) is Refused and self.handshake.state is State.NEW:
+            self.refuse_connection(over_limit(frame))
+            return
         self.client_version = frame.command.connect.client_version
         self.partial_producers = frame.command.connect.feature_flags.supports_partial_producer
         try:
@@ -241,7 +261,8 @@ class Session:
             hello = pb.GeoHello(version=1, cluster=self.broker.cluster, uuid=self.broker.uuid)
             self.geo = GeoSession(self)
         limit = self.broker.link_frame_bytes_max if link else self.broker.frame_bytes_max
-        self.outbox.put(FrameLimit(self.number, limit, link))
+        most = LINK_COMMAND_BYTES_MAX if link else self.broker.command_bytes_max
+        self.outbox.put(FrameLimit(self.number, limit, most, link))
         version = self.handshake.protocol_version
         self.send(commands.connected(version, self.broker.config.message_bytes_max, hello))
 

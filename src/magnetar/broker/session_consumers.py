@@ -1,9 +1,11 @@
 """The commands of one connection about consumers: subscribing, acknowledging, seeking, leaving."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
+from magnetar.broker.clientbytes import Handles, Opening
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.effects import Send
 from magnetar.broker.session_names import topic_name
@@ -32,8 +34,8 @@ class SessionConsumers(SessionPart):
 
     def __init__(self, session: "Session") -> None:
         super().__init__(session)
-        self.open: dict[int, Consumer] = {}
-        self._opening: dict[int, pb.CommandSubscribe] = {}
+        self.open: Handles[Consumer] = Handles(self._broker.client_bytes, attrgetter("held"))
+        self._opening: Opening[pb.CommandSubscribe] = self._broker.opening(session.number, "consumers")
         """Consumer id -> the SUBSCRIBE that is under way for it."""
         self._probed: set[int] = set()
         """Consumers on their way for which it was asked whether the one that has their place lives."""
@@ -107,6 +109,7 @@ class SessionConsumers(SessionPart):
                 # Pulsar answers a reserved or malformed subscription name with its naming error, which is this code.
                 raise BrokerError(ErrorCode.PRODUCER_BUSY, str(error)) from error
             self._session.check_room_for_consumer()
+            self._broker.client_bytes.held(self._session.number, str(name), command)
         except BrokerError as error:
             self._session.refuse(request_id, error)
             return

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
+from magnetar.broker.clientbytes import Handles, Opening
 from magnetar.broker.deduplicating import Status
 from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.producers import AccessMode, Producer, same_place
@@ -38,9 +40,9 @@ class SessionProducers(SessionPart):
 
     def __init__(self, session: "Session") -> None:
         super().__init__(session)
-        self.open: dict[int, Producer] = {}
+        self.open: Handles[Producer] = Handles(self._broker.client_bytes, attrgetter("held"))
         self.topics: dict[int, Topic] = {}
-        self._opening: dict[int, pb.CommandProducer] = {}
+        self._opening: Opening[pb.CommandProducer] = self._broker.opening(session.number, "producers")
         """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
         self._closing: dict[Producer, list[int]] = {}
         """Whom their clients closed while receipts were on their way, and the requests that wait for these."""
@@ -87,6 +89,7 @@ class SessionProducers(SessionPart):
             if command.producer_name:
                 names.check_producer(command.producer_name)
             self._session.check_room_for_producer(producer_id)
+            self._broker.client_bytes.held(self._session.number, str(name), command)
         except (BrokerError, NameNotValid) as error:
             self._session.refuse(request_id, _as_broker_error(error))
             return
@@ -195,6 +198,7 @@ class SessionProducers(SessionPart):
             if initial and initial not in topic.subscriptions:
                 self._subscribe_first(topic, command, partial(again, probed=probed))
                 return
+            producer.held = self._broker.client_bytes.held(self._session.number, topic.text, command)
             evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:

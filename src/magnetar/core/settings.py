@@ -284,6 +284,18 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     message_bytes_max: Bytes = 5 * MIB
     """A ceiling; Pulsar's default, which clients assume until CONNECTED tells them another."""
+    command_bytes_max: Annotated[int, Meta(ge=4 * KIB, le=64 * MIB)] = 512 * KIB
+    """A ceiling on a command without its message: twice a schema of the largest size, 256 kB. Lists of message ids are taken in
+    portions instead, and may fill a frame."""
+    client_metadata_bytes_max: Bytes = 16 * KIB
+    """A ceiling on the metadata (properties) of one producer or consumer, which is kept, and shown by `stats`, as long as it is
+    open."""
+    client_metadata_bytes_per_connection_max: Bytes = 4 * MIB
+    """The same of all producers and consumers of one connection; of each the first 512 bytes do not count."""
+    client_metadata_bytes_per_topic_max: Bytes = 8 * MIB
+    """The same of all of one topic, which one answer to `stats` shows."""
+    client_metadata_bytes_total_max: Bytes = 64 * MIB
+    """The same of the whole broker. Producers and consumers without much metadata are let in when it is used up."""
     segment_bytes: Bytes = 256 * MIB
     """A segment file is closed at this size: small enough to rewrite in the background, large enough that 1 TB of
     backlog is 4,000 files."""

@@ -23,6 +23,7 @@ from magnetar.geo.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import INDEX_MAX
+from magnetar.wire.limits import LINK_METADATA_FIELDS_MAX
 from magnetar.wire.metadata import (
     MAGIC,
     ChecksumError,
@@ -230,7 +231,7 @@ def prepare(
         data = payload[at : at + size]
         at += size
         try:
-            seen = inspect(data, message_bytes_max=message_bytes_max)
+            seen = inspect(data, message_bytes_max=message_bytes_max, fields_max=LINK_METADATA_FIELDS_MAX)
         except ChecksumError:
             reason = f"entry {position} of {source} fails its checksum"
             return entries, Obstacle("corrupt", reason, position)

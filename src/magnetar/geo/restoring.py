@@ -33,6 +33,7 @@ from magnetar.geo.incoming import REPLICATED_FROM, Obstacle, Unknown, check_room
 from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.limits import LINK_METADATA_FIELDS_MAX
 from magnetar.wire.metadata import (
     ChecksumError,
     Inspected,
@@ -314,7 +315,7 @@ class Restorer:
         request = coming.request
         what = f"message {index} of {request.topic} ({request.incarnation}) from {request.peer}"
         try:
-            seen = inspect(data, message_bytes_max=self._message_bytes_max)
+            seen = inspect(data, message_bytes_max=self._message_bytes_max, fields_max=LINK_METADATA_FIELDS_MAX)
         except ChecksumError:
             return Obstacle("corrupt", f"{what} fails its checksum", position)
         except MessageTooLargeError as error:

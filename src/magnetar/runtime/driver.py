@@ -86,7 +86,7 @@ class Peer(Protocol):
     def hold(self, hold: bool) -> None:
         """Stop or go on reading."""
 
-    def let_in(self, frame_bytes_max: int, *, link: bool) -> None:
+    def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
         """Change the largest frame accepted, and how long a link may be silent."""
 
 
@@ -289,7 +289,7 @@ class Driver:
     def _frame_limit(self, effect: FrameLimit) -> None:
         peer = self._peers.get(effect.connection)
         if peer is not None:
-            peer.let_in(effect.frame_bytes_max, link=effect.link)
+            peer.let_in(effect.frame_bytes_max, effect.command_bytes_max, link=effect.link)
 
     def _sync(self, effect: Sync) -> None:
         self._log.sync(lambda error: self._synced(effect, error))

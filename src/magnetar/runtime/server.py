@@ -23,6 +23,7 @@ from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malfo
 from magnetar.runtime.tls import common_name
 from magnetar.wire import commands
 from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.limits import FIELDS_MAX, LINK_FIELDS_MAX
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -73,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._number = number
         self._tls = tls
         self._decoder = FrameDecoder(server.frame_bytes_max)
+        self._decoder.limit(server.frame_bytes_max)
         self._portions = Portions()
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
@@ -269,9 +271,10 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._turn_over:
             self._transport.resume_reading()
 
-    def let_in(self, frame_bytes_max: int, *, link: bool) -> None:
-        """Change the largest frame accepted: who it is, is known now. A link's peer may also be silent for longer."""
+    def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
+        """Change the largest frame and command accepted: who it is, is known now. A link's peer may also be silent for longer."""
         self._decoder.frame_bytes_max = frame_bytes_max
+        self._decoder.limit(command_bytes_max, LINK_FIELDS_MAX if link else FIELDS_MAX)
         if link:
             self._silent_max = LINK_SILENT_INTERVALS
 

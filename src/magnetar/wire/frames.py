@@ -12,18 +12,22 @@ What the decoder promises:
 - the only exception is `FrameError` (a `ProtocolError`); whole frames in front of the fault are in its `frames`;
 - a command that comes out has every required field, and text where the protocol says text; if its type is one this
   file knows, the sub-message of that type is there. An unknown type comes out too: what to do with it is the caller's
-  matter.
+  matter;
+- a broker's decoder (`FrameDecoder.limit`) decodes no command that breaks a limit of `wire.limits`: it comes out as `Refused`,
+  and the frames behind it go on. Long lists of message ids come out in portions (`wire.dividing`).
 """
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.dividing import names_ids, portions
+from magnetar.wire.limits import FIELDS_MAX, FREE_BYTES, FREE_IDS_BYTES, heads, why_refused
 from magnetar.wire.text import missing_fields, text_is_valid
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
@@ -62,6 +66,17 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+class Refused(Frame):
+    """A command that breaks a limit: there are its type and the numbers that its answer needs; the payload is the reason."""
+
+    __slots__ = ()
+
+    @property
+    def reason(self) -> str:
+        """Which limit."""
+        return self.payload.decode()
+
+
 class FrameError(ProtocolError):
     """The bytes are not Pulsar's protocol; the connection cannot go on.
 
@@ -93,6 +108,18 @@ class FrameDecoder:
         self._start = 0
         self._end = 0
         self._fault = ""
+        self._command_bytes_max = 0
+        self._fields_max = 0
+        self._portions: Iterator[bytes] | None = None
+
+    def limit(self, command_bytes_max: int, fields_max: int = FIELDS_MAX) -> None:
+        """From the next frame on check commands for the limits of `wire.limits`.
+
+        Args:
+            command_bytes_max: of a command, its payload not counted.
+            fields_max: that it may have.
+        """
+        self._command_bytes_max, self._fields_max = command_bytes_max, fields_max
 
     @property
     def buffered_bytes(self) -> int:
@@ -166,9 +193,13 @@ class FrameDecoder:
     def _take(self, frames: list[Frame], frames_max: int) -> None:
         """Append the complete frames in the buffer to `frames`."""
         self.more = False
+        if self._portion(frames):
+            self.more = True
+            return
         view, start, end = self._view, self._start, self._end
         unpack, parse = _HEADER.unpack_from, pb.BaseCommand.FromString
         fields, no_text = _FIELD_OF_TYPE, _NO_TEXT
+        free = FREE_BYTES if self._fields_max else sys.maxsize
         try:
             while end - start >= _HEADER_BYTES:
                 if len(frames) >= frames_max:
@@ -182,6 +213,12 @@ class FrameDecoder:
                     break
                 behind = start + _HEADER_BYTES + size
                 raw = view[start + _HEADER_BYTES : behind].tobytes()
+                if size > free and (instead := self._checked(raw)) is not None:
+                    frames += instead
+                    start = stop
+                    if self._portions is not None:
+                        break
+                    continue
                 command = parse(raw)
                 kind = command.type
                 field = fields.get(kind)
@@ -206,6 +243,40 @@ class FrameDecoder:
             raise FrameError("command is not a protobuf BaseCommand") from None
         finally:
             self._start = start
+
+    def _checked(self, raw: bytes) -> list[Frame] | None:
+        """What comes out instead of a command that breaks a limit, or is taken in portions; None: it is decoded."""
+        if names_ids(raw):
+            if len(raw) <= FREE_IDS_BYTES:
+                return None
+            self._portions, self.more = portions(raw), True
+            return []
+        reason = why_refused(raw, self._command_bytes_max, self._fields_max)
+        return [_refused(raw, reason)] if reason else None
+
+    def _portion(self, frames: list[Frame]) -> bool:
+        """The next portion of a long list of message ids; whether there was one, or a pause."""
+        if self._portions is None:
+            return False
+        raw = next(self._portions, None)
+        if raw is None:
+            self._portions = None
+            return False
+        if not raw:
+            return True
+        if len(raw) > FREE_IDS_BYTES and (reason := why_refused(raw, self._command_bytes_max, self._fields_max)):
+            frames.append(_refused(raw, reason))
+            return True
+        try:
+            command = pb.BaseCommand.FromString(raw)
+        except DecodeError:
+            raise FrameError("command is not a protobuf BaseCommand") from None
+        if not command.IsInitialized():
+            raise FrameError(f"command of type {command.type} lacks {missing_fields(command)}")
+        if not raw.isascii() and not text_is_valid(command):
+            raise FrameError(f"command of type {command.type} holds text that is not UTF-8")
+        frames.append(Frame(command, b""))
+        return True
 
     def _bad_sizes(self, total: int, size: int) -> FrameError:
         if total > self.frame_bytes_max:
@@ -243,6 +314,23 @@ class FrameDecoder:
         self._buffer, self._view = fresh, memoryview(fresh)
         self._start, self._end = 0, left
 
+
+def _refused(raw: bytes, reason: str) -> Refused:
+    """What is left of a command that breaks a limit.
+
+    Raises:
+        FrameError: nobody waits for an answer to it, so that its client could not be told.
+    """
+    command = heads(raw)
+    kind = command.type if command is not None else 0
+    part = getattr(command, _FIELD_OF_TYPE[kind]) if kind in _FIELD_OF_TYPE else None
+    answered = part is not None and "request_id" in part.DESCRIPTOR.fields_by_name and part.HasField("request_id")
+    if command is None or not (answered or kind == _CONNECT):
+        raise FrameError(f"command{f' of type {kind}' if kind else ''} that is refused: {reason}")
+    return Refused(command, reason.encode())
+
+
+_CONNECT: Final = 2
 
 _TOTAL: Final = struct.Struct(">I")
 

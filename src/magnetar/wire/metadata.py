@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.frames import FRAME_PADDING_BYTES
+from magnetar.wire.limits import METADATA_FIELDS_MAX, METADATA_FREE_BYTES, why_metadata_refused
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 from magnetar.wire.text import missing_fields
 from magnetar.wire.varint import varint
@@ -70,6 +71,13 @@ class MessageTooLargeError(BrokerError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(ErrorCode.NOT_ALLOWED, f"a message of {size} bytes is over the limit of {limit} bytes")
+
+
+class MetadataError(MessageTooLargeError):
+    """Its metadata breaks a limit of `wire.limits`."""
+
+    def __init__(self, reason: str) -> None:
+        BrokerError.__init__(self, ErrorCode.NOT_ALLOWED, f"the message's metadata is refused: {reason}")
 
 
 class BatchCountError(BrokerError):
@@ -156,7 +164,7 @@ def parse_metadata(payload: bytes) -> MessageMetadata:
     return _decode(memoryview(payload)[_HEADER_BYTES : split(payload)])
 
 
-def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
+def inspect(payload: bytes, *, message_bytes_max: int, fields_max: int = METADATA_FIELDS_MAX) -> Inspected:
     """Check an entry and read what the broker needs.
 
     Text in the metadata is not checked: the bytes are the client's, and are passed on as they came.
@@ -164,10 +172,11 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     Args:
         payload: as it came, from the magic (or, without a checksum, from the metadata size) on.
         message_bytes_max: a ceiling on metadata and payload together, as Pulsar counts.
+        fields_max: a ceiling on the fields of its metadata.
 
     Raises:
         ChecksumError: the checksum does not fit.
-        MessageTooLargeError: over `message_bytes_max`.
+        MessageTooLargeError: over `message_bytes_max`, or (`MetadataError`) over `fields_max`.
         BatchCountError: a count out of range.
         ProtocolError: no complete metadata where it should be.
     """
@@ -182,6 +191,8 @@ def inspect(payload: bytes, *, message_bytes_max: int) -> Inspected:
     end = _HEADER_BYTES + size
     if end > len(payload):
         raise ProtocolError(f"metadata of {size} bytes does not fit into a message of {len(payload)} bytes")
+    if size > METADATA_FREE_BYTES and (reason := why_metadata_refused(view[_HEADER_BYTES:end], fields_max)):
+        raise MetadataError(reason)
     seen = _decode(view[_HEADER_BYTES:end])
     # Clients cut a large message into chunks by the payload alone: a chunk's metadata comes on top of the limit.
     limit = message_bytes_max + (FRAME_PADDING_BYTES if seen.HasField("chunk_id") else 0)

@@ -221,7 +221,7 @@ def test_who_is_let_in_may_send_more_and_only_a_link_may_be_silent(link: bool) -
             await until(lambda: bool(driver.peers))
             (peer,) = driver.peers.values()
             if let_in:
-                peer.let_in(1 << 21, link=link)
+                peer.let_in(1 << 21, 1 << 21, link=link)
                 assert peer._silent_max == (LINK_SILENT_INTERVALS if link else 1)
             client.write(large)
             wanted = before + let_in

@@ -8,7 +8,8 @@ from tests.support.fuzzing import COMMAND_FIELDS, LINKS, TRANSACTIONS, UNKNOWN, 
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import CLIENT_COMMANDS, GEO_REQUESTS
-from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.frames import FrameDecoder, FrameError, Refused, encode
+from magnetar.wire.limits import COMMAND_BYTES_MAX
 
 
 def read(data: bytes) -> pb.BaseCommand | None:
@@ -75,6 +76,27 @@ def test_every_type_goes_out_with_fields(kind: int) -> None:
     bodies = {command.SerializeToString() for command in commands}
     empty = kind in FIELDS and not pb.BaseCommand.DESCRIPTOR.fields_by_number[kind].message_type.fields
     assert len(bodies) > (1 if empty else 5)
+
+
+def test_every_limit_of_a_request_is_tried_at_and_beyond_it() -> None:
+    fuzzer = Fuzzer(5, 0)
+    refused: Counter[str] = Counter()
+    decoded = 0
+    for kind in (5, 4, 23, 21, 34, 39, 64, 32):
+        for _ in range(60):
+            made = fuzzer.command(kind)
+            fuzzer.fill_up(getattr(made, COMMAND_FIELDS[kind].name))
+            fuzzer.complete(made)
+            decoder = FrameDecoder(1 << 26)
+            decoder.limit(COMMAND_BYTES_MAX)
+            (frame,) = decoder.feed(encode(made))
+            if isinstance(frame, Refused):
+                refused[frame.reason.partition(" has ")[0]] += 1
+            else:
+                decoded += 1
+    tried = {name.partition(".")[0] for name in refused}
+    assert {"CommandProducer", "CommandSubscribe", "CommandLookupTopic", "CommandGetSchema"} <= tried
+    assert len(refused) > 15 and decoded > 100
 
 
 def test_links_send_entries_that_fit_what_they_say_of_them() -> None:

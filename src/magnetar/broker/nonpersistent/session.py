@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
+from magnetar.broker.clientbytes import Handles, Held, Opening
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.deduplication import NOTHING
 from magnetar.broker.effects import Note, Send
@@ -36,6 +37,10 @@ Handler = Callable[[Any], None]
 DOMAIN = "non-persistent://"
 
 
+def _held(handle: tuple[Producer | Consumer, Any]) -> Held:
+    return handle[0].held
+
+
 class SessionNonPersistent(SessionPart):
     """Producers and consumers of non-persistent topics on one connection.
 
@@ -48,11 +53,12 @@ class SessionNonPersistent(SessionPart):
 
     def __init__(self, session: "Session") -> None:
         super().__init__(session)
-        self.producers: dict[int, tuple[Producer, NonPersistentTopic]] = {}
-        self.consumers: dict[int, tuple[Consumer, NonPersistentSubscription]] = {}
+        sums, number = self._broker.client_bytes, session.number
+        self.producers: Handles[tuple[Producer, NonPersistentTopic]] = Handles(sums, _held)
+        self.consumers: Handles[tuple[Consumer, NonPersistentSubscription]] = Handles(sums, _held)
         # Attempts whose schema is on its way to the store. One that is no longer here was given up.
-        self._opening_producers: dict[int, pb.CommandProducer] = {}
-        self._opening_consumers: dict[int, pb.CommandSubscribe] = {}
+        self._opening_producers: Opening[pb.CommandProducer] = self._broker.opening(number, "producers of streams")
+        self._opening_consumers: Opening[pb.CommandSubscribe] = self._broker.opening(number, "consumers of streams")
         self._closing: dict[int, list[int]] = {}
         """Producers that their clients closed while something of them waits for a rate, and the requests that wait for that."""
 
@@ -168,6 +174,7 @@ class SessionNonPersistent(SessionPart):
             if command.producer_name:
                 names.check_producer(command.producer_name)
             self._session.check_room_for_producer(command.producer_id)
+            self._broker.client_bytes.held(self._session.number, str(name), command)
             topic = self._broker.nonpersistent.open(name)
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
@@ -227,6 +234,7 @@ class SessionNonPersistent(SessionPart):
         )
         try:
             check_encrypts(command, self._broker.limits.of(topic.name), topic.text)
+            producer.held = self._broker.client_bytes.held(self._session.number, topic.text, command)
             evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             rival = topic.producers.rival(producer.name)
@@ -381,7 +389,8 @@ class SessionNonPersistent(SessionPart):
                 self._session.refuse(producer.request_id, producer.gone())
 
     def _drop_producer(self, producer_id: int) -> None:
-        producer, topic = self.producers.pop(producer_id)
+        producer, topic = self.producers[producer_id]
+        del self.producers[producer_id]
         if topic.publish_throttle is not None:
             topic.publish_throttle.forget(producer)
         self._session.producers.closed(producer_id)
@@ -438,6 +447,7 @@ class SessionNonPersistent(SessionPart):
                     ErrorCode.NOT_ALLOWED, "reading compacted needs stored messages; a non-persistent topic stores none"
                 )
             self._session.check_room_for_consumer()
+            self._broker.client_bytes.held(self._session.number, str(name), command)
             topic = self._broker.nonpersistent.open(name, create=command.force_topic_creation)
         except (BrokerError, NameNotValid) as error:
             self._refuse(command.request_id, error)
@@ -500,6 +510,7 @@ class SessionNonPersistent(SessionPart):
                     f"subscription {subscription.name} of {topic.text} has {present} consumers, the most allowed "
                     f"({limits.sources['max-consumers-per-subscription']})",
                 )
+            consumer.held = self._broker.client_bytes.held(self._session.number, topic.text, command)
             subscription.add(consumer, policy)
         except BrokerError as error:
             busy = error.code in (ErrorCode.CONSUMER_BUSY, ErrorCode.CONSUMER_ASSIGN)
@@ -524,7 +535,8 @@ class SessionNonPersistent(SessionPart):
         self._session.send(commands.close_consumer(consumer.consumer_id))
 
     def _drop_consumer(self, consumer_id: int) -> None:
-        consumer, subscription = self.consumers.pop(consumer_id)
+        consumer, subscription = self.consumers[consumer_id]
+        del self.consumers[consumer_id]
         subscription.remove(consumer)
         topic = subscription.topic
         if not subscription.consumers and topic.subscriptions.get(subscription.name) is subscription:

@@ -1,0 +1,30 @@
+"""The answer to a command that breaks a limit (`wire.limits`): the error that its client waits for. The connection goes on."""
+
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import request_id_of
+from magnetar.wire.frames import Refused
+
+_ACK = 10
+
+
+def over_limit(frame: Refused) -> BrokerError:
+    """The error."""
+    return BrokerError(ErrorCode.NOT_ALLOWED, f"the command is refused: {frame.reason}")
+
+
+def refusal(frame: Refused) -> bytes:
+    """The answer: of the kind that the command has, else ERROR."""
+    command: pb.BaseCommand = frame.command
+    error, request_id = over_limit(frame), request_id_of(command)
+    if command.type == _ACK:
+        return commands.ack_response(command.ack.consumer_id, request_id, error.code, error.message)
+    make = {
+        21: commands.partitions_failed,
+        23: commands.lookup_failed,
+        25: commands.consumer_stats_failed,
+        34: commands.get_schema_failed,
+        39: commands.get_or_create_schema_failed,
+    }.get(command.type, commands.error)
+    return make(request_id, error.code, error.message)

@@ -1,0 +1,116 @@
+"""Long lists of message ids, taken in portions: ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES of hundreds of thousands of them.
+
+A consumer may have any number of messages to give back at once, and some clients name them all in one command; there is no limit
+that would not break one of them. So such a command is never decoded as a whole: it comes out as several, each with `PORTION_IDS`
+of its ids. `runtime.portions` says why that is the same. First it is walked to its end, `WALKED_IDS` at a time: what stands
+behind the ids decides what all of it means (a transaction, the epoch of those that come back).
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from magnetar.wire.varint import varint
+
+PORTION_IDS: Final = 1_000
+"""Message ids of one portion: some 0.2 ms to decode."""
+
+PORTION_BYTES: Final = 64 * 1024
+"""The same in bytes: ids of batches may have long `ack_set`s."""
+
+WALKED_IDS: Final = 2_000
+"""Message ids that are looked at in one go, some 0.5 ms."""
+
+TAIL_BYTES_MAX: Final = 1024
+"""What may stand behind the ids."""
+
+_ACK: Final = 10
+_REDELIVER: Final = 20
+_BEGINNINGS: Final = {_ACK: b"\x08\x0a\x52", _REDELIVER: b"\x08\x14\xa2\x01"}
+"""How a command begins as every client writes it: its type, and the tag of its part."""
+
+_IDS: Final = {_ACK: 0x1A, _REDELIVER: 0x12}
+"""Type -> tag of its message ids."""
+
+_NUMBERS: Final = {_ACK: {0x08, 0x10}, _REDELIVER: {0x08}}
+"""Type -> tags of what stands in front of them: the consumer, and how it acknowledges."""
+
+_ACK_TYPE: Final = 0x10
+_TRANSACTION: Final = frozenset({0x30, 0x38})
+
+
+def _number(raw: bytes, at: int) -> tuple[int, int]:
+    """A varint, and what is behind it."""
+    value = shift = 0
+    while raw[at] > 0x7F:
+        value |= (raw[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | raw[at] << shift, at + 1
+
+
+def names_ids(raw: bytes) -> int:
+    """Where the part of a command begins that is nothing but ACK or REDELIVER_UNACKNOWLEDGED_MESSAGES; 0 for any other."""
+    beginning = _BEGINNINGS.get(raw[1]) if len(raw) > 4 else None
+    if beginning is None or not raw.startswith(beginning):
+        return 0
+    try:
+        size, at = _number(raw, len(beginning))
+    except IndexError:
+        return 0
+    return at if at + size == len(raw) else 0
+
+
+def portions(raw: bytes) -> Iterator[bytes]:
+    """The commands that a long one comes out as.
+
+    Args:
+        raw: a command of which `names_ids` says that it is one.
+
+    Yields:
+        b"" for a pause, in which others have their turn; commands, each with some of the ids; or `raw`, when it is none that
+        can be divided.
+    """
+    kind = raw[1]
+    tag, end = _IDS[kind], len(raw)
+    at = begin = names_ids(raw)
+    try:
+        acks = b""
+        while raw[at] in _NUMBERS[kind]:
+            start = at
+            _, at = _number(raw, at + 1)
+            if raw[start] == _ACK_TYPE:
+                acks = raw[start + 1 : at]
+        head, cuts, count, last = raw[begin:at], [at], 0, at
+        while at < end and raw[at] == tag:
+            size = raw[at + 1]
+            if size <= 0x7F:
+                at += 2 + size
+            else:
+                size, at = _number(raw, at + 1)
+                at += size
+            count += 1
+            if not count % PORTION_IDS or at - last >= PORTION_BYTES:
+                cuts.append(at)
+                last = at
+            if not count % WALKED_IDS:
+                yield b""
+        tail = raw[at:]
+        divisible = count > 0 and at <= end and len(tail) <= TAIL_BYTES_MAX and (kind != _ACK or acks == b"\0")
+        while divisible and at < end:
+            divisible = raw[at] != tag and (kind != _ACK or raw[at] not in _TRANSACTION) and raw[at] & 7 in {0, 2}
+            size, behind = _number(raw, at + 1) if raw[at] <= 0x7F else _number(raw, _number(raw, at)[1])
+            at = behind + size if raw[at] & 7 == 2 else behind
+    except IndexError:  # it ends in the middle of something
+        divisible = False
+    if not divisible or at != end:
+        yield raw
+        return
+    stop = end - len(tail)
+    if cuts[-1] != stop:
+        cuts.append(stop)
+    for first, behind in pairwise(cuts):
+        # What an acknowledgement ends with is for its last portion: it wishes for one answer.
+        more = tail if kind == _REDELIVER or behind == stop else b""
+        body = b"".join((head, raw[first:behind], more))
+        yield b"".join((_BEGINNINGS[kind], varint(len(body)), body))
