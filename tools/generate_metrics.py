@@ -24,11 +24,11 @@ a row. Rows of a deleted topic end. A restart of the broker begins all counters 
 
 NOTHING_TO_MEASURE = (
     (
-        "`bookie_*`, `bookkeeper_*`, `pulsar_ml_*` but the cache's size, `pulsar_managedLedger_*`, `zookeeper_*`, `jvm_*`",
-        "no BookKeeper, no managed ledgers, no Java",
+        "`bookie_*`, `bookkeeper_*`, the other `pulsar_ml_*`, `pulsar_managedLedger_*`, `zookeeper_*`, `jvm_*`, `caffeine_*`",
+        "no BookKeeper, no managed ledgers, no Java; memory and processor are in `process_*`",
     ),
     ("`pulsar_storage_ledger_write_latency_*`", "there is no second store behind `pulsar_storage_write_latency_*`"),
-    ("`pulsar_storage_offloaded_size`, `brk_ledgeroffloader_*`", "nothing is offloaded"),
+    ("`pulsar_ledgeroffloader_*`, `brk_ledgeroffloader_*`", "nothing is offloaded"),
     (
         "`pulsar_compaction_write_throughput`, `..._latency_*`, `..._compacted_entries_size`",
         "compaction copies nothing: it marks what is superfluous",
@@ -38,7 +38,7 @@ NOTHING_TO_MEASURE = (
     ("`pulsar_delayed_message_index_bucket_*`, `..._loaded`", "delayed messages are in memory, not in buckets"),
     ("`pulsar_replication_rate_expired`", "links never expire what they have to send"),
     (
-        "`pulsar_lb_*`, `pulsar_broker_load_manager_*`, `pulsar_broker_lookup_redirects`",
+        "the other `pulsar_lb_*`, `pulsar_sunit_*`, `pulsar_broker_load_manager_*`, `pulsar_broker_lookup_redirects`",
         "one broker serves all topics of its cluster",
     ),
     (
@@ -50,10 +50,9 @@ NOTHING_TO_MEASURE = (
 
 NOT_COUNTED = (
     (
-        "`pulsar_consumer_*` of single consumers, `pulsar_producer_*`",
+        "`pulsar_consumer_*` of single consumers (here they are a topic's), `pulsar_producer_*`",
         "statistics of the topic by REST; off by default in Pulsar, too",
     ),
-    ("`pulsar_storage_read_rate`, `pulsar_broker_storage_read_rate`, `..._read_cache_misses_rate`", ""),
     (
         "`pulsar_broker_in_bytes_total`, `pulsar_broker_out_bytes_total`",
         "`sum(rate(pulsar_in_bytes_total[5m]))`: with `(other)` that is all",

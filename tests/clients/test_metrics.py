@@ -285,3 +285,78 @@ def test_rows_of_what_is_gone_end_and_counters_of_what_is_there_do_not_fall(tmp_
     finally:
         client.close()
         world.close()
+
+
+def test_what_readers_find_in_memory_and_what_they_read_from_the_disk(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"], OFTEN + "cache_bytes_max = 40000\n").start()
+    broker = world["solo"]
+    client = connect(broker)
+    try:
+        consumer = client.subscribe(TOPIC, "s")
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+
+        def at_the_tail() -> str:
+            producer.send(bytes(1_000))
+            consumer.acknowledge(consumer.receive(20_000))
+            page = scrape(broker)
+            return page if metric(page, "pulsar_ml_cache_hits_rate") else ""
+
+        page = eventually(at_the_tail)
+        per_entry = metric(page, "pulsar_ml_cache_hits_throughput") / metric(page, "pulsar_ml_cache_hits_rate")
+        assert 1_000 < per_entry < 1_200, "bytes of an entry"
+        assert metric(page, "pulsar_storage_read_rate", TOPIC) == metric(page, "pulsar_ml_cache_misses_rate") == 0
+        for _ in range(100):
+            producer.send(bytes(1_000))
+        seen: dict[str, float] = {}
+
+        def evicted() -> bool:
+            producer.send(bytes(1_000))
+            return metric(scrape(broker), "pulsar_ml_cache_evictions") > 0
+
+        eventually(evicted)
+
+        def from_the_disk() -> bool:
+            reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                reader.read_next(20_000)
+            reader.close()
+            page = scrape(broker)
+            seen["topic"] = metric(page, "pulsar_storage_read_rate", TOPIC)
+            seen["broker"] = metric(page, "pulsar_broker_storage_read_rate")
+            seen["misses"] = metric(page, "pulsar_ml_cache_misses_rate")
+            seen["bytes"] = metric(page, "pulsar_ml_cache_misses_throughput")
+            return all(seen.values())
+
+        eventually(from_the_disk)
+        assert 1_000 < seen["bytes"] / seen["misses"] < 1_200
+        assert metric(page, "pulsar_storage_offloaded_size", TOPIC) == 0
+    finally:
+        client.close()
+        world.close()
+
+
+def test_the_process_and_its_machine(tmp_path: Path) -> None:
+    world = World(tmp_path, ["solo"]).start()
+    broker = world["solo"]
+    try:
+        page = scrape(broker)
+        process = broker.process
+        assert process is not None
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        assert 0 < metric(page, "process_cpu_seconds_total") < 1_000
+        assert 1 << 20 < metric(page, "process_resident_memory_bytes") < int(fields[20]) * 2
+        assert metric(page, "process_virtual_memory_bytes") > metric(page, "process_resident_memory_bytes")
+        assert 0 <= time.time() - metric(page, "process_start_time_seconds") < 600
+        before = metric(page, "process_open_fds")
+        assert 0 < before < metric(page, "process_max_fds")
+        client = connect(broker)
+        try:
+            client.create_producer(TOPIC)
+            assert metric(scrape(broker), "process_open_fds") > before
+        finally:
+            client.close()
+        for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"):
+            assert 0 <= metric(page, f"pulsar_lb_{name}_usage") <= 100, name
+        assert metric(page, "pulsar_lb_cpu_usage") and metric(page, "pulsar_lb_memory_usage")
+    finally:
+        world.close()

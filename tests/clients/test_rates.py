@@ -262,6 +262,12 @@ def test_rates_of_redeliveries_and_acknowledgements(tmp_path: Path) -> None:
         assert of_subscription("messageAckRate")(stats) == of_consumer("messageAckRate")(stats) == 0
         # What is sent again is sent: it is part of what goes out, and here nearly all of it.
         assert of_subscription("msgRateRedeliver")(stats) <= of_subscription("msgRateOut")(stats)
+
+        def told_of_the_topic() -> bool:
+            consumer.negative_acknowledge(consumer.receive(60_000))
+            return metric(scrape(broker), "pulsar_consumer_msg_rate_redeliver", TOPIC) > 0
+
+        eventually(told_of_the_topic)
         # Each is acknowledged as it comes, and nothing is sent again any more.
         consumer.acknowledge(consumer.receive(60_000))
         eventually(lambda: of_subscription("msgRateRedeliver")(broker.rest("GET", path)) == 0)

@@ -72,6 +72,50 @@ BROKER: Final = _of(
     ),
 )
 
+CACHE: Final = _of(
+    (),
+    ("pulsar_ml_cache_hits_rate", "gauge", "Entries per second that readers found in memory.", "hits_per_s"),
+    ("pulsar_ml_cache_hits_throughput", "gauge", "Their bytes per second.", "hit_bytes_per_s"),
+    (
+        "pulsar_ml_cache_misses_rate",
+        "gauge",
+        "Entries per second that readers had to read from the disk.",
+        "misses_per_s",
+    ),
+    ("pulsar_ml_cache_misses_throughput", "gauge", "Their bytes per second.", "miss_bytes_per_s"),
+    (
+        "pulsar_ml_cache_evictions",
+        "gauge",
+        "How often the oldest entries went to make room, over the last interval.",
+        "evictions",
+    ),
+)
+
+PROCESS: Final = _of(
+    (),
+    ("process_cpu_seconds_total", "counter", "Seconds of processor that the broker's process used.", "cpu_s"),
+    ("process_resident_memory_bytes", "gauge", "Its resident memory.", "resident_bytes"),
+    ("process_virtual_memory_bytes", "gauge", "Its virtual memory.", "virtual_bytes"),
+    ("process_start_time_seconds", "gauge", "When it started, seconds since 1970.", "start_s"),
+    ("process_open_fds", "gauge", "Its open file descriptors.", "open_fds"),
+    ("process_max_fds", "gauge", "How many of them there may be.", "max_fds"),
+)
+"""What the system does not tell has no row."""
+
+USAGE: Final = _of(
+    (),
+    ("pulsar_lb_cpu_usage", "gauge", "Percent of the processors that the broker's process may use.", "cpu"),
+    ("pulsar_lb_memory_usage", "gauge", "Resident memory in percent of what it may use.", "memory"),
+    (
+        "pulsar_lb_bandwidth_in_usage",
+        "gauge",
+        "What the machine's network cards receive, in percent of their speed; 0 where none tells it.",
+        "bandwidth_in",
+    ),
+    ("pulsar_lb_bandwidth_out_usage", "gauge", "What they send.", "bandwidth_out"),
+)
+"""Since the scrape before, or over the last five seconds."""
+
 BROKER_FIGURES: Final = _of(
     (),
     ("pulsar_broker_topics_count", "gauge", "Topics, each partition by itself.", "topics"),
@@ -90,6 +134,8 @@ BROKER_TOTALS: Final = _of(
     ("pulsar_broker_throughput_in", "gauge", "Bytes published per second.", "bytes_in_per_s"),
     ("pulsar_broker_throughput_out", "gauge", "Bytes delivered per second.", "bytes_out_per_s"),
     ("pulsar_broker_storage_write_rate", "gauge", "Entries written per second.", "entries_written_per_s"),
+    ("pulsar_broker_storage_read_rate", "gauge", "Entries read from the disk per second.", "entries_read_per_s"),
+    ("pulsar_broker_storage_read_cache_misses_rate", "gauge", "The same.", "entries_read_per_s"),
     ("pulsar_broker_msg_backlog", "gauge", "Entries that subscriptions have before them.", "backlog"),
 )
 
@@ -143,6 +189,7 @@ TOPIC_STATISTICS: Final = _of(
         "Bytes of a message, on average over the interval of the rates.",
         "averageMsgSize",
     ),
+    ("pulsar_storage_offloaded_size", "gauge", "Bytes in tiered storage: always 0.", "offloadedStorageSize"),
     ("pulsar_storage_backlog_size", "gauge", "Bytes that the slowest subscription has before it.", "backlogSize"),
     (
         "pulsar_delayed_message_index_size_bytes",
@@ -163,6 +210,7 @@ TOPIC_SUMS: Final = _of(
     ("pulsar_consumers_count", "gauge", "Consumers.", "consumers"),
     ("pulsar_msg_backlog", "gauge", "Entries that subscriptions have before them.", "msgBacklog"),
     ("pulsar_consumer_msg_ack_rate", "gauge", "Messages acknowledged per second.", "messageAckRate"),
+    ("pulsar_consumer_msg_rate_redeliver", "gauge", "Messages delivered again, per second.", "msgRateRedeliver"),
 )
 """Of statistics of subscriptions, added up."""
 
@@ -172,6 +220,13 @@ BACKLOG_AGE: Final = Family(
 
 TOPIC_FIGURES: Final = _of(
     TOPIC,
+    (
+        "pulsar_storage_read_rate",
+        "gauge",
+        "Entries read from the disk per second; those that were in memory do not count.",
+        "read_per_s",
+    ),
+    ("pulsar_storage_read_cache_misses_rate", "gauge", "The same.", "read_per_s"),
     (
         "pulsar_storage_backlog_quota_limit",
         "gauge",
@@ -448,12 +503,19 @@ SECTIONS: Final = (
             *BROKER_FIGURES,
             TOPICS_COUNT,
             *BROKER_TOTALS,
+            *CACHE,
             *CONNECTIONS,
             PUBLISH_SUMMARY,
             PUBLISH_HISTOGRAM,
             LOGINS,
             TOPICS_LEFT_OUT,
         ),
+    ),
+    Section(
+        "The process and its machine",
+        "The first six are those of prometheus_client. Shares are of the time since the scrape before, or of the last five\n"
+        "seconds where that is longer. What the system does not tell has no row.",
+        (*PROCESS, *USAGE),
     ),
     Section(
         "Topics",

@@ -17,6 +17,7 @@ from magnetar.admin import metadata_metrics
 from magnetar.admin import metricfamilies as table
 from magnetar.admin.call import Call
 from magnetar.admin.exposition import CONTENT_TYPE, Row, Writer
+from magnetar.admin.host import HOST, Process, Usage
 from magnetar.admin.metricfamilies import Family
 from magnetar.admin.replicated import collect
 from magnetar.admin.routing import Routes
@@ -62,6 +63,8 @@ class Snapshot:
     topic_rows: Shown[str] = field(default_factory=_no_rows)
     subscription_rows: Shown[SubscriptionKey] = field(default_factory=_no_rows)
     now_ms: int = 0
+    process: Process | None = None
+    usage: Usage | None = None
 
 
 async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
@@ -103,6 +106,8 @@ async def metrics(call: Call) -> web.Response:
     seen.counters = control.replication_metrics()["counters"]
     seen.incoming = control.geo_status().get("incoming", {})
     seen.metadata = control.metadata()
+    seen.process = await asyncio.to_thread(HOST.process)  # a list of thousands of descriptors takes milliseconds
+    seen.usage = HOST.usage(seen.process)
     parts = []
     for part in Figures(seen, call.info.cluster, call.info.version).page():
         parts.append(part)
@@ -130,6 +135,7 @@ class Figures:
         yield from self._broker()
         if self._seen.whole is not None:
             yield from self._whole(self._seen.whole)
+        yield from self._machine()
         yield from self._once()
         yield from self._schemas()
         yield from self._topics()
@@ -154,6 +160,7 @@ class Figures:
         for families, figures in (
             (table.BROKER_FIGURES, whole),
             (table.BROKER_TOTALS, whole.totals),
+            (table.CACHE, whole.cache),
             (table.CONNECTIONS, whole.connections),
         ):
             for family in families:
@@ -177,6 +184,12 @@ class Figures:
         rows.append(("_bucket", 'le="+Inf"', latency.entries))
         rows += [("_count", "", latency.entries), ("_sum", "", latency.total_ms / 1000)]
         yield self._writer.parts(table.PUBLISH_HISTOGRAM, rows)
+
+    def _machine(self) -> Iterable[str]:
+        for families, told in ((table.PROCESS, self._seen.process), (table.USAGE, self._seen.usage)):
+            for family in families:
+                value = getattr(told, family.key, None)
+                yield self._family(family, [] if value is None else [((), value)])
 
     def _once(self) -> Iterable[str]:
         """Deduplication and idempotency keys."""

@@ -88,10 +88,16 @@ class Read(NamedTuple):
 
     def find(self, log: TopicLog) -> tuple[list[StoredEntry], list[Span]]:
         """The entries, when recent ones in memory will do; else none, and where on the disk they lie."""
-        if self.only:
-            return [], log.locations_of(self.only, self.bytes_max)
-        cached = log.cached(self.start, self.entries_max, self.bytes_max)
-        return cached, [] if cached else log.locations(self.start, self.entries_max, self.bytes_max)
+        if not self.only:
+            cached = log.cached(self.start, self.entries_max, self.bytes_max)
+            if cached:
+                log.count_hits(len(cached), log.cached_bytes)
+                return cached, []
+            spans = log.locations(self.start, self.entries_max, self.bytes_max)
+        else:
+            spans = log.locations_of(self.only, self.bytes_max)
+        log.count_reads(spans)
+        return [], spans
 
 
 class Store(NamedTuple):

@@ -9,7 +9,7 @@ from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.series import Shown, SubscriptionKey
 from magnetar.broker.stats import compacted_entries
 from magnetar.broker.topic import Topic
-from magnetar.broker.upkeep import Totals
+from magnetar.broker.upkeep import CacheRates, Totals
 from magnetar.metadata.policies import BacklogQuota
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class BrokerFigures(NamedTuple):
         by_namespace: topics of each `tenant/namespace`.
         totals: rates and backlog, as the last round of upkeep found them.
         connections, latency: since the start; not to be changed.
+        cache: of recent entries in memory, as the last round of upkeep found it.
     """
 
     topics: int
@@ -41,6 +42,7 @@ class BrokerFigures(NamedTuple):
     watchers: int = 0
     patterns: int = 0
     watch_updates: int = 0
+    cache: CacheRates = CacheRates()
 
 
 class CompactionFigures(NamedTuple):
@@ -65,6 +67,7 @@ class TopicFigures(NamedTuple):
         quota_bytes, quota_s: what a subscription may lag by its backlog quotas; -1: as far as it likes.
         evictions: how often each kind of backlog quota took messages.
         drops_per_s: subscription -> messages that nobody could take (non-persistent topics).
+        read_per_s: entries read from the disk.
     """
 
     latency: Told | None = None
@@ -75,6 +78,7 @@ class TopicFigures(NamedTuple):
     quota_s: int = -1
     evictions: dict[str, int] = {}  # noqa: RUF012 - never changed
     drops_per_s: dict[str, float] = {}  # noqa: RUF012
+    read_per_s: float = 0.0
 
 
 class MetricControl(Protocol):
@@ -114,6 +118,7 @@ class MetricController:
             broker.watches.count,
             broker.watches.patterns,
             broker.watches.updates,
+            broker.upkeep.cache,
         )
 
     def topic_figures(self, topic: str) -> TopicFigures:
@@ -136,6 +141,7 @@ class MetricController:
             quotas.get("destination_storage", NO_LIMIT).limit_size,
             quotas.get("message_age", NO_LIMIT).limit_time,
             dict(found.evictions),
+            read_per_s=found.read_meter.per_s[0],
         )
 
     def _compaction(self, topic: str) -> CompactionFigures | None:

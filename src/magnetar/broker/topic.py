@@ -227,6 +227,7 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)
+        self.read_meter = Meter(1, outbox.now_ms)
         self.flows: dict[str, LinkFlow] = {}
         self.entries_staged = 0
         self.entries_in = 0

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar.broker.effects import Drop, Note, Store
+from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.broker.subscription import Subscription
@@ -45,6 +46,8 @@ STEP_TOPICS_MIN: Final = 10
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
     """End the interval over which the rates of a topic, its producers, subscriptions and links are told, and begin another."""
     topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
+    if isinstance(topic, Topic):
+        topic.read_meter.update(now_ms, (topic.log.read_entries,))
     if isinstance(topic, Topic) and topic.writes is not None:
         topic.writes.end(now_ms)
     for producer in topic.producers.live.values():
@@ -64,14 +67,16 @@ class Totals(NamedTuple):
     messages_out_per_s: float = 0.0
     bytes_out_per_s: float = 0.0
     entries_written_per_s: float = 0.0
+    entries_read_per_s: float = 0.0
     backlog: int = 0
 
     def plus(self, topic: Topic | NonPersistentTopic) -> "Totals":
         """With one topic more."""
         messages_in, bytes_in = topic.meter.per_s
         out = [one.meter.per_s for one in topic.subscriptions.values()]
-        written, backlog = 0.0, 0
+        written, read, backlog = 0.0, 0.0, 0
         if isinstance(topic, Topic):
+            read = topic.read_meter.per_s[0]
             written = topic.writes.latency.told.per_s if topic.writes is not None else 0.0
             backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
         return Totals(
@@ -80,8 +85,25 @@ class Totals(NamedTuple):
             self.messages_out_per_s + sum(each[0] for each in out),
             self.bytes_out_per_s + sum(each[1] for each in out),
             self.entries_written_per_s + written,
+            self.entries_read_per_s + read,
             self.backlog + backlog,
         )
+
+
+class CacheRates(NamedTuple):
+    """Of the recent entries in memory, over the interval between the last two rounds.
+
+    Attributes:
+        hits_per_s, hit_bytes_per_s: entries that readers found there.
+        misses_per_s, miss_bytes_per_s: entries that they had to read from the disk.
+        evictions: how often entries went to make room.
+    """
+
+    hits_per_s: float = 0.0
+    hit_bytes_per_s: float = 0.0
+    misses_per_s: float = 0.0
+    miss_bytes_per_s: float = 0.0
+    evictions: int = 0
 
 
 READER_BACK_MS: Final = 60_000
@@ -107,13 +129,16 @@ class Upkeep:
         broker: whose; the first round comes after `retention_interval_ms`.
 
     Attributes:
-        totals: of the last round that ended.
+        totals, cache: of the last round that ended.
     """
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._trimming: set[str] = set()
         self.totals = Totals()
+        self.cache = CacheRates()
+        self._cache_meter = Meter(4, broker.outbox.now_ms)
+        self._evictions = 0
         self._summed = Totals()
         self._left: list[Topic] = []
         self._at_a_time = 0
@@ -142,8 +167,16 @@ class Upkeep:
             update_rates(unkept, now_ms)
             self._summed = self._summed.plus(unkept)
         self.totals, self._summed = self._summed, Totals()
+        self._look_at_cache(now_ms)
         broker.links.tick(now_ms)
         broker.timer(max(self._next_ms, now_ms + 1), self._round)
+
+    def _look_at_cache(self, now_ms: int) -> None:
+        cache, meter = self._broker.cache, self._cache_meter
+        meter.update(now_ms, (cache.hits, cache.hit_bytes, cache.misses, cache.miss_bytes))
+        hits, hit_bytes, misses, miss_bytes = meter.per_s
+        self.cache = CacheRates(hits, hit_bytes, misses, miss_bytes, cache.evictions - self._evictions)
+        self._evictions = cache.evictions
 
     def _look_after(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker

@@ -17,6 +17,11 @@ class EntryCache:
 
     Args:
         bytes_max: a ceiling on all entries together with their overhead.
+
+    Attributes:
+        hits, hit_bytes: entries that readers took from here since the start, and their bytes.
+        misses, miss_bytes: entries that they had to read from the disk instead.
+        evictions: how often entries went to make room; what was added together goes together.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -26,6 +31,9 @@ class EntryCache:
         self._ledgers: dict[int, dict[int, StoredEntry]] = {}
         # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
         self._order: deque[tuple[int, int, int, int]] = deque()
+        # Those who read count, once for each read: nothing is counted for each entry.
+        self.hits = self.hit_bytes = self.misses = self.miss_bytes = 0
+        self.evictions = 0
 
     @property
     def bytes(self) -> int:
@@ -52,6 +60,7 @@ class EntryCache:
             old_ledger, first, count, old_size = self._order.popleft()
             self._bytes -= old_size
             self._entries -= count
+            self.evictions += 1
             held = self._ledgers.get(old_ledger)
             if held is not None:
                 for number in range(first, first + count):

@@ -12,7 +12,7 @@ from links keep their origin's; their source position moves the watermark of tha
 confirmed ("persisted").
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -90,6 +90,10 @@ class TopicLog(Ledgers):
         saved: what the metadata store knows.
         fresh: the topic was created just now, so its first ledger is its incarnation; after a restart even an empty
             topic starts a new ledger, because nobody can tell what was half written to the first.
+
+    Attributes:
+        cached_bytes: of all entries that `cached` gave last.
+        read_entries: entries that were read from the disk since the broker's start.
     """
 
     def __init__(
@@ -110,6 +114,8 @@ class TopicLog(Ledgers):
         self.incarnation = incarnation
         self._ledger_ids = ledger_ids
         self._cache = cache
+        self.cached_bytes = 0
+        self.read_entries = 0
         self._entries_max = ledger_entries_max
         self._bytes_max = ledger_bytes_max
         self._age_ms_max = ledger_age_ms_max
@@ -376,7 +382,19 @@ class TopicLog(Ledgers):
             if last.entry + 1 < self._ledgers[last.ledger].entries:
                 break
             position = self.next_after(Position(last.ledger, last.entry))
+        self.cached_bytes = size
         return found
+
+    def count_hits(self, entries: int, size: int) -> None:
+        """A reader took so many entries, of so many bytes, from memory."""
+        self._cache.hits += entries
+        self._cache.hit_bytes += size
+
+    def count_reads(self, spans: Sequence[Span]) -> None:
+        """A reader gets these from the disk."""
+        self.read_entries += len(spans)
+        self._cache.misses += len(spans)
+        self._cache.miss_bytes += sum(span.size for span in spans)
 
     def cached_at(self, position: Position) -> StoredEntry | None:
         """The entry at a position, if it is in memory."""

@@ -11,6 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar.admin import metricfamilies
+from magnetar.admin.host import Process, Usage
 from magnetar.admin.metrics import Figures, Snapshot
 from magnetar.broker.measuring import Connections, PublishLatency, Writes
 from magnetar.broker.metriccontrol import BrokerFigures, CompactionFigures, TopicFigures
@@ -96,6 +97,8 @@ def full() -> Snapshot:
         },
         topics,
         subscriptions,
+        process=Process(1.5, 2, 3, 4.0, 5, 6),
+        usage=Usage(1.0, 2.0, 3.0, 4.0),
     )
 
 
@@ -160,7 +163,7 @@ def generator() -> ModuleType:
 def test_the_page_is_what_the_table_gives(generator: ModuleType) -> None:
     page = Path(generator.PAGE)
     assert page.read_text(encoding="utf-8") == generator.page(), "run `make docs`"
-    names = set(re.findall(r"`((?:pulsar|magnetar)_\w+)`", page.read_text(encoding="utf-8")))
+    names = set(re.findall(r"`((?:pulsar|magnetar|process)_\w+)`", page.read_text(encoding="utf-8")))
     assert names >= {family.name for section in metricfamilies.SECTIONS for family in section.families}
 
 

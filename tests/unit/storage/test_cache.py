@@ -45,3 +45,12 @@ def test_an_entry_is_compared_and_changed_by_its_fields() -> None:
     assert stored(7, 1) == stored(7, 1)
     assert stored(7, 1) != stored(7, 2)
     assert stored(7, 1)._replace(entry=2, first_index=2) == stored(7, 2)
+
+
+def test_evictions_are_counted_by_what_was_added_together() -> None:
+    cache = EntryCache(4 * COST)
+    for start in range(0, 4, 2):
+        cache.add(7, [stored(7, start), stored(7, start + 1)], 2 * SIZE)
+    assert cache.evictions == 0
+    cache.add(7, [stored(7, 4)], SIZE)
+    assert cache.evictions == 1

@@ -302,11 +302,11 @@ class MultipleConsumers(Dispatcher):
         """
         passed_over = 0
         while len(self.delayed) < self.around.limits.delayed_entries_max:
-            entries = self.reading.peek(entries_max, bytes_max)
-            if not entries:
+            peeked = self.reading.peek(entries_max, bytes_max)
+            if not peeked:
                 return []
-            entries = first_messages(entries, messages_max)
-            self.reading.take(entries, len(entries))
+            entries = first_messages(peeked, messages_max)
+            self.reading.take(peeked, len(entries))
             passed_over += len(entries)
             acked = self.around.cursor.acked
             if acked:

@@ -86,6 +86,11 @@ class Reading:
         self.after = Position(last.ledger, last.entry)
         ahead = self._ahead
         if not ahead:
+            log = self._around.log
+            whole = count == len(entries)
+            log.count_hits(
+                count, log.cached_bytes if whole else sum(len(entry.data) for entry in islice(entries, count))
+            )
             return
         for _ in range(count):
             self._ahead_bytes -= len(ahead.popleft().data)

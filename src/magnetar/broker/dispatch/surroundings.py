@@ -13,8 +13,15 @@ from magnetar.storage.entries import StoredEntry
 class DispatchLog(CursorLog, Protocol):
     """What dispatch asks of the topic's log (`storage.topiclog.TopicLog`)."""
 
+    @property
+    def cached_bytes(self) -> int:
+        """Of all entries that `cached` gave last."""
+
     def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Entries from `start` on that are in memory, in order; none if the first is not."""
+
+    def count_hits(self, entries: int, size: int) -> None:
+        """So many entries, of so many bytes, were taken from memory."""
 
     def cached_at(self, position: Position) -> StoredEntry | None:
         """The entry at a position, if it is in memory."""
