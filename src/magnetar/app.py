@@ -19,6 +19,7 @@ from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
+from magnetar.admin.answers import Answers
 from magnetar.admin.connection import Connection, Room
 from magnetar.admin.gate import Gate
 from magnetar.admin.runtimesettings import runtime_settings
@@ -144,6 +145,8 @@ class BrokerApp:
         self._stack = contextlib.ExitStack()
         self._http: list[Listener] = []
         self._turns = Turns()
+        self._answers = Answers(config.broker.http_answers_bytes_max, config.broker.http_answer_bytes_max)
+        self._stack.callback(self._answers.close)
         self._room = Room(config.broker.http_connections_max, self._http_full)
         self.pulsar_port = 0
         self.http_port = 0
@@ -316,6 +319,8 @@ class BrokerApp:
             info,
             body_bytes_max=self.config.broker.http_body_bytes_max,
             gate=Gate(self.broker.access, self.driver.run) if self.broker.access.enabled else None,
+            answers=self._answers,
+            entry_bytes_max=self.broker.frame_bytes_max,
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
@@ -345,7 +350,15 @@ class BrokerApp:
             tell(peer, handshake_failed(key, reason, self.server.urls))
 
         assert self._runner.server is not None
-        make = partial(Connection, self._runner.server, no_http, room=self._room, turns=self._turns)
+        make = partial(
+            Connection,
+            self._runner.server,
+            no_http,
+            room=self._room,
+            turns=self._turns,
+            answers=self._answers,
+            dropped=tell,
+        )
         listener = await Listener.open(
             make, address.host, address.port, key=key, tls=tls, failed=no_tls, handshakes=self._room
         )

@@ -8,6 +8,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from aiohttp import web
 
+from magnetar.admin.answers import Answers
 from magnetar.admin.bodies import read_body
 from magnetar.admin.replies import LateError
 from magnetar.broker.control import BrokerControl, BrokerInfo, Done
@@ -57,7 +58,9 @@ class Services(NamedTuple):
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
         changing: held while a change of resources is in flight: each is validated against what the one before left.
+        answers: memory of answers.
         superuser: whether the sender of a request is one; without authentication everybody is.
+        entry_bytes_max: about how large a stored message may be.
     """
 
     control: BrokerControl
@@ -66,7 +69,9 @@ class Services(NamedTuple):
     body_bytes_max: int
     now_ms: Callable[[], int]
     changing: asyncio.Lock
+    answers: Answers
     superuser: Callable[[web.Request], bool] = lambda _request: True
+    entry_bytes_max: int = 5 << 20
 
 
 class Call:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
+from magnetar.admin.answers import Answers, Large
 from magnetar.admin.heads import REQUEST_HEAD_BYTES_MAX, Heads, begins, wrong
 from magnetar.admin.replies import refusal
 from magnetar.admin.turns import Turns
@@ -24,6 +26,9 @@ IDLE_S: Final = 75
 
 LINE_BYTES_MAX: Final = 8190
 """A ceiling on the first line of a request, which holds names and parameters: aiohttp's default."""
+
+UNSENT_BYTES: Final = 16 * 1024
+"""Above so many unsent bytes an answer is not written on, and no other one is begun."""
 
 PIECE_BYTES: Final = 64 * 1024
 """Of a body, in one step."""
@@ -72,6 +77,8 @@ class Connection(web.RequestHandler):
         idle_s: how long it may stay without a request; so long also a head may take that comes byte by byte.
         room: shared by the ports; None: everybody is let in.
         turns: shared by the ports; None: its own.
+        answers: shared by the ports; None: nobody looks whether answers are taken.
+        dropped: told who is dropped, and why.
 
     Attributes:
         waiting: whether it waits for its turn.
@@ -79,7 +86,9 @@ class Connection(web.RequestHandler):
 
     __slots__ = (
         "_answered",
+        "_answers",
         "_at",
+        "_dropped",
         "_ends",
         "_head",
         "_heads",
@@ -89,6 +98,8 @@ class Connection(web.RequestHandler):
         "_room",
         "_turns",
         "_unhandled",
+        "_writer",
+        "_written",
         "waiting",
     )
 
@@ -99,6 +110,8 @@ class Connection(web.RequestHandler):
         idle_s: float = IDLE_S,
         room: Room | None = None,
         turns: Turns | None = None,
+        answers: Answers | None = None,
+        dropped: Callable[[str, str], None] = lambda _peer, _reason: None,
     ) -> None:
         loop = asyncio.get_running_loop()
         # Bodies are inflated by who reads them, who knows whether and how far: a parser would do it for anybody, in the loop.
@@ -117,6 +130,10 @@ class Connection(web.RequestHandler):
         self._head = b""
         self._room = room
         self._turns = turns or Turns()
+        self._answers = answers
+        self._dropped = dropped
+        self._writer: AbstractStreamWriter | None = None
+        self._written = 0
         self._inside = False
         self._heads = Heads(self._parser)
         self._parser = cast("Any", self._heads)
@@ -133,12 +150,15 @@ class Connection(web.RequestHandler):
             cast("asyncio.Transport", transport).abort()
             return
         self._inside = True
+        cast("asyncio.Transport", transport).set_write_buffer_limits(high=UNSENT_BYTES)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gone, by whoever's wish; of one that was refused nobody knows."""
         if self._inside:
             self._inside = False
+            if self._answers is not None:
+                self._answers.forget(self)
             self._unhandled, self._at = b"", 0
             if self._request_count == self._answered:
                 self._heads.leave()  # otherwise aiohttp tells who reads it
@@ -218,6 +238,28 @@ class Connection(web.RequestHandler):
         """Close behind the answer to the request that is being handled."""
         self._ends = True
 
+    # ------------------------------------------------------------------------------------------------ answers.Taker
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        super().pause_writing()
+        if self._answers is not None and not self._upgraded:
+            self._answers.watch(self)
+
+    def unsent(self) -> int:
+        """Bytes that wait for the client."""
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    def taken(self) -> int:
+        """Bytes of answers that the client's side took."""
+        return self._written + (self._writer.output_size if self._writer is not None else 0) - self.unsent()
+
+    def drop(self, reason: str) -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self._dropped(shown(self.peername), reason)
+            self.transport.abort()
+
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Tell of a mistake of this side; that the rest of a refused request's body cannot be read is the sender's."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
@@ -249,10 +291,16 @@ class Connection(web.RequestHandler):
         if self._heads.expects and not resp.prepared:
             resp.force_close()  # the sender may send the body nevertheless, or leave it out: nothing tells
             self._lingering_time = 0.0
+        self._writer = request.writer
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
+            self._written, self._writer = self._written + self._writer.output_size, None
+            if isinstance(resp, Large):
+                resp.release()
+            if self._answers is not None and self.unsent():
+                self._answers.watch(self)
             if self._at < len(self._unhandled):
                 self._turns.ask(self)
 

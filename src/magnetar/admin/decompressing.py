@@ -1,6 +1,8 @@
-"""Payloads of stored messages before compression, for people who look at one: seldom, so that short code beats fast code.
+"""Payloads of stored messages before compression, for people who look at one.
 
-zlib is Python's own and LZ4 is read here; ZSTD and Snappy need `pyarrow`, which comes with `magnetar[spark]`.
+A payload is its producer's word: nothing is allocated that it cannot hold, and what comes out has the size that its metadata
+say, or is refused. The work is done in compiled code that lets other threads run: zlib is Python's own, LZ4 is `lz4`; ZSTD and
+Snappy need `pyarrow`, which comes with `magnetar[spark]`.
 """
 
 import zlib
@@ -17,21 +19,40 @@ times the largest message that clients may send.
 
 NAMES: Final = {1: "LZ4", 2: "ZLIB", 3: "ZSTD", 4: "SNAPPY"}
 
-RATIOS_MAX: Final = {3: 1 << 15, 4: SNAPPY_RATIO_MAX}
-"""How many bytes one of a payload may stand for: pyarrow allocates what a message says that it holds before it looks. ZSTD says
-a block of 128 KiB with 4.
+RATIOS_MAX: Final = {1: 255, 2: 1_032, 3: 1 << 15, 4: SNAPPY_RATIO_MAX}
+"""How many bytes one of a payload may stand for. A length byte of LZ4 adds 255, zlib says 258 with two bits, ZSTD a block of
+128 KiB with 4 bytes.
 """
 
 _SNAPPY: Final = 4
 _CODECS: Final = {3: "zstd", 4: "snappy"}
-_MATCH_MIN: Final = 4
 
 
 class Undecompressible(MagnetarError):
     """Why a payload stays as it is stored."""
 
 
-def decompress(kind: int, size: int, payload: bytes) -> bytes:
+def claimed(kind: int, size: int, payload: int) -> int:
+    """How many bytes are needed to decompress a payload, besides its own.
+
+    Args:
+        kind: of compression, the number in the message's metadata.
+        size: what its metadata say that it holds.
+        payload: its bytes.
+
+    Raises:
+        Undecompressible: too large, more than it can hold, or of an unknown kind.
+    """
+    if kind not in NAMES:
+        raise Undecompressible(f"compression number {kind} is not known")
+    if size > PLAIN_BYTES_MAX:
+        raise Undecompressible(f"it says that it holds {size} bytes; at most {PLAIN_BYTES_MAX} are decompressed")
+    if size > payload * RATIOS_MAX[kind]:
+        raise Undecompressible(f"{payload} bytes of {NAMES[kind]} cannot hold the {size} that it says")
+    return 2 * size if NAMES[kind] == "ZLIB" else size  # zlib puts it together of blocks
+
+
+def decompress(kind: int, size: int, payload: bytes | memoryview) -> bytes:
     """A payload as its producer gave it; call it outside of the loop, large ones take long.
 
     Args:
@@ -42,80 +63,47 @@ def decompress(kind: int, size: int, payload: bytes) -> bytes:
     Raises:
         Undecompressible: damaged, too large, or of an unknown kind. PreconditionFailed: something has to be installed.
     """
-    if size > PLAIN_BYTES_MAX:
-        raise Undecompressible(f"it says that it holds {size} bytes; at most {PLAIN_BYTES_MAX} are decompressed")
-    try:
-        plain = _plain(kind, size, payload)
-    except (zlib.error, IndexError) as error:
-        raise Undecompressible(f"it is no {NAMES[kind]}: {error}") from None
+    claimed(kind, size, len(payload))
+    plain = _plain(kind, size, payload)
     if len(plain) != size:
         raise Undecompressible(f"it does not hold the {size} bytes that it says")
     return plain
 
 
-def _plain(kind: int, size: int, payload: bytes) -> bytes:
-    match kind:
-        case 1:
-            return _from_lz4(payload, size)
-        case 2:
-            return inflate(payload, size)
-        case 3 | 4:
-            return _by_arrow(kind, size, payload)
+def _plain(kind: int, size: int, payload: bytes | memoryview) -> bytes:
+    # Each of them is loaded by the first message that needs it.
+    match NAMES[kind]:
+        case "LZ4":
+            import lz4.block
+
+            try:
+                return bytes(lz4.block.decompress(payload, uncompressed_size=size))
+            except (lz4.block.LZ4BlockError, ValueError) as error:
+                raise _none(kind, error) from None
+        case "ZLIB":
+            try:
+                return inflate(payload, size)
+            except zlib.error as error:
+                raise _none(kind, error) from None
         case _:
-            raise Undecompressible(f"compression number {kind} is not known")
+            return _by_arrow(kind, size, payload)
 
 
-def _by_arrow(kind: int, size: int, payload: bytes) -> bytes:
+def _by_arrow(kind: int, size: int, payload: bytes | memoryview) -> bytes:
     try:
         import pyarrow as pa
     except ImportError:
         raise PreconditionFailed(
             f"the message is compressed with {NAMES[kind]}, which needs pyarrow on the broker: install magnetar[spark]"
         ) from None
-    if size > len(payload) * RATIOS_MAX[kind]:
-        raise Undecompressible(f"{len(payload)} bytes of {NAMES[kind]} cannot hold the {size} that it says")
     if kind == _SNAPPY and snappy_size(payload) != size:
         raise Undecompressible(f"it does not hold the {size} bytes that it says")
     try:
-        plain: Any = pa.Codec(_CODECS[kind]).decompress(payload, size, asbytes=True)
+        plain: Any = pa.Codec(_CODECS[kind]).decompress(pa.py_buffer(payload), size, asbytes=True)
     except (pa.ArrowException, OSError) as error:
-        raise Undecompressible(f"it is no {NAMES[kind]}: {error}") from None
-    return bytes(plain)
+        raise _none(kind, error) from None
+    return plain if isinstance(plain, bytes) else bytes(plain)
 
 
-def _from_lz4(data: bytes, size: int) -> bytes:
-    """An LZ4 block: literals, then a match `offset` back in what there is, again and again; it ends with literals."""
-    plain = bytearray()
-    at, end = 0, len(data)
-    while at < end:
-        token = data[at]
-        at += 1
-        length, at = _length(data, at, token >> 4)
-        if at + length > end:
-            raise IndexError("literals are cut off")
-        plain += data[at : at + length]
-        at += length
-        if at == end or len(plain) > size:
-            break
-        offset = int.from_bytes(data[at : at + 2], "little")
-        length, at = _length(data, at + 2, token & 15)
-        length += _MATCH_MIN
-        begin = len(plain) - offset
-        if at > end or not 0 <= begin < len(plain):
-            raise IndexError("a match lies outside")
-        if len(plain) + length > size:
-            raise IndexError("it holds more than it says")
-        found = plain[begin : begin + length]
-        # A match may run into what it writes: the stretch then repeats itself.
-        plain += (found * (length // len(found) + 1))[:length]
-    return bytes(plain)
-
-
-def _length(data: bytes, at: int, length: int) -> tuple[int, int]:
-    if length == 15:
-        more = 255
-        while more == 255:
-            more = data[at]
-            at += 1
-            length += more
-    return length, at
+def _none(kind: int, error: Exception) -> Undecompressible:
+    return Undecompressible(f"it is no {NAMES[kind]}: {error}")

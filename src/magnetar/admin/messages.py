@@ -5,18 +5,17 @@ from typing import Any
 from aiohttp import web
 
 from magnetar.admin.call import Call
-from magnetar.admin.peek import peek_reply
+from magnetar.admin.peek import peeked
 from magnetar.admin.routing import Routes
 from magnetar.admin.subscriptions import needed_place, position_of
 from magnetar.admin.topics import message_id, one, stored
 from magnetar.core.ids import Position
-from magnetar.metadata.errors import NotFound
 from magnetar.metadata.policies import MessagePlace
-from magnetar.storage.entries import StoredEntry
 
 messages = Routes("Messages", "/admin/v2/persistent", "/admin/v2/non-persistent")
 
 TOPIC = "/{tenant}/{namespace}/{topic}"
+NONE = "there is no such message"
 PAYLOAD = "the payload; X-Pulsar-* headers describe it"
 
 
@@ -32,11 +31,11 @@ def _one(call: Call, doing: str) -> str:
     query={"authoritative": "accepted."},
     reply=PAYLOAD,
 )
-async def get_message(call: Call) -> web.Response:
+async def get_message(call: Call) -> web.StreamResponse:
     """One partition. Markers too; a client-made batch comes as a whole; an encrypted payload as it is stored."""
     topic = _one(call, "looking at a message")
     position = Position(call.path_number("ledger"), call.path_number("entry"))
-    return await _reply(await call.value(lambda done: call.control.message_at(topic, position, done)))
+    return await peeked(call, lambda done: call.control.message_at(topic, position, done), NONE)
 
 
 @messages.add(
@@ -51,18 +50,12 @@ async def get_message(call: Call) -> web.Response:
     },
     reply=PAYLOAD,
 )
-async def examine(call: Call) -> web.Response:
+async def examine(call: Call) -> web.StreamResponse:
     """One partition; a batch counts as one, as in Pulsar, and markers do not count."""
     topic = _one(call, "examinemessage")
     newest = call.choice("initialPosition", ("latest", "earliest"), "latest") == "latest"
     number = call.number("messagePosition", 1, 1)
-    return await _reply(await call.value(lambda done: call.control.examine(topic, number, newest, done)))
-
-
-async def _reply(entry: StoredEntry | None) -> web.Response:
-    if entry is None:
-        raise NotFound("there is no such message")
-    return await peek_reply(entry)
+    return await peeked(call, lambda done: call.control.examine(topic, number, newest, done), NONE)
 
 
 @messages.add(

@@ -1,7 +1,7 @@
 """One stored entry as an answer of HTTP: the payload, decompressed, as the body, the metadata as Pulsar's headers."""
 
-import asyncio
 import base64
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -10,10 +10,14 @@ from urllib.parse import quote, quote_from_bytes
 
 from aiohttp import web
 
-from magnetar.admin.decompressing import NAMES, Undecompressible, decompress
+from magnetar.admin.answers import Answers, Held, Large
+from magnetar.admin.call import Call
+from magnetar.admin.decompressing import NAMES, Undecompressible, claimed, decompress
 from magnetar.admin.replies import one_line
+from magnetar.broker.messagecontrol import DonePeek
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.times import iso_time
+from magnetar.metadata.errors import NotFound
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import parse_metadata, readable, split
@@ -22,42 +26,105 @@ HEADER_BYTES_MAX: Final = 4096
 """A ceiling on one header, or on all of one name: clients refuse answers whose headers together are over 8 to 64 KiB. Longer ones
 are left out and named in `X-Magnetar-Left-Out`."""
 
+PEEK_TRIES: Final = 3
+"""Of reading a message when there is room for it: meanwhile another one may stand at its place."""
+
 PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
-async def peek_reply(entry: StoredEntry) -> web.Response:
+def peek_bytes(entry: StoredEntry) -> int:
+    """The memory that an answer with this entry takes while it is made.
+
+    Raises:
+        BrokerError: what is stored cannot be read.
+    """
+    metadata, payload = _parsed(entry)
+    size = len(entry.data)
+    if metadata.compression and not metadata.encryption_keys:
+        with contextlib.suppress(Undecompressible):
+            size += claimed(metadata.compression, metadata.uncompressed_size, len(payload))
+    return size
+
+
+def _parsed(entry: StoredEntry) -> tuple[pb.MessageMetadata, memoryview]:
+    try:
+        return parse_metadata(entry.data), memoryview(entry.data)[split(entry.data) :]
+    except ProtocolError as error:
+        raise BrokerError(ErrorCode.CHECKSUM, f"the entry at {entry.position} cannot be read: {error}") from error
+
+
+async def peek_reply(
+    entry: StoredEntry, answers: Answers | None = None, held: Held | None = None
+) -> web.StreamResponse:
     """An entry with its headers.
 
     An encrypted payload comes as it is stored, for whoever has the key; so does one that cannot be decompressed, without the
     header by which clients would take it for a batch.
 
+    Args:
+        entry: as stored.
+        answers: where the work is done; None: here.
+        held: the memory for it (`peek_bytes`), which becomes the answer's.
+
     Raises:
         BrokerError: what is stored cannot be read. PreconditionFailed: to decompress it something has to be installed.
     """
-    try:
-        metadata = parse_metadata(entry.data)
-        payload = entry.data[split(entry.data) :]
-    except ProtocolError as error:
-        raise BrokerError(ErrorCode.CHECKSUM, f"the entry at {entry.position} cannot be read: {error}") from error
+    metadata, stored = _parsed(entry)
+    payload: bytes | memoryview = stored
     described = _described(entry, metadata)
     trouble = ""
     if metadata.compression and not metadata.encryption_keys:
+        wanted = (metadata.compression, metadata.uncompressed_size, stored)
         try:
-            payload = await asyncio.to_thread(decompress, metadata.compression, metadata.uncompressed_size, payload)
+            payload = await answers.beside(decompress, *wanted) if answers is not None else decompress(*wanted)
         except Undecompressible as error:
             trouble = one_line(str(error))
             described = [(name, value) for name, value in described if name != "num-batch-message"]
+    if held is not None:
+        held.resize(len(payload))
     sizes: Counter[str] = Counter()
     for name, value in described:
         sizes[name] += len(value)
     long = sorted(f"X-Pulsar-{name}" for name, size in sizes.items() if size > HEADER_BYTES_MAX)
-    answer = web.Response(body=payload, content_type="application/octet-stream")
+    answer = Large(payload, content_type="application/octet-stream", held=held)
     answer.headers.extend((f"X-Pulsar-{name}", value) for name, value in described if sizes[name] <= HEADER_BYTES_MAX)
     if long:
         answer.headers["X-Magnetar-Left-Out"] = ", ".join(long)
     if trouble:
         answer.headers["X-Magnetar-Still-Compressed"] = _text(trouble)
     return answer
+
+
+async def peeked(call: Call, read: Callable[[DonePeek], None], none: str) -> web.StreamResponse:
+    """The answer to somebody who looks at one message.
+
+    Args:
+        call: of theirs.
+        read: reads the entry.
+        none: the reason when there is none.
+
+    Raises:
+        NotFound. BrokerError: TOO_MANY_REQUESTS, or as `peek_reply`. PreconditionFailed: as `peek_reply`.
+    """
+    answers = call.services.answers
+    size = call.services.entry_bytes_max
+    for _ in range(PEEK_TRIES):
+        held = await answers.hold(size)
+        try:
+            entry: StoredEntry | None = await call.value(read)
+            if entry is None:
+                raise NotFound(none)
+            size = peek_bytes(entry)
+            if size <= held.size or held.size == answers.bytes_max:
+                held.resize(min(size, held.size))
+                return await peek_reply(entry, answers, held)
+        except BaseException:
+            held.release()
+            raise
+        # It is read again when there is room: what waits for that must not be held.
+        del entry
+        held.release()
+    raise BrokerError(ErrorCode.TOO_MANY_REQUESTS, "another message stood there each time; ask again")
 
 
 def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[str, str]]:

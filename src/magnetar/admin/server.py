@@ -4,10 +4,13 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
+from magnetar.admin.answers import SMALL_BYTES, Answers, Large
 from magnetar.admin.brokers import brokers, lookup
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, own_tenants, tenants
@@ -33,24 +36,34 @@ from magnetar.admin.properties import properties
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
 from magnetar.admin.replies import json_reply
-from magnetar.admin.routing import Route, Routes
+from magnetar.admin.routing import Handler, Route, Routes
 from magnetar.admin.schemas import own_schemas, schema_policies, schemas
 from magnetar.admin.sequenceids import sequence_ids
 from magnetar.admin.subscriptions import subscriptions
 from magnetar.admin.topics import topics
 from magnetar.broker.control import BrokerControl, BrokerInfo
+from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
 
 BODY_BYTES_MAX: Final = 1 << 20
 """A ceiling on a request's body (`http_body_bytes_max`): the largest sensible one is a list of names."""
 
+ENTRY_BYTES_MAX: Final = 5 << 20
+"""Of a stored message, where nothing says another."""
+
 own = Routes("Descriptions", own=True)
 
 
 @own.add("GET", "/openapi.json", "This interface, described for programs.", reply="OpenAPI 3.1")
-async def describe_interface(call: Call) -> Any:
-    """Made from the route table."""
-    return openapi(GROUPS, call.info.version)
+async def describe_interface(call: Call) -> web.StreamResponse:
+    """Made from the route table, once."""
+    return Large(_interface(call.info.version))
+
+
+@cache
+def _interface(version: str) -> bytes:
+    """The description, as all who ask are sent it: it takes long to make, and is large."""
+    return msgspec.json.encode(openapi(GROUPS, version))
 
 
 GROUPS: Final = (
@@ -103,14 +116,54 @@ def _handler(route: Route, services: Services, gate: Gate | None) -> Callable[[w
     async def handle(request: web.Request) -> web.StreamResponse:
         if gate is not None:
             gate.check(request, route)
-        answer = await route.handler(Call(request, route, services))
-        if isinstance(answer, web.StreamResponse):
-            return answer
-        if answer is None:
-            return web.Response(status=204)
-        return json_reply(answer, route.ok)
+        call = Call(request, route, services)
+        return await answered(call, route.handler)
 
     return handle
+
+
+async def answered(call: Call, handler: Handler) -> web.StreamResponse:
+    """A call's answer. When a large one has to wait for memory it is made again afterwards: what waits is not held.
+
+    Raises:
+        MagnetarError: as the handler refuses. PreconditionFailed: it is over the limit. BrokerError: TOO_MANY_REQUESTS.
+    """
+    answers = call.services.answers
+    answer = _packed(await handler(call), call.route)
+    size = len(_body(answer))
+    if size <= SMALL_BYTES:
+        return answer
+    if size > answers.answer_bytes_max:
+        raise PreconditionFailed(
+            f"the answer would have {size} bytes, over http_answer_bytes_max ({answers.answer_bytes_max}); ask for less of it"
+        )
+    held = answers.hold_now(size)
+    if held is None:
+        again = not call.route.changes
+        if again:
+            del answer
+        held = await answers.hold(size)
+        if again:
+            try:
+                answer = _packed(await handler(call), call.route)
+            except BaseException:
+                held.release()
+                raise
+            held.resize(len(_body(answer)))
+    large = Large(_body(answer), status=answer.status, held=held)
+    large.headers.update(answer.headers)
+    return large
+
+
+def _packed(answer: Any, route: Route) -> web.StreamResponse:
+    if answer is None:
+        return web.Response(status=204)
+    return answer if isinstance(answer, web.StreamResponse) else json_reply(answer, route.ok)
+
+
+def _body(answer: web.StreamResponse) -> bytes:
+    """An answer's body, if it is there as a whole; others have been counted."""
+    return answer.body if isinstance(answer, web.Response) and isinstance(answer.body, bytes) else b""
 
 
 def make_app(
@@ -121,6 +174,8 @@ def make_app(
     body_bytes_max: int = BODY_BYTES_MAX,
     now_ms: Callable[[], int] = _wall_clock_ms,
     gate: Gate | None = None,
+    answers: Answers | None = None,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> web.Application:
     """The application; run it in the loop that owns the broker. It listens where its runner says.
 
@@ -131,6 +186,8 @@ def make_app(
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
         gate: who is let in, and to what; None: everybody, to everything.
+        answers: memory of answers.
+        entry_bytes_max: about how large a stored message may be.
     """
     application = web.Application(
         middlewares=[
@@ -141,7 +198,8 @@ def make_app(
         ],
         client_max_size=body_bytes_max,
     )
-    services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock())
+    services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock(), answers or Answers())
+    services = services._replace(entry_bytes_max=entry_bytes_max)
     if gate is not None:
         services = services._replace(superuser=gate.superuser)
     for route in ROUTES:

@@ -5,14 +5,13 @@ from typing import Any
 from aiohttp import web
 
 from magnetar.admin.call import Call
-from magnetar.admin.peek import peek_reply
+from magnetar.admin.peek import peeked
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import one, partitions_of, present, stored
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import Conflict, NotFound
 from magnetar.metadata.policies import MessageIdBody, MessagePlace, check_properties, message_place
-from magnetar.storage.entries import StoredEntry
 
 subscriptions = Routes("Subscriptions", "/admin/v2/persistent", "/admin/v2/non-persistent")
 
@@ -242,14 +241,12 @@ async def expire_all(call: Call) -> None:
     errors=(400, 404, 405, 412),
     reply="the payload; X-Pulsar-* headers describe it",
 )
-async def peek(call: Call) -> web.Response:
+async def peek(call: Call) -> web.StreamResponse:
     """One partition. A client-made batch comes as a whole; an encrypted payload as it is stored."""
     topic, name = _one_having(call, "peek")
     number = call.path_number("number", 1)
-    entry: StoredEntry | None = await call.value(lambda done: call.control.peek(topic, name, number, done))
-    if entry is None:
-        raise NotFound(f"subscription {name} of {topic} has fewer than {number} unacknowledged messages")
-    return await peek_reply(entry)
+    none = f"subscription {name} of {topic} has fewer than {number} unacknowledged messages"
+    return await peeked(call, lambda done: call.control.peek(topic, name, number, done), none)
 
 
 @subscriptions.add(

@@ -385,3 +385,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling per broker, `http` and `https` together: beyond it connections are closed. Pulsar's default."""
     http_body_bytes_max: Bytes = 1 * MIB
     """A ceiling on the body of an admin request."""
+    http_answers_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * MIB
+    """A ceiling on the memory of all large answers of HTTP (over 16 KiB), from before they are made until they are taken; what is
+    over it waits. Twice the largest answer, so that one that is taken slowly leaves room for others."""
+    http_answer_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * MIB
+    """A ceiling on one answer: the names of 100,000 topics of 512 bytes are 50 MB. What would be larger is refused."""
