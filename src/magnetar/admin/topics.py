@@ -453,7 +453,7 @@ async def unload(call: Call) -> None:
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}/truncate",
-    "Acknowledge everything in every subscription and delete what nothing else needs.",
+    "Acknowledge everything in every subscription and delete what nothing else needs; the open ledger stays.",
     ok=204,
     errors=(404, 405, 412),
 )

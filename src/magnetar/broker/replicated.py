@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 REFUSED_MAX: Final = 1_000
 """A ceiling on remembered names of subscriptions that cannot be made here; of more nothing is noted."""
 
+BOTH_AGAIN_MS: Final = 3_600_000
+"""Between two warnings about one subscription."""
+
 _MARKER: Final = int(EntryFlags.MARKER)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 _origin_of = attrgetter("origin")
@@ -67,6 +70,8 @@ class ReplicatedTopic(StoredStates):
         self.cluster = around.broker.cluster
         self.markers_written = self.markers_failed = self.not_made = 0
         self.updated_ms: dict[str, int] = {}
+        self._both_since: dict[str, tuple[int, int]] = {}
+        """By subscription, while it is consumed here and elsewhere: since when, and when that was last warned of (0: not yet)."""
         self.progress = Progress(topic.log)
         self._names: tuple[str, ...] | None = None
         self._routes: frozenset[tuple[str, str]] | None = None
@@ -328,8 +333,8 @@ class ReplicatedTopic(StoredStates):
         """A subscription is no longer here; what stays of it is stored by `beside`."""
         self._names = None
         self._connect(subscription)
-
         self.progress.forget(subscription.name)
+        self._both_since.pop(subscription.name, None)
 
         def tell() -> None:
             self._event(lambda machine: machine.deleted(subscription.name))
@@ -532,6 +537,50 @@ class ReplicatedTopic(StoredStates):
         self._outbox.put(Note(level, text))
 
     # --------------------------------------------------------------------------------------------------------- watching
+
+    def tick(self, now_ms: int, since_ms: int) -> None:
+        """Warn when consumers of a subscription work here and in another cluster at once: each cluster serves what it does not
+        know to be acknowledged, so most messages go to both.
+
+        The sign is that acknowledgements come from elsewhere while consumers acknowledge here, in two rounds of upkeep: a
+        consumer that moves here leaves some behind that come late.
+
+        Args:
+            now_ms: the time.
+            since_ms: when the last round was.
+        """
+        if self._made is None or not self.ready:
+            return
+        for name in self.subscriptions():
+            found = self._topic.subscriptions.get(name)
+            here = found is not None and found.consumers and found.moments.acked_ms > since_ms
+            if not here or not self._elsewhere(name, since_ms):
+                _, told_ms = self._both_since.pop(name, (0, 0))
+                if told_ms and now_ms - told_ms < BOTH_AGAIN_MS:
+                    self._both_since[name] = 0, told_ms
+                continue
+            began_ms, told_ms = self._both_since.get(name, (0, 0))
+            if began_ms and now_ms - told_ms >= BOTH_AGAIN_MS:
+                told_ms = now_ms
+                self.note(
+                    "warning",
+                    f"subscription {name} of {self._topic.text} has consumers here and in another cluster at the same time: both "
+                    "are sent most messages; let it be consumed in one cluster, or give each cluster a subscription of its own",
+                )
+            self._both_since[name] = began_ms or now_ms, told_ms
+
+    def _elsewhere(self, subscription: str, since_ms: int) -> bool:
+        """Whether another cluster has told since a time what it acknowledged. One that hands on what is acknowledged here, to
+        clusters to which no link leads from here, is no sign of that.
+        """
+        routes = self.routes
+        return any(
+            name == subscription
+            and received_ms > since_ms
+            and not any(a == writer and b != self.cluster and (self.cluster, b) not in routes for a, b in routes)
+            for machine in self._made or ()
+            for (name, writer), received_ms in machine.received_ms.items()
+        )
 
     def describe(self, subscription: str) -> dict[str, Any]:
         """Plain values: the mode's machine, and what is common to both."""

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 class ModalMachine(Machine, Protocol):
-    """A machine that writes only while its mode is the namespace's."""
+    """A machine that writes only while its mode is the namespace's.
+
+    Attributes:
+        received_ms: when a cluster last told of a subscription: (subscription, cluster) -> time.
+    """
+
+    received_ms: dict[tuple[str, str], int]
 
     def set_writes(self, writes: bool) -> None:
         """Whether it writes from now on; it understands what comes in either way."""

@@ -191,6 +191,8 @@ class Upkeep:
         broker.deduplications.tick(topic, now_ms)
         broker.idempotencies.tick(topic, now_ms)
         broker.compactions.tick(topic)
+        if topic.replicated is not None:
+            topic.replicated.tick(now_ms, now_ms - broker.config.retention_interval_ms)
         self.trim(topic)
 
     def forget_readers(self, topic: Topic, now_ms: int) -> None:

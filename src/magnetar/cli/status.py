@@ -205,6 +205,21 @@ def differing_modes(seen: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def consumed_in_several(seen: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for each subscription that has consumers in several clusters at once."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for name, one in seen.items():
+        for state in one.get("replicated", ()):
+            if state.get("consumers"):
+                where.setdefault((state["topic"], state["subscription"]), []).append(name)
+    return [
+        f"subscription {subscription} of {topic} has consumers in {' and in '.join(clusters)} at once: each is sent most "
+        "messages; let it be consumed in one cluster, or give each cluster a subscription of its own"
+        for (topic, subscription), clusters in where.items()
+        if len(clusters) > 1
+    ]
+
+
 def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
     """A line for everything that needs an operator: blocked topics and sources, gaps, orphaned cursors, missing links."""
     lines: list[str] = []
@@ -238,7 +253,7 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
                 f"{name}: {one['replicated_more']:,} more replicated subscriptions are not shown; "
                 "GET /geo/v1/subscriptions has all"
             )
-    lines += differing_modes(seen)
+    lines += differing_modes(seen) + consumed_in_several(seen)
     states = {name: one["metadata"] for name, one in seen.items() if "metadata" in one}
     lines += remarks(states) + unequal(states)
     if differing(states):

@@ -249,7 +249,7 @@ def truncate(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Acknowledge everything in every subscription and delete what no link needs."""
+    """Acknowledge everything in every subscription and delete what no link needs. The open ledger stays."""
     path = topic_path(topic, "truncate")
     confirm(f"Give up every message of {topic} that is not acknowledged?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.delete(path), f"truncated {topic}")

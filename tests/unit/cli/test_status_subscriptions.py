@@ -84,6 +84,19 @@ def test_modes_that_differ_between_clusters() -> None:
     assert differing_modes(seen) == []
 
 
+def test_subscriptions_that_are_consumed_in_several_clusters() -> None:
+    seen = {
+        "a": {"replicated": [state(consumers=2), state(subscription="t", consumers=1)]},
+        "b": {"replicated": [state(consumers=1), state(subscription="t", consumers=0)]},
+        "c": {"replicated": [state(consumers=0)]},
+        "d": {"error": "down"},
+    }
+    (line,) = trouble(seen)
+    assert line.startswith(f"subscription s of {TOPIC} has consumers in a and in b at once: each is sent most messages")
+    seen["b"] = {"replicated": [state(consumers=0)]}
+    assert trouble(seen) == []
+
+
 def test_the_command_tells_of_differing_modes_and_of_what_it_does_not_show(
     pair: tuple[Path, FakeBroker, FakeBroker], run: Callable[..., Answer]
 ) -> None:
@@ -97,4 +110,5 @@ def test_the_command_tells_of_differing_modes_and_of_what_it_does_not_show(
 
 
 def test_nothing_is_said_of_a_complete_list() -> None:
-    assert trouble({"a": {"replicated": [state()], "replicated_more": 0}, "b": {"replicated": [state()]}}) == []
+    there = state(consumers=0)
+    assert trouble({"a": {"replicated": [state()], "replicated_more": 0}, "b": {"replicated": [there]}}) == []

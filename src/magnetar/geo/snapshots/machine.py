@@ -153,7 +153,7 @@ class Snapshots:
         self._again: set[str] = set()
         self._untold: dict[str, Untold] = {}
         self._sent_ms: dict[str, int] = {}
-        self._received_ms: dict[tuple[str, str], int] = {}
+        self.received_ms: dict[tuple[str, str], int] = {}
         self._known_held = held_by(host.log, host.cluster)
         self._forgot = Held()
         self._last_message = host.log.last_dispatchable()
@@ -464,7 +464,7 @@ class Snapshots:
         self._states.pop(subscription, None)
         self._untold.pop(subscription, None)
         self._sent_ms.pop(subscription, None)
-        self._received_ms = {key: time_ms for key, time_ms in self._received_ms.items() if key[0] != subscription}
+        self.received_ms = {key: time_ms for key, time_ms in self.received_ms.items() if key[0] != subscription}
         self._deleted.add(subscription)
 
     def sought(self, subscription: str, then: Callable[[str], None]) -> None:
@@ -612,7 +612,7 @@ class Snapshots:
             case Update():
                 self._receiver.update(entry, marker, self._states, self._deleted)
                 if self._started and marker.subscription in self._states:
-                    self._received_ms[marker.subscription, entry.origin] = self._host.now_ms
+                    self.received_ms[marker.subscription, entry.origin] = self._host.now_ms
             case SoughtEpoch():
                 self._receiver.sought(marker, self._states)
 
@@ -663,7 +663,7 @@ class Snapshots:
         if state is None:
             return {}
         untold, since_ms = self._untold_of(subscription, state).look()
-        received = sorted(self._received_ms.items())
+        received = sorted(self.received_ms.items())
         return {
             "mode": "snapshot",
             "writes": self.writes,
