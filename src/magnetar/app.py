@@ -36,13 +36,14 @@ from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.collector import Collector
-from magnetar.runtime.descriptors import raise_file_limit, too_few
+from magnetar.runtime.descriptors import fitting, raise_file_limit, too_few
 from magnetar.runtime.discarding import Discarder
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.files import OsFiles, read_small
 from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
+from magnetar.runtime.places import per_address
 from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
@@ -137,9 +138,10 @@ class BrokerApp:
     Args:
         config: the whole configuration.
         cluster: which of its clusters this is.
+        files: how many may be open; None: no limit.
     """
 
-    def __init__(self, config: Config, cluster: str) -> None:
+    def __init__(self, config: Config, cluster: str, files: int | None = None) -> None:
         self.config = config
         self.cluster: ClusterConfig = config.cluster(cluster)
         self._stack = contextlib.ExitStack()
@@ -147,7 +149,15 @@ class BrokerApp:
         self._turns = Turns()
         self._answers = Answers(config.broker.http_answers_bytes_max, config.broker.http_answer_bytes_max)
         self._stack.callback(self._answers.close)
-        self._room = Room(config.broker.http_connections_max, self._http_full)
+        broker = config.broker
+        self._connections_max, http_max = fitting(files, broker.connections_max, broker.http_connections_max)
+        self._room = Room(
+            http_max,
+            self._http_full,
+            per_address=per_address(http_max, broker.http_connections_per_address_max),
+            crowded=self._http_crowded,
+            made_room=self._http_made_room,
+        )
         self.pulsar_port = 0
         self.http_port = 0
 
@@ -240,7 +250,8 @@ class BrokerApp:
             self.driver,
             self.broker,
             frame_bytes_max=self.broker.login_frame_bytes_max,
-            connections_max=config.connections_max,
+            connections_max=self._connections_max,
+            connections_per_address_max=per_address(self._connections_max, config.connections_per_address_max),
             keep_alive_ms=config.keep_alive_ms,
             urls=self._urls(),
         )
@@ -339,6 +350,17 @@ class BrokerApp:
     def _http_full(self, peer: str) -> None:
         self._tell(f"refused a connection from {peer}: {self._room.most} are open (http_connections_max)")
 
+    def _http_crowded(self, peer: str) -> None:
+        most = self._room.per_address
+        self._tell(
+            f"refused a connection from {peer}: {most} of its address are open (http_connections_per_address_max)"
+        )
+
+    def _http_made_room(self, peer: str) -> None:
+        self._tell(
+            f"closed the connection of {peer}: it asked for nothing, and another needed its place (http_connections_max)"
+        )
+
     async def _serve_http(self, key: str, address: Address, tls: ssl.SSLContext | None) -> int:
         def tell(peer: str, wrong: str) -> None:
             self._tell(f"closed the connection of {peer}: {wrong}")
@@ -379,12 +401,12 @@ class BrokerApp:
 
 
 async def _serve(config: Config, cluster: str) -> int:
-    app = BrokerApp(config, cluster)
+    files = raise_file_limit()
+    app = BrokerApp(config, cluster, files)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    files = raise_file_limit()
     try:
         await app.start()
         # Behind the start: why a broker cannot run is the only line that it writes.

@@ -19,8 +19,10 @@ WAIT_S = 20
 
 
 @asynccontextmanager
-async def listening(idle_s: float, told: list[str] | None = None, **options: Any) -> AsyncIterator[int]:
-    """A server as a broker has it, but for the time and what `Connection` takes; its port."""
+async def listening(
+    idle_s: float, told: list[str] | None = None, refuse: Any = None, **options: Any
+) -> AsyncIterator[int]:
+    """A server as a broker has it, but for the time and what `Connection` takes; its port. `refuse` answers at /metrics."""
 
     async def hello(request: web.Request) -> web.Response:
         await request.read()
@@ -31,7 +33,8 @@ async def listening(idle_s: float, told: list[str] | None = None, **options: Any
             told.append(fault)
 
     application = web.Application()
-    application.router.add_route("*", "/metrics", hello)
+    application.router.add_route("*", "/metrics", refuse or hello)
+    application.router.add_route("*", "/known", hello)
     runner = web.AppRunner(application)
     await runner.setup()
     assert runner.server is not None
@@ -244,3 +247,49 @@ def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -
         assert "slow" not in world.control.existing
 
     asyncio.run(World().within(story))
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /met", HEAD + b"\r\n"], ids=["nothing", "half a head", "a request, refused"]
+)
+def test_strangers_do_not_keep_an_administrator_out(sent: bytes) -> None:
+    made_room: list[str] = []
+    room = Room(40, lambda peer: None, made_room=made_room.append)
+
+    async def refuse(_request: web.Request) -> web.Response:
+        return web.Response(status=401, text="who?")
+
+    async def story() -> None:
+        async with listening(IDLE_S, room=room, refuse=refuse) as port, asyncio.timeout(WAIT_S):
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            for reader, writer in idle:
+                writer.write(sent)
+                if b"\r\n\r\n" in sent:
+                    await reader.readuntil(b"who?")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD.replace(b"metrics", b"known") + b"\r\n")
+            assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
+            for _, other in (*idle, (reader, writer)):
+                other.close()
+
+    asyncio.run(story())
+    assert made_room
+
+
+def test_a_stranger_is_let_go_earlier_than_who_asked_for_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.admin.connection.STRANGER_S", 0.2)
+
+    async def story() -> None:
+        async with listening(IDLE_S) as port, asyncio.timeout(WAIT_S):
+            known_reader, known = await asyncio.open_connection("127.0.0.1", port)
+            known.write(HEAD + b"\r\n")
+            await known_reader.readuntil(b"hello")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /met")
+            assert await reader.read() == b""
+            known.write(HEAD + b"\r\n")
+            assert await known_reader.readuntil(b"hello")
+            known.close()
+            writer.close()
+
+    asyncio.run(story())

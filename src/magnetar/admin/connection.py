@@ -15,7 +15,8 @@ from magnetar.admin.answers import Answers, Large
 from magnetar.admin.heads import REQUEST_HEAD_BYTES_MAX, Heads, begins, wrong
 from magnetar.admin.replies import refusal
 from magnetar.admin.turns import Turns
-from magnetar.runtime.listener import Places, shown
+from magnetar.runtime.listener import shown
+from magnetar.runtime.places import Places
 from magnetar.runtime.strangers import HEAD_BYTES
 
 Malformed = Callable[[str, bytes, str], None]
@@ -23,6 +24,9 @@ Malformed = Callable[[str, bytes, str], None]
 
 IDLE_S: Final = 75
 """Seconds that a connection may stay without a whole head of a request: more than the 60 after which proxies close theirs."""
+
+STRANGER_S: Final = 20
+"""The same for the first one: a client that connects has something to ask."""
 
 LINE_BYTES_MAX: Final = 8190
 """A ceiling on the first line of a request, which holds names and parameters: aiohttp's default."""
@@ -45,27 +49,11 @@ longer one the connection is closed."""
 
 
 class Room(Places):
-    """Counts the connections of all HTTP ports, and those to be that are in a handshake of TLS.
+    """The places of the connections of all HTTP ports."""
 
-    Args:
-        most: so many may be open at once.
-        full: told who was refused.
-    """
-
-    def __init__(self, most: int, full: Callable[[str], None]) -> None:
-        super().__init__(most, lambda: self.open, full)
-        self.open = 0
-
-    def enter(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+    def enter(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None] | None = None) -> bool:
         """Count one in, unless there are too many."""
-        if not self.take(connection, peer):
-            return False
-        self.open += 1
-        return True
-
-    def leave(self) -> None:
-        """Count one out."""
-        self.open -= 1
+        return self.take(connection, peer, drop)
 
 
 class Connection(web.RequestHandler):
@@ -146,12 +134,17 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
-        if self._room is not None and not self._room.enter(self, shown(transport.get_extra_info("peername"))):
+        peer = shown(transport.get_extra_info("peername"))
+        if self._room is not None and not self._room.enter(self, peer, cast("asyncio.Transport", transport).abort):
             cast("asyncio.Transport", transport).abort()
             return
         self._inside = True
         cast("asyncio.Transport", transport).set_write_buffer_limits(high=UNSENT_BYTES)
         super().connection_made(transport)
+        if self._keepalive_handle is not None and (first_s := min(STRANGER_S, self._keepalive_timeout)):
+            self._keepalive_handle.cancel()
+            self._next_keepalive_close_time = self._loop.time() + first_s
+            self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gone, by whoever's wish; of one that was refused nobody knows."""
@@ -163,7 +156,7 @@ class Connection(web.RequestHandler):
             if self._request_count == self._answered:
                 self._heads.leave()  # otherwise aiohttp tells who reads it
             if self._room is not None:
-                self._room.leave()
+                self._room.leave(self)
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -192,7 +185,10 @@ class Connection(web.RequestHandler):
             return  # who is waited for asks again
         data = self._unhandled[self._at : end]
         self._at = min(end, len(self._unhandled))
+        begun = self._request_count
         super().data_received(data)
+        if self._room is not None and self._request_count > begun:
+            self._room.busy(self)
         if self._at < len(self._unhandled):
             self._turns.ask(self)
         if len(self._unhandled) - self._at <= UNHANDLED_BYTES_MAX and not (self._reading_paused or self._buffer_paused):
@@ -301,6 +297,10 @@ class Connection(web.RequestHandler):
                 resp.release()
             if self._answers is not None and self.unsent():
                 self._answers.watch(self)
+            if self._room is not None:
+                if resp.status < 400:
+                    self._room.known(self)
+                self._room.idle(self)
             if self._at < len(self._unhandled):
                 self._turns.ask(self)
 

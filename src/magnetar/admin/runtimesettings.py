@@ -6,6 +6,7 @@
 from magnetar.core.config import Config
 from magnetar.core.settings import ClusterConfig
 from magnetar.metadata.policies import Policies, RetentionPolicies
+from magnetar.runtime.places import per_address
 
 
 def runtime_settings(config: Config, cluster: ClusterConfig, policies: Policies) -> dict[str, str]:
@@ -40,6 +41,7 @@ def runtime_settings(config: Config, cluster: ClusterConfig, policies: Policies)
         "defaultRetentionTimeInMinutes": retention.time_minutes,
         "keepAliveIntervalSeconds": broker.keep_alive_ms // 1_000,
         "brokerMaxConnections": broker.connections_max,
+        "brokerMaxConnectionsPerIp": per_address(broker.connections_max, broker.connections_per_address_max),
         "managedLedgerMaxEntriesPerLedger": broker.ledger_entries_max,
         "managedLedgerMaxSizePerLedgerMbytes": broker.ledger_bytes_max >> 20,
         "maxConsumersPerTopic": broker.consumers_per_topic_max,

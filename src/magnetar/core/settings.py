@@ -339,6 +339,9 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     publishers while consumers catch up. Pulsar's dispatchThrottlingRateInMsg."""
     dispatch_bytes_per_s: CountOrZero | Bytes = 0
     """The same in bytes; Pulsar's dispatchThrottlingRateInByte."""
+    connections_per_address_max: CountOrZero = 0
+    """A ceiling on those of one address (of IPv6: of one /64), so that no machine takes all places; 0: four fifths of
+    `connections_max`. Behind one proxy or NAT all clients have one address: where no others come, make both equal."""
     pending_publish_bytes_max: Bytes = 64 * MIB
     """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
 
@@ -383,6 +386,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     http_connections_max: Count = 2_048
     """A ceiling per broker, `http` and `https` together: beyond it connections are closed. Pulsar's default."""
+    http_connections_per_address_max: CountOrZero = 0
+    """A ceiling on those of one address, as `connections_per_address_max`; 0: four fifths of `http_connections_max`."""
     http_body_bytes_max: Bytes = 1 * MIB
     """A ceiling on the body of an admin request."""
     http_answers_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * MIB

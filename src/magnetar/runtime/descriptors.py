@@ -42,3 +42,20 @@ def too_few(limit: int | None, connections: int) -> str:
         f"at most {limit} files may be open (ulimit -Hn), but connections_max and http_connections_max allow {connections}, and "
         f"{BESIDE} more are needed: raise the limit (systemd: LimitNOFILE), or lower them; until then clients may be left waiting"
     )
+
+
+def fitting(limit: int | None, connections: int, http: int) -> tuple[int, int]:
+    """How many connections of each kind there may be: as configured, or less, in proportion, where so many files may not be open.
+
+    Whoever opens connections to one port must not take the descriptors of the other, nor those of the log.
+
+    Args:
+        limit: as `raise_file_limit` returns it.
+        connections: `connections_max`.
+        http: `http_connections_max`.
+    """
+    if limit is None or limit >= connections + http + BESIDE:
+        return connections, http
+    left = max(limit - BESIDE, 2)
+    of_http = max(1, left * http // (connections + http))
+    return max(1, left - of_http), of_http

@@ -36,61 +36,17 @@ Failed = Callable[[str, str], None]
 class Handshakes(Protocol):
     """Counts those that are under way: each is a socket and some 100 KiB, of whoever it may be."""
 
-    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """Count in one that is to become this connection, unless there is no room for that."""
+    def begin(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None]) -> bool:
+        """Count in one that is to become this connection, unless there is no room for that; `drop` ends it."""
 
     def end(self, connection: asyncio.BaseProtocol) -> None:
         """Count one out, however it ended. A connection that was made counts for itself, in the place of its handshake."""
 
 
-class Places:
-    """Limits connections, of one listener or of several: those that are open, and those to be that are in a handshake of TLS.
-
-    Args:
-        most: so many may there be at once.
-        present: how many are open.
-        full: told who was refused.
-    """
-
-    def __init__(self, most: int, present: Callable[[], int], full: Callable[[str], None]) -> None:
-        self.most = most
-        self._present, self._full = present, full
-        self._shaking: set[asyncio.BaseProtocol] = set()
-
-    @property
-    def shaking(self) -> int:
-        """Handshakes of TLS that are under way."""
-        return len(self._shaking)
-
-    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """A handshake of TLS begins, if there is room for its connection."""
-        if not self._has_room(peer):
-            return False
-        self._shaking.add(connection)
-        return True
-
-    def end(self, connection: asyncio.BaseProtocol) -> None:
-        """A handshake of TLS is over."""
-        self._shaking.discard(connection)
-
-    def take(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
-        """Whether a connection may be opened. After a handshake of TLS it has its place already, and gives it up by this."""
-        if connection in self._shaking:
-            self._shaking.remove(connection)
-            return True
-        return self._has_room(peer)
-
-    def _has_room(self, peer: str) -> bool:
-        if self._present() + len(self._shaking) < self.most:
-            return True
-        self._full(peer)
-        return False
-
-
 class _Unlimited:
     """All may begin."""
 
-    def begin(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
+    def begin(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None]) -> bool:
         return True
 
     def end(self, connection: asyncio.BaseProtocol) -> None: ...
@@ -209,11 +165,13 @@ class Listener:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             peer, made = shown(address), self._make()
-            if handshakes.begin(made, peer):
+            tasks: list[asyncio.Task[None]] = []
+            if handshakes.begin(made, peer, partial(_cancel, tasks)):
                 connection.setblocking(False)
                 with contextlib.suppress(OSError):  # it is gone already, or no socket of TCP's
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 task = self._start(self._shake(connection, made, peer, tls, failed))
+                tasks.append(task)
                 task.add_done_callback(partial(_over, handshakes, made))
             else:
                 connection.close()
@@ -232,6 +190,11 @@ class Listener:
             failed(peer, TIMEOUT)
         except OSError:
             pass  # it came and went, as those do that only look whether the port is open
+
+
+def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 def _over(handshakes: Handshakes, connection: asyncio.BaseProtocol, _task: object) -> None:

@@ -17,7 +17,8 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.listener import Listener, Places, shown
+from magnetar.runtime.listener import Listener, shown
+from magnetar.runtime.places import Places
 from magnetar.runtime.portions import Portions
 from magnetar.runtime.strangers import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.tls import common_name
@@ -215,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._descriptor = -1
         self._server.driver.detach(self._number)
-        self._server.forget(self._number)
+        self._server.forget(self._number, self)
         self._server.driver.run(self._server.broker.disconnected, self._number)
 
     # ---------------------------------------------------------------------------------------------------- driver.Peer
@@ -274,6 +275,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
         """Change the largest frame and command accepted: who it is, is known now. A link's peer may also be silent for longer."""
+        self._server.known(self)
         self._decoder.frame_bytes_max = frame_bytes_max
         self._decoder.limit(command_bytes_max, LINK_FIELDS_MAX if link else FIELDS_MAX)
         if link:
@@ -312,6 +314,7 @@ class PulsarServer:
         loop, driver, broker: who handles what comes.
         frame_bytes_max: largest frame of whoever is not let in yet; see `Connection.let_in`.
         connections_max: a ceiling on open sockets, those that shake hands among them.
+        connections_per_address_max: the same of one address; 0: none.
         keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
         urls: where the broker is reached, for those who came to the wrong port.
     """
@@ -324,6 +327,7 @@ class PulsarServer:
         *,
         frame_bytes_max: int,
         connections_max: int,
+        connections_per_address_max: int = 0,
         keep_alive_ms: int,
         urls: Urls = Urls(),  # noqa: B008 - immutable
     ) -> None:
@@ -333,7 +337,13 @@ class PulsarServer:
         self.frame_bytes_max = frame_bytes_max
         self.keep_alive_s = keep_alive_ms / 1000
         self._connections: dict[int, Connection] = {}
-        self._places = Places(connections_max, lambda: self.open, self._refused)
+        self._places = Places(
+            connections_max,
+            self._refused,
+            per_address=connections_per_address_max,
+            crowded=self._crowded,
+            made_room=self._made_room,
+        )
         self._next = 0
         self.received = 0
         self.urls = urls
@@ -351,7 +361,7 @@ class PulsarServer:
 
     def admit(self, number: int, connection: Connection, peer: str) -> bool:
         """Count a connection in, unless there are too many."""
-        if not self._places.take(connection, peer):
+        if not self._places.take(connection, peer, connection.abort):
             return False
         self._connections[number] = connection
         return True
@@ -359,13 +369,31 @@ class PulsarServer:
     def _refused(self, peer: str) -> None:
         """Say that somebody was one too many."""
         shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
-        line = f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)"
+        self._tell(f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)")
+
+    def _crowded(self, peer: str) -> None:
+        """Say that somebody's address has too many."""
+        most = self._places.per_address
+        self._tell(f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)")
+
+    def _made_room(self, peer: str) -> None:
+        """Say that somebody was closed for another."""
+        self._tell(
+            f"closed the connection of {peer}: it had sent no CONNECT, and another needed its place (connections_max)"
+        )
+
+    def _tell(self, line: str) -> None:
         if self.driver.quiet.allows(line):
             logger.warning("%s", line)
 
-    def forget(self, number: int) -> None:
+    def known(self, connection: Connection) -> None:
+        """Who a connection is has been proved."""
+        self._places.known(connection)
+
+    def forget(self, number: int, connection: Connection) -> None:
         """Count a connection out."""
         self._connections.pop(number, None)
+        self._places.leave(connection)
 
     def _make(self) -> Connection:
         self._next += 1

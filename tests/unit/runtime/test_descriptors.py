@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.runtime.descriptors import BESIDE, raise_file_limit, too_few
+from magnetar.runtime.descriptors import BESIDE, fitting, raise_file_limit, too_few
 
 
 @pytest.fixture
@@ -43,3 +43,19 @@ def test_a_limit_below_the_ceilings_of_connections_is_told() -> None:
     assert not too_few(12_048 + BESIDE, 12_048)
     assert "at most 4096 files may be open" in too_few(4_096, 12_048)
     assert too_few(12_048 + BESIDE - 1, 12_048)
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"),
+    [
+        (None, (10_000, 2_048)),
+        (12_048 + BESIDE, (10_000, 2_048)),
+        (6_024 + BESIDE, (5_000, 1_024)),
+        (BESIDE, (1, 1)),
+        (1, (1, 1)),
+    ],
+)
+def test_connections_of_one_kind_do_not_take_the_descriptors_of_the_other(
+    limit: int | None, fits: tuple[int, int]
+) -> None:
+    assert fitting(limit, 10_000, 2_048) == fits

@@ -344,3 +344,39 @@ def test_to_a_peer_who_is_gone_nothing_is_sent_now_and_nothing_breaks() -> None:
         await server.stop()
 
     uvloop.run(go())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_strangers_make_room_for_who_comes(
+    run: Callable[..., Any], by_tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*Authority(tmp_path).sign("server"))
+
+    async def go() -> None:
+        driver = FakeDriver()
+        driver.quiet = Loud()
+        server, port = await serve(driver, tls if by_tls else None, connections_max=30)
+        plain = await server.start("127.0.0.1", 0) if by_tls else port
+        known_reader, known = await asyncio.open_connection("127.0.0.1", plain)
+        await until(lambda: len(driver.peers) == 1)
+        driver.peers[1].let_in(1 << 20, 1 << 20, link=False)
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(29)]
+        await until(lambda: server.open + server.shaking == 30)
+        reader, writer = await asyncio.open_connection("127.0.0.1", plain)
+        await until(lambda: any("another needed its place" in record.message for record in caplog.records))
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(30):
+                assert await idle[0][0].read() == b"", "the oldest of them goes"
+        await until(lambda: server.open + server.shaking == 30)
+        writer.write(PING)
+        known.write(PING)
+        await until(lambda: len({number for number, _ in driver.handled}) == 2)
+        for _, other in (*idle, (reader, writer), (known_reader, known)):
+            other.close()
+        await until(lambda: not driver.peers and server.shaking == 0)
+        await server.stop()
+
+    caplog.set_level(logging.WARNING)
+    run(go())

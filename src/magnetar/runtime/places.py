@@ -1,0 +1,249 @@
+"""Places of connections: how many there may be in all and of one address, and who makes room when there are no more.
+
+    in a handshake of TLS --> a stranger --proves who it is, or asks for something that it gets--> known, at work or idle
+
+A stranger costs a socket and has done nothing yet. So when all places are taken, strangers of the address that has most of them
+go first, then any that has been one for some seconds, then a known one that has been idle for some seconds, if its protocol
+allows that. Only when there is none of these is the new one refused.
+"""
+
+import ipaddress
+import time
+from collections.abc import Callable, Hashable
+from typing import Final
+
+CROWD: Final = 16
+"""Strangers of one address that are left alone: as many may come from behind one proxy in the same moment. Beyond it the oldest
+makes room at once, however young."""
+
+STRANGER_S: Final = 3.0
+"""A stranger of any address makes room after so long: ten round trips to the other side of the world."""
+
+IDLE_S: Final = 5.0
+"""So long a known connection has to be idle before it makes room: a program that asks again at once keeps its connection."""
+
+RESERVED_PART: Final = 64
+"""One in so many places is for connections from this machine alone: an administrator there gets in when all others are taken."""
+
+PER_ADDRESS: Final = (4, 5)
+"""The part of all places that one address may have where the configuration says nothing."""
+
+
+def per_address(most: int, said: int) -> int:
+    """The places that one address may have.
+
+    Args:
+        most: all places.
+        said: what the configuration says; 0: nothing.
+    """
+    part, of = PER_ADDRESS
+    return said or -(-most * part // of)
+
+
+def address_of(peer: str) -> str:
+    """The address that counts for `host:port`: of IPv6 the network, of which one machine has 2^64 addresses."""
+    host = peer.rpartition(":")[0]
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return "::1" if address.is_loopback else f"{ipaddress.IPv6Network((address, 64), strict=False)}"
+
+
+class _Place:
+    """One that is taken."""
+
+    __slots__ = ("address", "drop", "known", "peer", "shaking", "since_s")
+
+    def __init__(self, address: str, peer: str, drop: Callable[[], None] | None, since_s: float) -> None:
+        self.address, self.peer, self.drop, self.since_s = address, peer, drop, since_s
+        self.known = self.shaking = False
+
+
+class _Crowds:
+    """Strangers by address, and which address has most of them."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, dict[Hashable, _Place]] = {}
+        self._sizes: dict[int, dict[str, None]] = {}
+        self._most = 0
+
+    def add(self, connection: Hashable, place: _Place) -> None:
+        """One more."""
+        crowd = self._by_address.setdefault(place.address, {})
+        crowd[connection] = place
+        self._moved(place.address, len(crowd) - 1, len(crowd))
+
+    def remove(self, connection: Hashable, place: _Place) -> None:
+        """One less."""
+        crowd = self._by_address.get(place.address, {})
+        if crowd.pop(connection, None) is not None:
+            self._moved(place.address, len(crowd) + 1, len(crowd))
+            if not crowd:
+                del self._by_address[place.address]
+
+    def _moved(self, address: str, before: int, size: int) -> None:
+        if before:
+            of_size = self._sizes[before]
+            del of_size[address]
+            if not of_size:
+                del self._sizes[before]
+        if size:
+            self._sizes.setdefault(size, {})[address] = None
+        self._most = max(self._most, size) if size > before or self._most in self._sizes else self._most - 1
+
+    def largest(self) -> str:
+        """The address with most of them; "" when there are none."""
+        return next(iter(self._sizes[self._most])) if self._most else ""
+
+    def of(self, address: str) -> dict[Hashable, _Place]:
+        """Those of an address, in the order of their coming."""
+        return self._by_address.get(address, {})
+
+
+class Places:
+    """Limits connections, of one listener or of several.
+
+    Args:
+        most: so many may there be at once, handshakes of TLS among them.
+        full: told who was refused because all places are taken.
+        per_address: so many of them may one address have; 0: all.
+        crowded: told who was refused because its address has no more.
+        made_room: told who was closed for another one.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        full: Callable[[str], None],
+        *,
+        per_address: int = 0,
+        crowded: Callable[[str], None] = lambda _peer: None,
+        made_room: Callable[[str], None] = lambda _peer: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.most = most
+        self.per_address = per_address
+        self._full, self._crowded, self._made_room, self._clock = full, crowded, made_room, clock
+        self._places: dict[Hashable, _Place] = {}
+        self._counts: dict[str, int] = {}
+        self._strangers: dict[Hashable, _Place] = {}
+        self._crowds = _Crowds()
+        self._idle: dict[Hashable, float] = {}
+        self.shaking = 0
+        """Handshakes of TLS that are under way."""
+
+    @property
+    def open(self) -> int:
+        """Connections that are open."""
+        return len(self._places) - self.shaking
+
+    def begin(self, connection: Hashable, peer: str, drop: Callable[[], None] | None = None) -> bool:
+        """A handshake of TLS begins, if there is room for its connection; `drop` ends it."""
+        if not self._enter(connection, peer, drop):
+            return False
+        self._places[connection].shaking = True
+        self.shaking += 1
+        return True
+
+    def end(self, connection: Hashable) -> None:
+        """A handshake of TLS is over. Its connection, if there is one, has taken its place."""
+        place = self._places.get(connection)
+        if place is not None and place.shaking:
+            self.leave(connection)
+
+    def take(self, connection: Hashable, peer: str, drop: Callable[[], None] | None = None) -> bool:
+        """Whether a connection may be opened, which `drop` ends. After a handshake of TLS it has its place already."""
+        place = self._places.get(connection)
+        if place is None:
+            return self._enter(connection, peer, drop)
+        if place.shaking:
+            place.shaking = False
+            self.shaking -= 1
+        place.drop = drop
+        return True
+
+    def leave(self, connection: Hashable) -> None:
+        """A connection is gone; nothing if it made room."""
+        place = self._places.pop(connection, None)
+        if place is None:
+            return
+        self.shaking -= place.shaking
+        self._idle.pop(connection, None)
+        self._no_stranger(connection, place)
+        left = self._counts[place.address] - 1
+        if left:
+            self._counts[place.address] = left
+        else:
+            del self._counts[place.address]
+
+    def known(self, connection: Hashable) -> None:
+        """A connection is no stranger any more."""
+        place = self._places.get(connection)
+        if place is not None and not place.known:
+            place.known = True
+            self._no_stranger(connection, place)
+
+    def idle(self, connection: Hashable) -> None:
+        """A connection has nothing to do, and may be closed without harm."""
+        if connection in self._places:
+            self._idle.pop(connection, None)
+            self._idle[connection] = self._clock()
+
+    def busy(self, connection: Hashable) -> None:
+        """It has something to do again."""
+        self._idle.pop(connection, None)
+
+    # ------------------------------------------------------------------------------------------------------- deciding
+
+    def _no_stranger(self, connection: Hashable, place: _Place) -> None:
+        if self._strangers.pop(connection, None) is not None:
+            self._crowds.remove(connection, place)
+
+    def _enter(self, connection: Hashable, peer: str, drop: Callable[[], None] | None) -> bool:
+        address = address_of(peer)
+        limit = self.most if address in {"127.0.0.1", "::1"} else self.most - self.most // RESERVED_PART
+        if self.per_address and self._counts.get(address, 0) >= self.per_address and not self._clear(address):
+            self._crowded(peer)
+            return False
+        if len(self._places) >= limit and not self._clear():
+            self._full(peer)
+            return False
+        place = _Place(address, peer, drop, self._clock())
+        self._places[connection] = self._strangers[connection] = place
+        self._crowds.add(connection, place)
+        self._counts[address] = self._counts.get(address, 0) + 1
+        return True
+
+    def _clear(self, address: str | None = None) -> bool:
+        """Have somebody make room, one of an address or anybody; whether there is one who has to."""
+        crowd = self._crowds.of(address if address is not None else self._crowds.largest())
+        if len(crowd) > CROWD and self._out(crowd):
+            return True
+        now_s = self._clock()
+        waiting = crowd if address is not None else self._strangers
+        oldest = next(iter(waiting.values()), None)
+        if oldest is not None and now_s - oldest.since_s >= STRANGER_S and self._out(waiting):
+            return True
+        for connection, since_s in self._idle.items():
+            if now_s - since_s < IDLE_S:
+                return False
+            place = self._places[connection]
+            if place.known and address in {None, place.address}:
+                return self._out({connection: place})
+        return False
+
+    def _out(self, among: dict[Hashable, _Place]) -> bool:
+        """Close the first of these that can be closed."""
+        for connection, place in among.items():
+            if place.drop is not None:
+                self.leave(connection)
+                self._made_room(place.peer)
+                place.drop()
+                return True
+        return False
