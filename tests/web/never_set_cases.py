@@ -22,14 +22,30 @@ def _of_namespaces() -> list[Case]:
                 path = f"{A}/namespaces/PLACE/{part}"
                 cases += [(method, path.replace("PLACE", "public/default"), None, ok)]
                 cases += _refused(method, path, "public/missing", f"x/{BAD}")
+        if read and row.method:
+            cases += _set(row.method, f"{A}/namespaces/PLACE/{read}", ("public/default", "public/missing", f"x/{BAD}"))
     return cases
+
+
+def _set(method: str, path: str, places: tuple[str, str, str]) -> list[Case]:
+    """What changes nothing is taken, everything else is not built; and what is not there is 404 before that."""
+    there, missing, wrong = (path.replace("PLACE", place) for place in places)
+    return [
+        (method, there, None, 204),
+        (method, there, "-1", 204),
+        (method, there, '{"some": "thing"}', 501),
+        (method, there, "7", 501),
+        (method, there, "{", 400),
+        (method, missing, "7", 404),
+        (method, wrong, "7", 412),
+    ]
 
 
 def _of_topics() -> list[Case]:
     cases: list[Case] = []
-    rows = [(row.topic, 204 if row.applied is None else 200) for row in TABLE if row.topic]
+    rows = [(row.topic, 204 if row.applied is None else 200, row.method) for row in TABLE if row.topic]
     for domain in ("persistent", "non-persistent"):
-        for part, applied in rows:
+        for part, applied, sets in rows:
             path = f"{A}/{domain}/public/default/PLACE/{part}"
             there = path.replace("PLACE", "t")
             cases += [
@@ -40,6 +56,7 @@ def _of_topics() -> list[Case]:
             ]
             for method in ("GET", "DELETE"):
                 cases += _refused(method, path, "missing", "a%5Cb")
+            cases += _set(sets, path, ("t", "missing", "a%5Cb"))
     return cases
 
 
@@ -49,23 +66,35 @@ _Q = f"{A}/resource-quotas"
 CASES: list[Case] = [
     *_of_namespaces(),
     *_of_topics(),
+    ("GET", f"{_C}/migrate", None, 200),
+    ("GET", f"{A}/clusters/nowhere/migrate", None, 404),
+    ("GET", f"{_C}/failureDomains", None, 200),
+    ("GET", f"{A}/clusters/nowhere/failureDomains", None, 412),
+    ("GET", f"{_C}/namespaceIsolationPolicies", None, 404),
+    ("GET", f"{A}/clusters/nowhere/namespaceIsolationPolicies", None, 404),
     *(
-        ("GET", f"{A}/clusters/{cluster}/{part}", None, status)
-        for part in ("migrate", "failureDomains", "namespaceIsolationPolicies", "namespaceIsolationPolicies/brokers")
-        for cluster, status in (("us-west", 200), ("nowhere", 404))
+        (method, f"{A}/clusters/{cluster}/{path}", None, status)
+        for cluster, status in (("us-west", 404), ("nowhere", 412))
+        for method, path in (
+            ("GET", "failureDomains/d"),
+            ("DELETE", "failureDomains/d"),
+            ("GET", "namespaceIsolationPolicies/p"),
+            ("DELETE", "namespaceIsolationPolicies/p"),
+            ("GET", "namespaceIsolationPolicies/brokers"),
+            ("GET", "namespaceIsolationPolicies/brokers/127.0.0.1:8080"),
+        )
     ),
-    ("GET", f"{_C}/namespaceIsolationPolicies/brokers/127.0.0.1:8080", None, 200),
-    ("GET", f"{A}/clusters/nowhere/namespaceIsolationPolicies/brokers/x", None, 404),
     *(
         (method, f"{A}/{path}", None, 404)
         for method in ("GET", "DELETE")
-        for path in (
-            "clusters/us-west/failureDomains/d",
-            "clusters/us-west/namespaceIsolationPolicies/p",
-            "resourcegroups/g",
-            "bookies/racks-info/127.0.0.1:3181",
-        )
+        for path in ("resourcegroups/g", "bookies/racks-info/127.0.0.1:3181")
     ),
+    *(
+        (method, f"{A}/namespaces/{place}/antiAffinity", body, status)
+        for method, body, ok in (("GET", None, 204), ("POST", "", 204), ("DELETE", None, 204))
+        for place, status in (("public/default", ok), ("public/missing", 404), (f"x/{BAD}", 412))
+    ),
+    ("POST", f"{A}/namespaces/public/default/antiAffinity", "x" * 1_025, 400),
     ("GET", f"{A}/namespaces/us-west/antiAffinity/g", None, 200),
     ("GET", f"{A}/namespaces/nowhere/antiAffinity/g", None, 404),
     ("GET", f"{A}/resourcegroups", None, 200),

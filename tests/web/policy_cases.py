@@ -4,6 +4,7 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
+from magnetar.admin.notbuilt import WHOLE_RANGE
 from magnetar.admin.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policytable import TABLE, Policy
@@ -229,7 +230,14 @@ CASES: list[tuple[str, str, str | None, int]] = [
     ("POST", f"{A}/namespaces/public/default/unsubscribe/busy", None, 412),
     *(
         (method, f"{A}/namespaces/public/{namespace}/{path}", None, status)
-        for method, path, ok in (("PUT", "0x00000000_0xffffffff/unload", 204), ("GET", "bundles", 200))
+        for method, path, ok in (
+            ("PUT", f"{WHOLE_RANGE}/unload", 204),
+            ("GET", "bundles", 200),
+            ("GET", f"{WHOLE_RANGE}/topicHashPositions", 200),
+            ("POST", f"{WHOLE_RANGE}/clearBacklog", 204),
+            ("POST", f"{WHOLE_RANGE}/clearBacklog/s", 204),
+            ("POST", f"{WHOLE_RANGE}/unsubscribe/s", 204),
+        )
         for namespace, status in (("default", ok), ("missing", 404), (BAD, 412))
     ),
     ("PUT", f"{A}/namespaces/public/default/unload", None, 204),

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.admin.server import ROUTES
 from tests.web.conftest import Tell, World
+from tests.web.fake_control import FakeTopic
 
 A = "/admin/v2"
 N = f"{A}/namespaces/{{t}}/{{n}}"
@@ -25,6 +26,7 @@ GET,PUT,POST,DELETE {A}/tenants/{{t}}
 GET {A}/namespaces/{{t}}
 GET,PUT,DELETE {N}
 GET {N}/topics
+GET,POST,DELETE {N}/antiAffinity
 GET,POST {N}/replication
 GET,POST {N}/allowedClusters
 GET,POST,DELETE {N}/deduplication
@@ -127,6 +129,10 @@ GET {A}/brokers/configuration/runtime
 GET {A}/brokers/configuration/values
 GET {N}/bundles
 PUT {N}/0x00000000_0xffffffff/unload
+POST {N}/0x00000000_0xffffffff/clearBacklog
+POST {N}/0x00000000_0xffffffff/clearBacklog/{{s}}
+POST {N}/0x00000000_0xffffffff/unsubscribe/{{s}}
+GET {N}/0x00000000_0xffffffff/topicHashPositions
 GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}
 GET /lookup/v2/topic/persistent/{{t}}/{{n}}/{{topic}}/bundle
 """
@@ -139,8 +145,13 @@ POST {A}/clusters/{{c}}/namespaceIsolationPolicies/{{s}} | one broker
 POST {N}/persistence/bookieAffinity | bookies
 GET {P}/backlog | stats
 PUT {N}/0x00000000_0x80000000/unload | bundles
+POST {N}/0x00000000_0x80000000/clearBacklog | bundles
+POST {N}/0x00000000_0x80000000/unsubscribe/{{s}} | bundles
+GET /ws/v2/producer/persistent/{{t}}/{{n}}/{{topic}} | WebSocket
+GET /ws/v2/consumer/persistent/{{t}}/{{n}}/{{topic}}/{{s}} | WebSocket
+POST /topics/persistent/{{t}}/{{n}}/{{topic}} | Pulsar protocol
+POST /topics/non-persistent/{{t}}/{{n}}/{{topic}}/partitions/{{number}} | Pulsar protocol
 PUT {N}/0x00000000_0xffffffff/split | bundles
-POST {N}/antiAffinity | bundles
 GET {A}/persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
 GET {A}/non-persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
 POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers | namespace
@@ -223,7 +234,10 @@ def test_what_is_not_built_says_why(tell: Tell, row: tuple[str, str]) -> None:
     path, _, why = rest.partition(" | ")
 
     async def story(world: World) -> None:
-        answer = await world.ask(method, _filled(path), "{}" if method in {"POST", "PUT"} else None)
+        for domain in ("persistent", "non-persistent"):
+            world.control.existing[f"{domain}://public/default/t"] = FakeTopic()
+        body = '{"some": "thing"}' if method in {"POST", "PUT"} else None
+        answer = await world.ask(method, _filled(path), body)
         assert answer.status == 501, (answer.status, answer.data)
         reason = answer.reason.partition(" is not implemented by Magnetar: ")[2]
         assert why in reason, answer.reason

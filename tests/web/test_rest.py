@@ -65,7 +65,10 @@ CASES: list[Case] = [
     ("PUT", f"{A}/clusters/new", '{"serviceUrl": null, "proxyProtocol": null, "unknownKey": 1}', 200),
     ("PUT", f"{A}/clusters/us-west", CLUSTER, 409),
     ("PUT", f"{A}/clusters/Upper.Case", CLUSTER, 412),
-    ("PUT", f"{A}/clusters/new", '{"peerClusterNames": ["nowhere"]}', 412),
+    ("PUT", f"{A}/clusters/new", '{"peerClusterNames": ["nowhere"]}', 200),
+    ("PUT", f"{A}/clusters/new", '{"peerClusterNames": [""]}', 200),
+    ("PUT", f"{A}/clusters/new", '{"peerClusterNames": ["new"]}', 412),
+    ("POST", f"{A}/clusters/us-east", '{"peerClusterNames": ["nowhere", ""]}', 200),
     ("PUT", f"{A}/clusters/new", '{"serviceUrl": 7}', 400),
     ("POST", f"{A}/clusters/us-east", CLUSTER, 200),
     ("POST", f"{A}/clusters/nowhere", CLUSTER, 404),
@@ -78,7 +81,10 @@ CASES: list[Case] = [
     ("GET", f"{A}/clusters/nowhere/peers", None, 404),
     ("POST", f"{A}/clusters/us-west/peers", '["spare"]', 204),
     ("POST", f"{A}/clusters/nowhere/peers", "[]", 404),
+    ("POST", f"{A}/clusters/us-west/peers", None, 204),
+    ("POST", f"{A}/clusters/us-west/peers", '[""]', 204),
     ("POST", f"{A}/clusters/us-west/peers", '["nowhere"]', 412),
+    ("POST", f"{A}/clusters/us-west/peers", '["us-west"]', 412),
     # tenants
     ("GET", f"{A}/tenants", None, 200),
     ("GET", f"{A}/tenants/public", None, 200),
@@ -524,6 +530,8 @@ CASES += [
     ("GET", f"{G}/namespaces/acme/peers/replicationPreview?clusters=us-west,us-east", None, 409),
     ("GET", f"{G}/namespaces/public/default/replicationPreview", None, 412),
     ("GET", "/metrics", None, 200),
+    ("GET", "/metrics/", None, 200),
+    ("GET", "/status.html", None, 200),
     ("GET", "/", None, 200),
     ("GET", "/openapi.json", None, 200),
 ]
@@ -544,8 +552,11 @@ KNOWN_GAPS = {
     # (operation, status): how the broker alone can refuse, which the fake does on demand in test_broker_errors.
     ("GET /admin/v2/brokers/health", 503),
     ("GET /admin/v2/brokers/ready", 503),
+    ("GET /status.html", 503),
     # Needs a link that is gone and no cursor; only the broker knows.
     ("DELETE /geo/v1/links/{target}/cursor", 404),
+    # Answered from the second question on, in a world that has one.
+    ("GET /admin/v2/namespaces/{tenant}/{namespace}/antiAffinity", 200),
     # Synchronisation is off by configuration alone: tests/unit/broker/test_metasync.py.
     ("GET /geo/v1/metadata/fingerprints", 412),
     ("POST /geo/v1/metadata/snapshot", 412),
@@ -649,7 +660,7 @@ def _pattern(route: Route) -> re.Pattern[str]:
 
 
 def _route_of(case: Case) -> Route:
-    path = case[1].partition("?")[0]
+    path = case[1].partition("?")[0].removesuffix("/") or "/"
     return next(route for route in ROUTES if route.method == case[0] and _pattern(route).fullmatch(path))
 
 

@@ -11,6 +11,7 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.metadata.errors import NotFound
 
 brokers = Routes("Brokers", "/admin/v2/brokers")
+balancers = Routes("Load balancers")
 lookup = Routes("Lookup", "/lookup/v2/topic", "/lookup/v2/destination")
 
 
@@ -34,6 +35,19 @@ async def health(call: Call) -> web.Response:
 async def ready(call: Call) -> web.Response:
     """Plain text, as Pulsar's."""
     return _serving(call)
+
+
+@balancers.add(
+    "GET",
+    "/status.html",
+    "The same as `brokers/health`, where Pulsar has it for load balancers.",
+    errors=(503,),
+    reply="OK",
+)
+async def status_page(call: Call) -> web.Response:
+    """Plain text, as Pulsar's."""
+    _serving(call)
+    return web.Response(text="OK")
 
 
 @brokers.add("GET", "/version", "Version of Magnetar.", reply="0.1.0")

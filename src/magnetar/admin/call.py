@@ -203,6 +203,14 @@ class Call:
             raise BadRequest(f"parameter {key} is one of {', '.join(choices)}, not {text[:40]!a}")
         return text
 
+    async def data(self) -> bytes:
+        """The request's body as it is, inflated.
+
+        Raises:
+            As `body`, unless it is not JSON.
+        """
+        return await read_body(self.request, self.services.body_bytes_max)
+
     async def body(self) -> Any:
         """The request's JSON body, of the type that the route names; None when it is left out, or null, and need not be there.
 
@@ -212,7 +220,7 @@ class Call:
             BadRequest: no body, no JSON, not of the type, or not all of it came.
             TooLargeError: over the limit. SlowError: it takes too long. EncodingError: it is compressed in another way.
         """
-        data = await read_body(self.request, self.services.body_bytes_max)
+        data = await self.data()
         if not data.strip():
             if self.route.body_needed:
                 raise BadRequest("the request needs a JSON body")

@@ -86,10 +86,18 @@ async def get_peers(call: Call) -> Any:
     return call.resources.cluster_data(call.name("cluster")).peer_cluster_names
 
 
-@clusters.add("POST", "/{cluster}/peers", "Replace those clusters.", ok=204, errors=(404, 412), body=Names)
+@clusters.add(
+    "POST",
+    "/{cluster}/peers",
+    "Replace those clusters, which have to be known; without a body there are none any more.",
+    ok=204,
+    errors=(404, 412),
+    body=Names,
+    body_needed=False,
+)
 async def set_peers(call: Call) -> None:
-    """Names."""
-    peers: list[str] = await call.body()
+    """Names. PUT and POST of a cluster take peers that are not known yet, as in Pulsar."""
+    peers: list[str] = await call.body() or []
     await call.apply(lambda: call.resources.set_peers(call.name("cluster"), peers))
 
 

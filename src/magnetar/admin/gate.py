@@ -8,7 +8,6 @@ certificate of TLS; they are checked, counted and refused as those of the Pulsar
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -34,7 +33,7 @@ _ANY: Final = r"(?:/.*)?"
 
 RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     # Brokers and clusters
-    ("GET", r"/admin/v2/brokers/(?:health|ready|version)", Operation.IDENTIFIED),
+    ("GET", r"/admin/v2/brokers/(?:health|ready|version)|/status\.html", Operation.IDENTIFIED),
     ("GET", rf"/admin/v2/brokers{_ANY}", Operation.MONITOR),
     ("GET", r"/admin/v2/clusters", Operation.IDENTIFIED),
     ("GET", rf"/admin/v2/clusters/{{cluster}}{_ANY}", Operation.MONITOR),
@@ -152,10 +151,7 @@ class Gate:
             else:
                 future.set_result(identity)
 
-        def wanted() -> bool:
-            return transport is not None and not transport.is_closing()
-
-        self._run(partial(self._access.login, wanted=wanted), address, method, data, certificate, then)
+        self._run(self._access.login, address, method, data, certificate, then)
         identity = await future
         return self._access.speak_for(identity, request.headers.get("X-Original-Principal", ""))
 

@@ -18,7 +18,7 @@ logger = logging.getLogger("magnetar.admin")
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-NOT_BUILT: Final = ("/admin/", "/lookup/")
+NOT_BUILT: Final = ("/admin/", "/lookup/", "/ws/", "/topics/")
 """Below these, what is unknown is Pulsar's and answers 501, so that its tools can tell it from a wrong name."""
 
 

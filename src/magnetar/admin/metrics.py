@@ -21,6 +21,7 @@ from magnetar.admin.host import HOST, Process, Usage
 from magnetar.admin.metricfamilies import Family
 from magnetar.admin.replicated import collect
 from magnetar.admin.routing import Routes
+from magnetar.admin.zipped import text_answer
 from magnetar.broker.control import LinkState
 from magnetar.broker.measuring import LATENCY_BOUNDS_MS, Told
 from magnetar.broker.metriccontrol import BrokerFigures, TopicFigures
@@ -40,7 +41,7 @@ OTHER: Final = "(other)"
 
 STATES: Final = ("up", "down", "paused", "blocked", "idle")
 
-site = Routes("Observation", own=True)
+site = Routes("Observation")
 
 
 def _no_rows() -> Shown[Any]:
@@ -94,7 +95,7 @@ async def _read_rows(call: Call, rows: Iterable[str], seen: Snapshot) -> None:
 
 @site.add("GET", "/metrics", "Figures for Prometheus; docs/reference/metrics.md has them one by one.", reply="text")
 async def metrics(call: Call) -> web.Response:
-    """Text exposition format."""
+    """Text exposition format, compressed if the request says `Accept-Encoding: gzip`."""
     control = call.control
     seen = Snapshot(control.broker_stats(), now_ms=int(time.time() * 1000))
     await asyncio.sleep(0)
@@ -112,7 +113,7 @@ async def metrics(call: Call) -> web.Response:
     for part in Figures(seen, call.info.cluster, call.info.version).page():
         parts.append(part)
         await asyncio.sleep(0)
-    return web.Response(body="".join(parts).encode(), headers={"Content-Type": CONTENT_TYPE})
+    return await text_answer(call, "".join(parts), CONTENT_TYPE)
 
 
 class Figures:

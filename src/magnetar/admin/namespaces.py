@@ -1,15 +1,16 @@
 """Namespaces and their policies."""
 
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from magnetar.admin.applied import APPLIED, NO_QUOTAS, value_of_namespace
 from magnetar.admin.call import Call
+from magnetar.admin.namespacewide import BUNDLES
 from magnetar.admin.newnamespace import NewNamespace, policies_of, rates_by_cluster
 from magnetar.admin.routing import Routes
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import Forbidden, NotAllowed
-from magnetar.metadata.permissions import Action, first_permissions, shown
+from magnetar.metadata.permissions import OURS, Action, first_permissions, shown
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Names, Policies
 
 SYSTEM_PREFIX = "__"
@@ -18,8 +19,6 @@ SYSTEM_PREFIX = "__"
 namespaces = Routes("Namespaces", "/admin/v2/namespaces")
 
 QUOTA_KINDS = get_args(BacklogQuotaType)
-
-PULSAR_ACTIONS: Final = frozenset({Action.PRODUCE, Action.CONSUME})
 
 
 @namespaces.add(
@@ -32,11 +31,11 @@ async def list_namespaces(call: Call) -> Any:
 
 @namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies", returns=Policies)
 async def get_policies(call: Call) -> Any:
-    """As stored, with what was granted."""
+    """As stored, with what was granted, and in how many bundles it is: one."""
     namespace = call.namespace()
     policies = call.resources.policies(namespace)
     rates = rates_by_cluster(policies, call.info.cluster)
-    return policies.public() | rates | {"auth_policies": _auth_policies(call, namespace)}
+    return policies.public() | rates | {"bundles": BUNDLES, "auth_policies": _auth_policies(call, namespace)}
 
 
 def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
 
 
 def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action]]:
-    return {role: actions & PULSAR_ACTIONS for role, actions in roles.items()}
+    return {role: actions - OURS for role, actions in roles.items()}
 
 
 @namespaces.add(

@@ -1,6 +1,7 @@
 """What is done to all topics of a namespace at once, by Pulsar's paths."""
 
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 from magnetar.admin.call import Call
 from magnetar.admin.notbuilt import WHOLE_RANGE
@@ -10,6 +11,9 @@ from magnetar.core.names import TopicName
 namespacewide = Routes("All topics of a namespace", "/admin/v2/namespaces/{tenant}/{namespace}")
 
 AUTHORITATIVE = {"authoritative": "accepted."}
+
+BUNDLES: Final = {"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1}
+"""The pieces of every namespace."""
 
 
 def _topics(call: Call, subscription: str = "") -> list[TopicName]:
@@ -23,6 +27,14 @@ def _topics(call: Call, subscription: str = "") -> list[TopicName]:
     "POST",
     "/clearBacklog",
     "Acknowledge everything in every subscription of every topic.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/clearBacklog",
+    "The same: a namespace is in one piece.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -42,6 +54,14 @@ async def clear_backlog(call: Call) -> None:
     errors=(404, 412),
     query=AUTHORITATIVE,
 )
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/clearBacklog/{{subscription}}",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
 async def clear_backlog_of(call: Call) -> None:
     """Topics without it are passed over."""
     name = call.subscription()
@@ -52,6 +72,14 @@ async def clear_backlog_of(call: Call) -> None:
     "POST",
     "/unsubscribe/{subscription}",
     "Delete this subscription of every topic that has it; refused where it has consumers.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/unsubscribe/{{subscription}}",
+    "The same: a namespace is in one piece.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -94,4 +122,21 @@ async def unload(call: Call) -> None:
 async def bundles(call: Call) -> Any:
     """All hashes of names."""
     call.existing_namespace()
-    return {"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1}
+    return BUNDLES
+
+
+@namespacewide.add(
+    "GET",
+    f"/{WHOLE_RANGE}/topicHashPositions",
+    "Where its topics are in the piece: the hash of each name.",
+    errors=(404, 412),
+    query={"topics": "full names with commas; without it all that there are."},
+    reply='{"namespace": "public/default", "bundle": "0x00000000_0xffffffff", "topicHashPositions": {"persistent://...": 7}}',
+)
+async def hash_positions(call: Call) -> Any:
+    """By CRC32, as Pulsar's brokers do."""
+    namespace = str(call.existing_namespace())
+    wanted = {name for name in (call.parameter("topics") or "").split(",") if name}
+    names = [name for name in call.control.topics(namespace) if not wanted or name in wanted]
+    positions = {name: crc32(name.encode()) for name in names}
+    return {"namespace": namespace, "bundle": WHOLE_RANGE, "topicHashPositions": positions}

@@ -7,11 +7,15 @@ a namespace or a topic, whether somebody uses them or not, and take back those t
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from aiohttp import web
+
 from magnetar.admin.applied import APPLIED
 from magnetar.admin.call import Call
+from magnetar.admin.notbuilt import reason
+from magnetar.admin.replies import refusal
 from magnetar.admin.routing import Routes
 from magnetar.admin.topics import partitions_of
-from magnetar.metadata.errors import NotFound
+from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 
 never_set = Routes("Policies that are not built", "/admin/v2")
 
@@ -27,6 +31,22 @@ NO_OFFLOADING: Final = {
 }
 
 
+def says_nothing(value: Any) -> bool:
+    """Whether a value to be set is as good as none: what tools send that name every policy."""
+    if isinstance(value, dict):
+        return all(
+            says_nothing(inner)
+            for key, inner in value.items()
+            if key not in {"ratePeriodInSecond", "relativeToPublishRate"}
+        )
+    return value is None or value is False or value in ("", []) or (type(value) in {int, float} and value <= 0)
+
+
+def below_zero(value: Any) -> bool:
+    """Whether a threshold says never; 0 would be at once."""
+    return value is None or (type(value) in {int, float} and value < 0)
+
+
 class NeverSet(NamedTuple):
     """One policy.
 
@@ -36,6 +56,8 @@ class NeverSet(NamedTuple):
         unset: what reading answers on a namespace; None: 204. Java's tools fail on that where they expect a number or truth.
         applied: what reading a topic's with `applied=true` answers; None: 204.
         removes: last part of the namespace's path for taking it back, where it is not `namespace`; "-": there is none.
+        method: of HTTP, to set it; "" where it is another path's.
+        neutral: whether a value that is to be set changes nothing; everything else is 501.
     """
 
     what: str
@@ -44,16 +66,17 @@ class NeverSet(NamedTuple):
     unset: Any = None
     applied: Any = None
     removes: str = ""
+    method: str = "POST"
+    neutral: Callable[[Any], bool] = says_nothing
 
 
 TABLE: Final[tuple[NeverSet, ...]] = (
-    NeverSet("anti-affinity of bundles", "antiAffinity"),
     NeverSet("affinity to bookies", "persistence/bookieAffinity"),
     NeverSet("offloading", "offloadPolicies", "offloadPolicies", applied=NO_OFFLOADING),
-    NeverSet("offloading", removes="removeOffloadPolicies"),
-    NeverSet("a size from which on is offloaded", "offloadThreshold", unset=-1, removes="-"),
-    NeverSet("an age from which on is offloaded", "offloadThresholdInSeconds", unset=-1, removes="-"),
-    NeverSet("when what was offloaded is deleted", "offloadDeletionLagMs"),
+    NeverSet("offloading", removes="removeOffloadPolicies", method=""),
+    NeverSet("a size from which on is offloaded", "offloadThreshold", "", -1, None, "-", "PUT", below_zero),
+    NeverSet("an age from which on is offloaded", "offloadThresholdInSeconds", "", -1, None, "-", "PUT", below_zero),
+    NeverSet("when what was offloaded is deleted", "offloadDeletionLagMs", method="PUT", neutral=below_zero),
     NeverSet("a resource group", "resourcegroup", "resourceGroup"),
     NeverSet("filters of entries", "entryFilters", "entryFilters", applied={"entryFilterNames": ""}),
     NeverSet(
@@ -63,27 +86,51 @@ TABLE: Final[tuple[NeverSet, ...]] = (
         unset=False,
         applied=False,
     ),
-    NeverSet("shadows of a topic", "", "shadowTopics"),
+    NeverSet("shadows of a topic", "", "shadowTopics", method="PUT"),
     NeverSet("scaling of segments", "scalableTopicAutoScalePolicy", "scalableTopicAutoScalePolicy"),
     NeverSet("labels of metrics", "allowedTopicPropertyKeysForMetrics"),
 )
 """Every policy that Pulsar has and Magnetar has not."""
 
 
-def _add(path: str, what: str, answer: Callable[[Call], Any], answers: tuple[int, ...], removes: str) -> None:
-    """The routes of one policy on one level; `answers`: the statuses of reading, 200, 204 or both."""
+def _add(row: NeverSet, path: str, removes: str, answers: tuple[int, ...], answer: Callable[[Call], Any]) -> None:
+    """The routes of one policy on one level.
+
+    Args:
+        row: the policy.
+        path, removes: where it is read and set, and where it is taken back; "" where it is not.
+        answers: the statuses of reading: 200, 204 or both.
+        answer: what reading answers. Raises NotFound.
+    """
 
     async def get(call: Call) -> Any:
         return answer(call)
 
+    async def put(call: Call) -> Any:
+        answer(call)
+        if row.neutral(await call.body()):
+            return None
+        return refusal(501, reason(call.request.method, call.request.path))
+
     async def delete(call: Call) -> None:
         answer(call)
 
+    title = f"Never set: {row.what}."
     more: dict[str, Any] = {"errors": (404, 412), "query": APPLIED if "{topic}" in path else {}}
     if path:
-        never_set.add("GET", path, f"Never set: {what}.", ok=answers[0], may_be_unset=len(answers) > 1, **more)(get)
+        never_set.add("GET", path, title, ok=answers[0], may_be_unset=len(answers) > 1, **more)(get)
+    if path and row.method:
+        never_set.add(
+            row.method,
+            path,
+            f"Not built: {row.what}. Only what changes nothing is taken.",
+            ok=204,
+            errors=(404, 412, 501),
+            body=Any,
+            body_needed=False,
+        )(put)
     if removes:
-        never_set.add("DELETE", removes, f"Never set: {what}.", ok=204, errors=(404, 412))(delete)
+        never_set.add("DELETE", removes, title, ok=204, errors=(404, 412))(delete)
 
 
 def _of_namespace(row: NeverSet) -> None:
@@ -93,20 +140,16 @@ def _of_namespace(row: NeverSet) -> None:
 
     path = NAMESPACE + row.namespace if row.namespace else ""
     removes = "" if row.removes == "-" else NAMESPACE + (row.removes or row.namespace)
-    _add(path, row.what, answer, (204,) if row.unset is None else (200,), removes)
-
-
-def _existing(call: Call) -> None:
-    partitions_of(call, call.topic())
+    _add(row, path, removes, (204,) if row.unset is None else (200,), answer)
 
 
 def _of_topic(row: NeverSet, domain: str) -> None:
     def answer(call: Call) -> Any:
-        _existing(call)
+        partitions_of(call, call.topic())
         return row.applied if call.flag("applied") else None
 
     path = domain + TOPIC + row.topic
-    _add(path, row.what, answer, (204,) if row.applied is None else (200, 204), path)
+    _add(row, path, path, (204,) if row.applied is None else (200, 204), answer)
 
 
 for _row in TABLE:
@@ -116,58 +159,129 @@ for _row in TABLE:
         for _domain in DOMAINS:
             _of_topic(_row, _domain)
 
+# ------------------------------------------------------------------------------------------- groups of anti-affinity
+
+
+GROUP_CHARACTERS_MAX: Final = 1024
+"""A ceiling on the name of a group of anti-affinity, which is kept with the namespace's policies."""
+
+GROUP: Final = NAMESPACE + "antiAffinity"
+
+
+@never_set.add(
+    "GET", GROUP, "Its group of anti-affinity, as it was sent.", errors=(404, 412), reply="text", may_be_unset=True
+)
+async def get_group(call: Call) -> Any:
+    """Pulsar's tools of some languages send it as JSON, of others as bare text, and expect to read what they sent."""
+    group = call.resources.policies(call.namespace()).anti_affinity_group
+    return None if group is None else web.Response(text=group, content_type="application/json")
+
+
+@never_set.add(
+    "POST",
+    GROUP,
+    "Keep the name of a group of anti-affinity, the body, as JSON or bare. Without effect: a namespace has one bundle.",
+    ok=204,
+    errors=(400, 404, 412),
+)
+async def set_group(call: Call) -> None:
+    """An empty one takes it back."""
+    namespace = call.existing_namespace()
+    try:
+        text = (await call.data()).decode().strip()
+    except UnicodeDecodeError:
+        raise BadRequest("the name of a group is text in UTF-8") from None
+    if len(text) > GROUP_CHARACTERS_MAX or not text.isprintable():
+        raise BadRequest(f"the name of a group has at most {GROUP_CHARACTERS_MAX} characters, none of control")
+    group = None if text.strip('"') in {"", "null"} else text
+    await call.apply(lambda: call.resources.change_policies(namespace, anti_affinity_group=group))
+
+
+@never_set.add("DELETE", GROUP, "Forget its group of anti-affinity.", ok=204, errors=(404, 412))
+async def remove_group(call: Call) -> None:
+    """As if never set."""
+    namespace = call.existing_namespace()
+    await call.apply(lambda: call.resources.change_policies(namespace, anti_affinity_group=None))
+
+
+@never_set.add(
+    "GET",
+    "/namespaces/{cluster}/antiAffinity/{group}",
+    "Namespaces of a group of anti-affinity.",
+    errors=(404,),
+    query={"tenant": "only those of this tenant."},
+    reply='["public/default", ...]',
+    returns=list[str],
+)
+async def namespaces_of_group(call: Call) -> Any:
+    """Sorted."""
+    _known_cluster(call)
+    wanted, tenant = call.name("group").strip('"'), call.parameter("tenant") or ""
+    groups = {name: call.resources.policies(name).anti_affinity_group for name in call.resources.all_namespaces()}
+    return [
+        str(name)
+        for name, group in groups.items()
+        if group is not None and group.strip('"') == wanted and tenant in {"", name.tenant}
+    ]
+
+
 # ------------------------------------------------------------------------------------- what is said of clusters and brokers
 
 
 CLUSTER: Final = "/clusters/{cluster}/"
 
 
+def _known_cluster(call: Call) -> None:
+    """With the status that Pulsar has for each path.
+
+    Raises:
+        NotFound, PreconditionFailed: no such cluster.
+    """
+    name = call.request.match_info.get("cluster")
+    if name is not None and name not in call.resources.clusters():
+        if call.route.path.endswith(("/migrate", "/namespaceIsolationPolicies", "/antiAffinity/{group}")):
+            raise NotFound("Cluster does not exist")
+        raise PreconditionFailed(f"Cluster {name} does not exist.")
+
+
 def _nothing(path: str, what: str, answer: Any, errors: tuple[int, ...] = ()) -> None:
     async def get(call: Call) -> Any:
-        if "{cluster}" in path:
-            call.resources.cluster_data(call.name("cluster"))
-        return answer(call) if callable(answer) else answer
+        _known_cluster(call)
+        return answer
 
     never_set.add("GET", path, what, errors=errors, reply="nothing")(get)
 
 
-def _missing(path: str, what: str, methods: tuple[str, ...], reason: Callable[[Call], str]) -> None:
+def _missing(path: str, what: str, methods: tuple[str, ...], said: Callable[[Call], str]) -> None:
     async def refuse(call: Call) -> Any:
-        if "{cluster}" in path:
-            call.resources.cluster_data(call.name("cluster"))
-        raise NotFound(reason(call))
+        _known_cluster(call)
+        raise NotFound(said(call))
 
+    errors = (412,) if path.startswith(CLUSTER) and not path.endswith("/namespaceIsolationPolicies") else ()
     for method in methods:
-        never_set.add(method, path, f"{what}: there is none.", ok=404, reply="always")(refuse)
-
-
-def _brokers(call: Call) -> Any:
-    """The one broker, which no policy concerns."""
-    return [{"brokerName": call.info.web_url.partition("://")[2], "isPrimary": False, "namespaceRegex": []}]
+        never_set.add(method, path, f"{what}: there is none.", ok=404, errors=errors, reply="always")(refuse)
 
 
 _nothing(CLUSTER + "migrate", "Whether clients are sent to another cluster.", {"migrated": False}, (404,))
-_nothing(CLUSTER + "failureDomains", "Failure domains: none.", {}, (404,))
+_nothing(CLUSTER + "failureDomains", "Failure domains: none.", {}, (412,))
 _missing(
     CLUSTER + "failureDomains/{domain}",
     "A failure domain",
     ("GET", "DELETE"),
     lambda call: f"Domain-name {call.name('domain')} or cluster {call.name('cluster')} does not exist",
 )
-_nothing(CLUSTER + "namespaceIsolationPolicies", "Policies that isolate namespaces: none.", {}, (404,))
-_nothing(CLUSTER + "namespaceIsolationPolicies/brokers", "Brokers with their policies: none.", _brokers, (404,))
-_nothing(
-    CLUSTER + "namespaceIsolationPolicies/brokers/{broker}",
-    "A broker with its policies.",
-    lambda call: _brokers(call)[0],
-    (404,),
-)
-_missing(
-    CLUSTER + "namespaceIsolationPolicies/{policy}",
-    "A policy that isolates namespaces",
-    ("GET", "DELETE"),
-    lambda call: f"NamespaceIsolationPolicies for cluster {call.name('cluster')} does not exist",
-)
+for _path, _methods in (
+    ("", ("GET",)),
+    ("/brokers", ("GET",)),
+    ("/brokers/{broker}", ("GET",)),
+    ("/{policy}", ("GET", "DELETE")),
+):
+    _missing(
+        CLUSTER + "namespaceIsolationPolicies" + _path,
+        "A policy that isolates namespaces",
+        _methods,
+        lambda call: f"NamespaceIsolationPolicies for cluster {call.name('cluster')} does not exist",
+    )
 _nothing(
     "/namespaces/{cluster}/antiAffinity/{group}", "Namespaces of a group whose bundles keep apart: none.", [], (404,)
 )

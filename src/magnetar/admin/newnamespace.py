@@ -74,7 +74,6 @@ _NAMES: Final = {
     "replicator_dispatch_rates": "replicatorDispatchRate",
     "cluster_subscribe_rate": "clusterSubscribeRate",
     "scalable_topic_auto_scale_policy": "scalableTopicAutoScalePolicy",
-    "anti_affinity_group": "antiAffinityGroup",
     "entry_filters": "entryFilters",
     "dispatcher_pause": "dispatcherPauseOnAckStatePersistentEnabled",
 }
@@ -113,7 +112,6 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
     migrated: Any = None
     dispatcher_pause: Any = None
     entry_filters: Any = None
-    anti_affinity_group: Any = None
 
 
 def _unset(value: Any) -> bool:
@@ -138,7 +136,6 @@ _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ("migrated", "migration", _unset),
     ("dispatcher_pause", "dispatcherPauseOnAckStatePersistent", _unset),
     ("entry_filters", "entryFilters", _no_filters),
-    ("anti_affinity_group", "antiAffinity", _unset),
 )
 """Field, the last part of Pulsar's path to it (which has the reason), and what is as good as its default."""
 
@@ -156,6 +153,7 @@ def policies_of(body: NewNamespace, cluster: str) -> Policies:
     taken["backlog_quota_map"] = {kind: quota.quota() for kind, quota in body.backlog_quota_map.items()}
     if body.persistence is not None and body.persistence.ensemble == 0:
         taken["persistence"] = None  # zero values of Go's tools
+    taken["anti_affinity_group"] = body.anti_affinity_group or None
     taken["encryption_required"] = body.encryption_required or None
     taken["subscription_auth_mode"] = body.subscription_auth_mode or None
     if body.schema_compatibility_strategy in {"", "UNDEFINED"}:

@@ -39,6 +39,8 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
     (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
     (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
+    (r"^/ws(/|$)", "the WebSocket API is not built; clients speak the Pulsar protocol"),
+    (r"^/topics(/|$)", "messages are published by the Pulsar protocol, not by REST"),
     (r"/admin/v2/(scalable|segments)(/|$)", "topics have partitions, no segments"),
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
     (r"/allowedTopicPropertyKeysForMetrics$", "metrics have no labels of topics' properties"),
@@ -84,7 +86,7 @@ def why_not(part: str) -> str:
 
 
 def reason(method: str, path: str) -> str:
-    """Why an operation below /admin or /lookup is not there, in one line."""
+    """Why an operation below /admin, /lookup, /ws or /topics is not there, in one line."""
     found = _METHODS.get((method, path)) or next((why for pattern, why in _PATTERNS if pattern.search(path)), None)
     if found is not None:
         return f"{method} {path} is not implemented by Magnetar: {found}"

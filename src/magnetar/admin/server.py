@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from magnetar.admin.answers import SMALL_BYTES, Answers, Large
-from magnetar.admin.brokers import brokers, lookup
+from magnetar.admin.brokers import balancers, brokers, lookup
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, own_tenants, tenants
 from magnetar.admin.compaction import compaction
@@ -68,6 +68,7 @@ def _interface(version: str) -> bytes:
 
 GROUPS: Final = (
     brokers,
+    balancers,
     lookup,
     clusters,
     tenants,

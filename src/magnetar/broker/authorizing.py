@@ -30,7 +30,7 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.permissions import Action, SubscriptionPlace
+from magnetar.metadata.permissions import KEPT, Action, SubscriptionPlace
 from magnetar.metadata.resources import Resources
 
 Where = str | NamespaceName | TopicName | None
@@ -52,7 +52,7 @@ class Operation(Enum):
 
 
 NEEDED: Final[dict[Operation, frozenset[Action]]] = {
-    Operation.LOOK: frozenset(Action),
+    Operation.LOOK: frozenset(Action) - KEPT,
     Operation.PRODUCE: frozenset({Action.PRODUCE, Action.ADMIN}),
     Operation.CONSUME: frozenset({Action.CONSUME, Action.ADMIN}),
     Operation.REPLICATE: frozenset({Action.REPLICATE}),

@@ -11,7 +11,7 @@ from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show,
 from magnetar.cli.tenants import OWN_PATH
 from magnetar.core.errors import ConfigError
 from magnetar.core.names import NamespaceName, check_subscription, check_tenant
-from magnetar.metadata.permissions import Action
+from magnetar.metadata.permissions import MEANT
 
 app = Group("Permissions: which roles may produce, consume, replicate and administer where.")
 
@@ -65,7 +65,7 @@ def grant(
 ) -> None:
     """Say what a role may do there; in force at once. `admin` includes produce and consume; `replicate` takes a superuser."""
     named = [action.strip() for action in actions.split(",") if action.strip()]
-    if wrong := [action for action in named if action not in set(Action)]:
+    if wrong := [action for action in named if action not in MEANT]:
         raise ConfigError(f"--actions {wrong[0][:40]!a}: there are produce, consume, admin and replicate")
     path = f"{place_path(place)}/{segment(role)}"
     change(

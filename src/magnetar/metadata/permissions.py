@@ -47,13 +47,28 @@ class Action(StrEnum):
     """What a permission allows.
 
     `replicate` and `admin` are ours: acting as a link (geo-replication), and administering that namespace or topic alone,
-    which Pulsar knows for whole tenants only.
+    which Pulsar knows for whole tenants only. `functions`, `sources`, `sinks` and `packages` are kept for Pulsar's tools, which
+    grant them together with the others: what they are about is not built, and they allow nothing.
     """
 
     PRODUCE = "produce"
     CONSUME = "consume"
     REPLICATE = "replicate"
     ADMIN = "admin"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+KEPT: Final = frozenset({Action.FUNCTIONS, Action.SOURCES, Action.SINKS, Action.PACKAGES})
+"""Actions that allow nothing here."""
+
+OURS: Final = frozenset({Action.REPLICATE, Action.ADMIN})
+"""Actions that Pulsar has not, and whose names its tools refuse to read."""
+
+MEANT: Final = tuple(action for action in Action if action not in KEPT)
+"""Actions that allow something."""
 
 
 class SubscriptionPlace(NamedTuple):
@@ -191,7 +206,7 @@ def grant(resources: "Tables", place: Place, role: str, actions: Iterable[Action
     _check(role)
     chosen = sorted(set(actions))
     if not chosen:
-        raise PreconditionFailed(f"a permission names at least one of {', '.join(Action)}; to take it back, delete it")
+        raise PreconditionFailed(f"a permission names at least one of {', '.join(MEANT)}; to take it back, delete it")
     there = resources.permissions.of(place)
     if role not in there and len(there) >= ROLES_PER_PLACE_MAX:
         raise PreconditionFailed(f"{place} has permissions of {len(there)} roles, the most allowed")
@@ -268,7 +283,7 @@ def first_permissions(
             _check(role)
             chosen = sorted(set(actions))
             if not chosen:
-                raise PreconditionFailed(f"role {role[:60]!a} of {there} needs at least one of {', '.join(Action)}")
+                raise PreconditionFailed(f"role {role[:60]!a} of {there} needs at least one of {', '.join(MEANT)}")
             puts[permission_prefix(there) + quote(role, safe="")] = msgspec.json.encode(chosen)
     return Change(puts=puts)
 

@@ -144,6 +144,7 @@ _POLICIES: Final = {
     "auto_subscription_creation": "autoSubscriptionCreationOverride",
     "deduplication_enabled": "deduplicationEnabled",
     "deduplication_snapshot_interval_seconds": "deduplicationSnapshotIntervalSeconds",
+    "anti_affinity_group": "antiAffinityGroup",
 }
 
 
@@ -174,6 +175,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         subscription_types_enabled: types that subscriptions may be opened with; None or empty: all.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
         properties: texts that mean nothing to the broker.
+        anti_affinity_group: a text, as it was sent, that means nothing to the broker: a namespace is in one bundle.
 
     The fields below are limits; `metadata.policytable` has a row for each, which says what it does. None: the broker's
     default; 0: no limit. Rates and the message size stand under names of ours: Pulsar keeps rates per cluster and the
@@ -220,6 +222,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None
     persistence: Persistence | None = None
+    anti_affinity_group: str | None = None
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:

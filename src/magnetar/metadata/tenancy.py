@@ -42,7 +42,7 @@ class Tenancy(Tables):
         """Make a cluster known, so that tenants and namespaces may name it. (A link needs clusters.toml as well.)
 
         Raises:
-            NameNotValid, Conflict, PreconditionFailed: too many, or unknown peers.
+            NameNotValid, Conflict, PreconditionFailed: too many, or it is its own peer.
         """
         check_cluster(name)
         if name in self._clusters:
@@ -55,7 +55,7 @@ class Tenancy(Tables):
         """Replace a cluster's addresses and peers; its uuid stays.
 
         Raises:
-            NotFound, PreconditionFailed: unknown peers.
+            NotFound, PreconditionFailed: it is its own peer.
         """
         return self._cluster_change(name, replace(data, uuid=self.cluster_data(name).uuid))
 
@@ -65,14 +65,18 @@ class Tenancy(Tables):
         Raises:
             NotFound, PreconditionFailed: unknown peers, or the cluster itself.
         """
-        return self._cluster_change(name, replace(self.cluster_data(name), peer_cluster_names=sorted(set(peers))))
+        data = self.cluster_data(name)
+        named = sorted(set(peers) - {""})
+        for peer in named:
+            if peer != name and peer not in self._clusters:
+                raise PreconditionFailed(f"Peer cluster {peer} does not exist")
+        return self._cluster_change(name, replace(data, peer_cluster_names=named))
 
     def _cluster_change(self, name: str, data: ClusterData) -> Change:
-        for peer in data.peer_cluster_names:
-            if peer == name:
-                raise PreconditionFailed(f"cluster {name} cannot be its own peer")
-            if peer not in self._clusters:
-                raise PreconditionFailed(f"peer cluster {peer!a} does not exist")
+        # Peers may be made known after it: Pulsar's tools say both at once, and an empty name for none.
+        data = replace(data, peer_cluster_names=[peer for peer in data.peer_cluster_names if peer])
+        if name in data.peer_cluster_names:
+            raise PreconditionFailed(f"{name} itself can't be part of peer-list")
         return Change(
             puts={cluster_key(name): msgspec.json.encode(data)},
             depends=frozenset(cluster_key(peer) for peer in data.peer_cluster_names),

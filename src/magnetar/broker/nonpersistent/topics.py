@@ -34,12 +34,15 @@ class NonPersistentTopics:
             BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, there are too many topics, or
                 nobody has it open.
         """
+        return self._have(name, create and self._broker.catalog.may_come(name))
+
+    def _have(self, name: TopicName, create: bool) -> NonPersistentTopic:
         topic = self.topics.get(str(name))
         if topic is not None:
             return topic
         broker = self._broker
         broker.catalog.check_namespace(name)
-        broker.catalog.check_creatable(name, create and broker.catalog.may_come(name))
+        broker.catalog.check_creatable(name, create)
         broker.catalog.check_room(name.namespace_name, 1)
         if len(broker.topics) + len(self.topics) >= broker.config.topics_max:
             raise BrokerError(
@@ -54,10 +57,12 @@ class NonPersistentTopics:
     def keep(self, name: TopicName) -> None:
         """Have a topic, whoever is there, until it is deleted or the broker ends.
 
+        An administrator asks for it: whether clients may create topics does not matter.
+
         Raises:
             BrokerError: as `open`.
         """
-        self.open(name).kept = True
+        self._have(name, create=True).kept = True
 
     def delete(self, texts: list[str], *, force: bool) -> bool:
         """End topics, with `force` also those where somebody is; whether there was any of them.

@@ -1,0 +1,149 @@
+"""What tools of other people rely on beyond the paths: what they send that means nothing here, and how they read answers."""
+
+import gzip
+import json
+from zlib import crc32
+
+import pytest
+from aiohttp import ClientSession
+
+from magnetar.admin.zipped import ZIP_BYTES_MIN, wants_gzip
+from tests.web.conftest import Tell, World
+from tests.web.fake_control import FakeTopic
+
+A = "/admin/v2"
+N = f"{A}/namespaces/public/default"
+FULL = "persistent://public/default"
+WHOLE = "0x00000000_0xffffffff"
+
+
+def test_permissions_for_what_is_not_built_are_kept_and_shown(tell: Tell) -> None:
+    every = ["consume", "functions", "packages", "produce", "sinks", "sources"]
+
+    async def story(world: World) -> None:
+        for place in (f"{N}/permissions", f"{A}/persistent/public/default/t/permissions"):
+            await world.have(("POST", f"{place}/app", '["produce","consume","functions","sources","sinks","packages"]'))
+            assert (await world.ask("GET", place)).json == {"app": every}
+        shown = (await world.ask("GET", N)).json["auth_policies"]
+        assert shown["namespace_auth"] == {"app": every}
+        body = json.dumps({"auth_policies": shown | {"destination_auth": {}}})
+        await world.have(("PUT", f"{A}/namespaces/public/same", body))
+        assert (await world.ask("GET", f"{A}/namespaces/public/same/permissions")).json == {"app": every}
+
+    tell(story)
+
+
+def test_a_cluster_may_name_peers_that_are_not_known_yet(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{A}/clusters/one", '{"serviceUrl": "http://h:1", "peerClusterNames": ["", "two"]}'))
+        assert (await world.ask("GET", f"{A}/clusters/one/peers")).json == ["two"]
+        assert (await world.ask("GET", f"{A}/clusters/one")).json["peerClusterNames"] == ["two"]
+        refused = await world.ask("POST", f"{A}/clusters/one/peers", '["three"]')
+        assert (refused.status, refused.reason) == (412, "Peer cluster three does not exist")
+        for none in (None, "null", "[]", '[""]'):
+            await world.have(
+                ("POST", f"{A}/clusters/one/peers", '["us-east"]'), ("POST", f"{A}/clusters/one/peers", none)
+            )
+            assert (await world.ask("GET", f"{A}/clusters/one/peers")).json == []
+
+    tell(story)
+
+
+def test_a_namespace_is_one_bundle_wherever_tools_ask(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        bundles = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+        assert (await world.ask("GET", N)).json["bundles"] == bundles
+        assert (await world.ask("GET", f"{N}/bundles")).json == bundles
+        world.control.existing[f"{FULL}/t"] = FakeTopic(
+            subscriptions={"s": {"consumers": 0}, "other": {"consumers": 0}}, messages=[b"1"]
+        )
+        for path in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
+            world.control.calls.clear()
+            await world.have(("POST", f"{N}/{WHOLE}/{path}", None))
+            of_bundle = list(world.control.calls)
+            world.control.calls.clear()
+            if path != "unsubscribe/s":
+                await world.have(("POST", f"{N}/{path}", None))
+                assert of_bundle == world.control.calls and of_bundle
+        assert world.control.subscriptions(f"{FULL}/t") == ["other"]
+        positions = (await world.ask("GET", f"{N}/{WHOLE}/topicHashPositions?topics={FULL}/t,{FULL}/none")).json
+        assert positions == {
+            "namespace": "public/default",
+            "bundle": WHOLE,
+            "topicHashPositions": {f"{FULL}/t": crc32(f"{FULL}/t".encode())},
+        }
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("deflate, gzip;q=1.0, *;q=0.5", True),
+        ("GZIP ; q=0.1", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0.000, deflate", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("gzip;q=0, *", False),
+        ("identity", False),
+        (";;,,q=", False),
+    ],
+)
+def test_what_accept_encoding_says_of_gzip(header: str, wanted: bool) -> None:
+    assert wants_gzip(header) is wanted
+
+
+def test_metrics_are_compressed_for_who_takes_them_so(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        async with ClientSession(auto_decompress=False) as session:
+            plain, packed = [
+                await session.get(f"{world.url}/metrics{slash}", headers={"Accept-Encoding": accepted})
+                for slash, accepted in (("/", "identity"), ("", "gzip"))
+            ]
+            text, data = await plain.read(), await packed.read()
+        assert "Content-Encoding" not in plain.headers and packed.headers["Content-Encoding"] == "gzip"
+        assert plain.headers["Vary"] == packed.headers["Vary"] == "Accept-Encoding"
+        assert plain.headers["Content-Type"] == packed.headers["Content-Type"]
+        unpacked = gzip.decompress(data)
+        assert len(unpacked) > ZIP_BYTES_MIN and len(data) < len(unpacked) // 4
+
+        def names(page: bytes) -> list[bytes]:
+            return [line.partition(b" ")[0] for line in page.splitlines() if not line.startswith(b"#")]
+
+        assert names(unpacked) == names(text)
+
+    tell(story)
+
+
+def test_the_page_for_load_balancers_tells_whether_it_serves(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        answer = await world.ask("GET", "/status.html")
+        assert (answer.status, answer.data) == (200, b"OK")
+        world.control.ready = False
+        answer = await world.ask("GET", "/status.html")
+        assert (answer.status, answer.reason) == (503, "the disk is full")
+
+    tell(story)
+
+
+def test_a_group_of_anti_affinity_is_read_as_it_was_sent(tell: Tell) -> None:
+    """Java's tools send bare text, Go's JSON; it means nothing here, and every namespace of Terraform's provider has one."""
+
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{A}/namespaces/public/other", '{"antiAffinityGroup": "g"}'))
+        for sent in ("g", '"g"'):
+            await world.have(("POST", f"{N}/antiAffinity", sent))
+            assert (await world.ask("GET", f"{N}/antiAffinity")).data == sent.encode()
+            assert (await world.ask("GET", N)).json["antiAffinityGroup"] == sent
+            found = await world.ask("GET", f"{A}/namespaces/us-west/antiAffinity/g?tenant=public")
+            assert found.json == ["public/default", "public/other"]
+        assert (await world.ask("GET", f"{A}/namespaces/us-west/antiAffinity/g?tenant=acme")).json == []
+        for none in ("", '""', "null"):
+            await world.have(("POST", f"{N}/antiAffinity", "g"), ("POST", f"{N}/antiAffinity", none))
+            answer = await world.ask("GET", f"{N}/antiAffinity")
+            assert (answer.status, answer.data) == (204, b"")
+
+    tell(story)
