@@ -241,6 +241,7 @@ class BrokerApp:
             listeners=self.cluster.listener_urls(),
             security=security,
             keys=keys,
+            admin_url=self.cluster.admin_url,
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
         told.append(self.driver)

@@ -196,6 +196,7 @@ class Node:
             cache=EntryCache(self.world.cache_bytes), link_targets=tuple(sorted(b for a, b in self.routes if a == self.name)),
             routes=self.routes, subscriptions=self.world.settings, boot=self.world.now_ms + self.boots,
             machines=self.world.machines, metadata=self.world.config.metadata, from_file=from_file,
+            admin_url=self.world.config.cluster(self.name).admin_url,
         )  # fmt: skip
         self.control = Controller(self.broker, self.run)
         self.run(lambda: None)

@@ -246,7 +246,7 @@ class Node:
     def find(self, topic: str) -> "Node | None":
         return self.topic if topic == TOPIC else None
 
-    def refuses(self, topic: TopicName, source: str) -> str:
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         return ""
 
     def partitions(self, topic: TopicName) -> int | None:

@@ -272,6 +272,9 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
         self._soon(done, act)
 
+    def was_deleted(self, topic: str) -> bool:
+        return False
+
     def open_topic(self, topic: str, done: Done) -> None:
         self.calls.append(("open_topic", topic))
         self._soon(done, lambda: self.existing.setdefault(topic, FakeTopic()))

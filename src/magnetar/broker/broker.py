@@ -20,6 +20,7 @@ from magnetar.broker.control import Done
 from magnetar.broker.credentials import Keys
 from magnetar.broker.deduplicating import CURSOR_NAME
 from magnetar.broker.deduplications import Deduplications
+from magnetar.broker.deletions import Deletions
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.fences import Fences
 from magnetar.broker.idempotency_topics import Idempotencies
@@ -33,7 +34,6 @@ from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.producers import Producer
 from magnetar.broker.records import (
     CURSOR_PREFIX,
-    DELETED_PREFIX,
     TOPIC_PREFIX,
     TopicRecord,
     cursor_key,
@@ -49,6 +49,7 @@ from magnetar.broker.topicwatch import TopicWatches
 from magnetar.broker.upkeep import Upkeep
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
+from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
@@ -101,6 +102,7 @@ class Broker:
         listeners: name -> the same two for clients that ask for a listener by name.
         security: who is let in, and to what.
         keys: what proofs are checked with.
+        admin_url: where this broker's REST interface answers, for commands that messages name.
 
     Attributes:
         left_out: stored topics that have no valid name, and why: they were not loaded.
@@ -132,8 +134,10 @@ class Broker:
         listeners: Mapping[str, tuple[str, str]] | None = None,
         security: Security = NO_SECURITY,
         keys: Keys = NO_KEYS,
+        admin_url: str = "",
     ) -> None:
         self.outbox = outbox
+        self.admin_url = admin_url
         self.config = config
         self.cluster = cluster
         self.uuid = uuid
@@ -169,10 +173,7 @@ class Broker:
         self._held: set[int] = set()
         self._names = 0
         self.limits = Limits(self)
-        self.catalog = Catalog(
-            self,
-            {key.removeprefix(DELETED_PREFIX) for key in stored if key.startswith(DELETED_PREFIX)},
-        )
+        self.catalog = Catalog(self, Deletions(stored))
         self.links = Links(self, link_targets, stored)
         mesh = {cluster, *link_targets}
         self.replication = Replication(
@@ -289,7 +290,6 @@ class Broker:
         )
         self.topics[text] = topic
         self.limits.added(topic)
-        self.catalog.deleted.discard(text)
         topic.durable = self.config.fsync == "always" or self.links.replicated(name)
         self.links.added(topic)
         if fresh:
@@ -471,6 +471,10 @@ class Broker:
         self.links.flush()
 
     # --------------------------------------------------------------------------------------------------------- helpers
+
+    def command(self, *words: str) -> str:
+        """A command of `magnetar` for this broker, as messages print it; see `core.hints`."""
+        return command(*words, admin_url=self.admin_url)
 
     def urls(self, listener: str) -> tuple[str, str]:
         """What a client connects to, and by TLS ("" without).

@@ -16,6 +16,7 @@ from magnetar.broker.batching import Piece, cut, store_in_turn, whole_or_cut
 from magnetar.broker.changes import topic_deleted
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.deletions import Deletions, keys
 from magnetar.broker.effects import Drop, Note, Store
 from magnetar.broker.logins import host_of
 from magnetar.broker.records import (
@@ -76,10 +77,10 @@ class Catalog:
 
     Args:
         broker: whose.
-        deleted: full names of topics with a deletion mark.
+        deleted: marks of topics that were deleted.
     """
 
-    def __init__(self, broker: "Broker", deleted: set[str]) -> None:
+    def __init__(self, broker: "Broker", deleted: Deletions) -> None:
         self._broker = broker
         self._outbox = broker.outbox
         self.deleted = deleted
@@ -240,8 +241,10 @@ class Catalog:
             )
         self._broker.limits.check_topics(namespace, topics)
 
-    def create(self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None) -> None:
-        """Create one topic (or one partition), durably."""
+    def create(
+        self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None, by_link: bool = False
+    ) -> None:
+        """Create one topic (or one partition), durably; `by_link`: marks of its deletion stay."""
         text = str(name)
         if text in self._creating:
             waiting = self._creating[text]
@@ -269,8 +272,11 @@ class Catalog:
             return
         self._creating[text] = [then]
         puts, record = self.creation(name, properties)
+        marks = () if by_link else self.deleted.family(name)
 
         def stored(error: str) -> None:
+            if not error:
+                self.deleted.drop(marks)
             topic = None if error else self._broker.add_topic(name, record)
             waiting = self._creating.pop(text)
             if error:
@@ -278,7 +284,7 @@ class Catalog:
             for then in waiting:
                 then(topic, _problem(error))
 
-        self._outbox.put(Store(puts, (DELETED_PREFIX + text,), stored))
+        self._outbox.put(Store(puts, keys(marks), stored))
 
     def creation(
         self, name: TopicName, properties: dict[str, str] | None = None
@@ -295,8 +301,10 @@ class Catalog:
         puts |= self._broker.links.creation(name, record.incarnation)
         return puts, record
 
-    def create_many(self, base: TopicName, partitions: int, puts: dict[str, bytes], done: Done) -> None:
-        """Create the missing partitions of a topic and store `puts` (its metadata), all or nothing.
+    def create_many(
+        self, base: TopicName, partitions: int, puts: dict[str, bytes], done: Done, *, by_link: bool = False
+    ) -> None:
+        """Create the missing partitions of a topic and store `puts` (its metadata), all or nothing; `by_link` as of `create`.
 
         What is more than ZooKeeper takes at once is several transactions, the metadata in the last. A crash in between leaves
         partitions that are topics of their own, until the same is asked for again.
@@ -326,8 +334,10 @@ class Catalog:
         pieces: list[Piece] = []
         for name in missing:
             more, records[name] = self.creation(name)
-            pieces.append(Piece((str(name),), more, (DELETED_PREFIX + str(name),)))
+            pieces.append(Piece((str(name),), more))
             self._creating[str(name)] = []
+        marks = () if by_link else self.deleted.family(base)
+        pieces += [Piece((), {}, (key,)) for key in keys(marks)]
 
         def stored(error: str, before: Sequence[Piece]) -> None:
             if error:
@@ -335,6 +345,8 @@ class Catalog:
                 for part in cut(Piece((), {}, (key,)) for key in gone):
                     self._outbox.put(Store({}, part.deletes, None))
             self._partitioning.discard(text)
+            if not error:
+                self.deleted.drop(marks)
             for name, record in records.items():
                 topic = None if error else self._broker.add_topic(name, record)
                 for waiting in self._creating.pop(str(name)):
@@ -362,10 +374,30 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------------------ deleting
 
+    def unmark(self, name: TopicName, done: Done) -> None:
+        """A topic that links have made again after its deletion is wanted here: what was there before that may come, too."""
+        marks = self.deleted.family(name)
+
+        def stored(error: str) -> None:
+            if not error:
+                self.deleted.drop(marks)
+            done(_problem(error))
+
+        self._outbox.put(Store({}, keys(marks), stored))
+
+    def mark(self, name: TopicName, partitions: int = 0) -> DeletedMark | None:
+        """The mark that the deletion of a topic leaves (of a partitioned one, whose partitions are gone already); None: none."""
+        if not self._broker.links.replicated(name):
+            return None
+        lives = self.deleted.lives(name)
+        for source, ledger in self._broker.links.lives(name).items():
+            lives[source] = max(ledger, lives.get(source, -1))
+        return DeletedMark(self._outbox.now_ms, lives, partitions)
+
     def delete(self, topic: Topic, *, force: bool, done: Done) -> None:
         """Delete a topic with its messages, subscriptions and link cursors; local to this cluster.
 
-        A replicated topic leaves a mark that refuses links until someone creates it here again.
+        A replicated topic leaves a mark that refuses links: see `broker.deletions`.
         """
         if topic.deleting:
             done(
@@ -402,9 +434,8 @@ class Catalog:
         deletes += self._broker.replication.deletion(topic)
         deletes += self._broker.schemas.deletion(topic)
         deletes += self._broker.compactions.deletion(topic)
-        puts = {}
-        if self._broker.links.replicated(topic.name):
-            puts[DELETED_PREFIX + topic.text] = DeletedMark(self._outbox.now_ms).encode()
+        mark = self.mark(topic.name)
+        puts = {} if mark is None else {DELETED_PREFIX + topic.text: mark.encode()}
 
         def stored(error: str) -> None:
             self._broker.schemas.deleted(topic, failed=bool(error))
@@ -414,8 +445,8 @@ class Catalog:
                 self._broker.deletion_failed(topic)
                 done(_problem(error))
                 return
-            if puts:
-                self.deleted.add(topic.text)
+            if mark is not None:
+                self.deleted.put(topic.name, mark)
             self._broker.remove_topic(topic)
             self._outbox.put(Drop(tuple(topic.log.ledger_ids())))
             self._outbox.put(Note("info", f"deleted topic {topic.text}"))

@@ -204,7 +204,7 @@ def create_partitions(
 
     try:
         broker.resources.begin(change)
-        broker.catalog.create_many(name, partitions, dict(change.puts), stored)
+        broker.catalog.create_many(name, partitions, dict(change.puts), stored, by_link=found is not False)
     except MagnetarError:
         broker.resources.abort(change)
         broker.metasync.aborted(change)

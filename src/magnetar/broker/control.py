@@ -259,6 +259,13 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """
         ...
 
+    def was_deleted(self, topic: str) -> bool:
+        """Whether a topic was deleted here and nobody here has made it again since; links may have.
+
+        `create_topic` does not refuse such a one that exists: what was there before the deletion may come from then on.
+        """
+        ...
+
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
         """Grow a partitioned topic, or, with as many partitions as it has, bring back those that are missing.
 

@@ -18,7 +18,7 @@ from magnetar.broker.failovers import FailoverController
 from magnetar.broker.messagecontrol import MessageController, check_place, place_of
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.metriccontrol import MetricController
-from magnetar.broker.records import TOPIC_PREFIX
+from magnetar.broker.records import DELETED_PREFIX, TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
 from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats, unopened_stats
 from magnetar.broker.subscription import Subscription
@@ -178,7 +178,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
         return self._broker.links.status() | {
-            "deleted": sorted(self._broker.catalog.deleted),
+            "deleted": sorted(text for text in self._broker.catalog.deleted if self.partitions(text) is None),
             "failovers": self.failovers(),
         }
 
@@ -208,7 +208,8 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                 raise NotFound(f"namespace {name.namespace_name} does not exist")
             broker.catalog.check_namespace(name)
             if broker.catalog.known(name):
-                raise Conflict(f"topic {topic} exists already")
+                self._create_again(name, partitions or 0, done)
+                return
             self._check_room(name, partitions or 1)
             if partitions is None and not name.persistent:
                 broker.nonpersistent.keep(name)
@@ -225,6 +226,28 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             self._broker.create_partitions(name, partitions, change, done)
 
         self._enter(create)
+
+    def _create_again(self, name: TopicName, partitions: int, done: Done) -> None:
+        """Of a topic that a link has made after its deletion here, what was there before the deletion may come from now on.
+
+        Raises:
+            Conflict: it exists, and no mark of a deletion is left of it.
+        """
+        catalog, present = self._broker.catalog, self.partitions(str(name))
+        if present is None or not catalog.deleted.family(name) or bool(present) != bool(partitions):
+            raise Conflict(f"topic {name} exists already")
+
+        def unmarked(error: MagnetarError | None) -> None:
+            if error is None and partitions > present:
+                self.update_partitions(str(name), partitions, done)
+            else:
+                done(error)
+
+        catalog.unmark(name, unmarked)
+
+    def was_deleted(self, topic: str) -> bool:
+        """Whether a mark of its deletion is left of a topic, though links may have made it again since."""
+        return bool(self._broker.catalog.deleted.family(TopicName.parse(topic)))
 
     def open_topic(self, topic: str, done: Done) -> None:
         """Have a topic, as a client's first use would."""
@@ -323,9 +346,18 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             return
         # Partitions that were left out at the start are no topics here; their records go with what made them.
         left_out = (TOPIC_PREFIX + text for text in self._broker.left_out if text.startswith(f"{name}-partition-"))
-        change = self._broker.resources.delete_partitioned(name).merged(following(self._broker, name))
+        resources, catalog = self._broker.resources, self._broker.catalog
+        mark = catalog.mark(name, resources.partitions(name) or 0)
+        puts = {} if mark is None else {DELETED_PREFIX + str(name): mark.encode()}
+        change = resources.delete_partitioned(name).merged(following(self._broker, name))
+
+        def stored(error: MagnetarError | None) -> None:
+            if error is None and mark is not None:
+                catalog.deleted.put(name, mark)
+            done(error)
+
         try:
-            self._store_change(change.merged(Change(deletes=tuple(left_out))), done)
+            self._store_change(change.merged(Change(puts=puts, deletes=tuple(left_out))), stored)
         except MagnetarError as refused:
             done(refused)
 

@@ -153,6 +153,14 @@ class Links(LinkReports):
         """Keys that the transaction that deletes a topic has to delete for its links."""
         return [key for source in self.sources.values() for key in source.deletion(str(name))]
 
+    def lives(self, name: TopicName) -> dict[str, int]:
+        """What is known here of a topic's lives elsewhere: by source cluster the highest ledger id."""
+        topic = self._broker.topics.get(str(name))
+        found = self.destination.lives(str(name))
+        for source, position in (topic.log.watermarks() if topic is not None else {}).items():
+            found[source] = max(position.ledger, found.get(source, -1))
+        return found
+
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         created = self._created.pop(topic.text, frozenset())
@@ -353,12 +361,13 @@ class Links(LinkReports):
         found = self._broker.topics.get(topic)
         return found if found is not None and not found.deleting else None
 
-    def refuses(self, topic: TopicName, source: str) -> str:
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         """Why entries may not come into a topic; "" when they may."""
         namespace = topic.namespace_name
         here = self._broker.cluster
-        if str(topic) in self._broker.catalog.deleted:
-            return f"{topic} was deleted in {here}; to have it again: magnetar topics create {topic}"
+        mark = self._broker.catalog.deleted.refuses(topic, source, incarnation)
+        if mark is not None:
+            return self._was_deleted(topic, source, max(partitions, mark.partitions))
         if not self._broker.resources.has_namespace(namespace):
             return (
                 f"namespace {namespace} does not exist in {here}: magnetar namespaces create {namespace} --clusters ..."
@@ -369,6 +378,16 @@ class Links(LinkReports):
                 f"magnetar namespaces set-clusters {namespace} {here},{source}"
             )
         return ""
+
+    def _was_deleted(self, topic: TopicName, source: str, partitions: int) -> str:
+        """What is said of a topic that was there before it was deleted here, and how to have it all the same."""
+        here, name, options = self._broker.cluster, topic, []
+        if topic.partition >= 0 and (partitions or self._broker.resources.partitions(topic.base)):
+            name = topic.base
+            least = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
+            options = ["--partitions", str(least)]
+        again = self._broker.command("topics", "create", str(name), *options)
+        return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
 
     def partitions(self, topic: TopicName) -> int | None:
         """Partitions of a topic: 0 if not partitioned, None if there is none."""
@@ -388,7 +407,7 @@ class Links(LinkReports):
             if str(topic) in broker.topics:
                 then("")
             else:
-                broker.catalog.create(topic, then=lambda _topic, error: told(error))
+                broker.catalog.create(topic, then=lambda _topic, error: told(error), by_link=True)
             return
         present = broker.resources.partitions(topic)
         try:

@@ -102,7 +102,7 @@ class SyncView:
         if self._broker.resources.partitions(name) is not None:
             return False
         deleted = self._broker.catalog.deleted
-        return not self._broker.resources.serves(name.namespace_name) or str(name.with_partition(0)) in deleted
+        return not self._broker.resources.serves(name.namespace_name) or bool(deleted.of(name.with_partition(0)))
 
     # ---------------------------------------------------------------------------------------------------------- looking
 

@@ -68,14 +68,35 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
         return Position(*self.end)
 
 
-class DeletedMark(msgspec.Struct):
-    """Left by deleting a topic: links may not bring it back until someone creates it here again."""
+class DeletedMark(msgspec.Struct, omit_defaults=True):
+    """Left by deleting a replicated topic, see `broker.deletions`.
+
+    Attributes:
+        deleted_ms: when, by this cluster's clock.
+        lives: source cluster -> the highest ledger id there that was known here of the topic: that of its life or of a later one
+            of that life's ledgers.
+        partitions: of a partitioned topic's own mark, how many it had.
+    """
 
     deleted_ms: int
+    lives: dict[str, int] = {}
+    partitions: int = 0
 
     def encode(self) -> bytes:
         """As stored."""
         return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> "DeletedMark":
+        """Read what `encode` wrote.
+
+        Raises:
+            StorageError: the mark of topic `name` is damaged.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the stored mark of deleted topic {name} is damaged: {error}") from error
 
 
 def quote(text: str) -> str:

@@ -42,9 +42,9 @@ class Restores:
         """A topic that exists here."""
         return self._host.find(topic)
 
-    def refuses(self, topic: TopicName, source: str) -> str:
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         """Why entries may not come into a topic; "" when they may."""
-        return self._host.refuses(topic, source)
+        return self._host.refuses(topic, source, incarnation, partitions)
 
     def partitions(self, topic: TopicName) -> int | None:
         """Partitions of a topic: 0 if not partitioned, None if there is none."""

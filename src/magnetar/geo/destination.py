@@ -233,7 +233,7 @@ class LinkDestination(Handshakes):
                 f"cluster {request.source} ({request.uuid}) has to shake hands first",
             )
             return True
-        reason = self._host.refuses(name, request.source)
+        reason = self._host.refuses(name, request.source, request.incarnation)
         if reason:
             response.blocked, response.reason = "policy", reason
             return True

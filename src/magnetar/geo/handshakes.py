@@ -55,9 +55,10 @@ class DestinationHost(Protocol):
         """A topic that exists here."""
         ...
 
-    def refuses(self, topic: TopicName, source: str) -> str:
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         """Why entries of a cluster may not come into a topic: namespace missing, cluster not allowed, topic deleted here.
 
+        `incarnation`: of the topic there (None: not known); `partitions`: of the topic that it is a partition of, there.
         One line with the command to run; "" when they may.
         """
         ...
@@ -210,7 +211,7 @@ class Handshakes:
         missing: dict[TopicName, tuple[int, list[str]]] = {}
         for query in request.topics:
             name = names[query.topic]
-            reason = self._host.refuses(name, request.source)
+            reason = self._host.refuses(name, request.source, query.incarnation, query.partitions)
             if reason:
                 trouble[query.topic] = ("policy", reason)
             elif (conflict := self._conflict(name, query.partitions)) is not None:
@@ -248,6 +249,10 @@ class Handshakes:
             self.on_heard(topic, source, found.log.watermark(source).ledger < incarnation)  # ids of ledgers grow
         elif before != (uuid, incarnation):
             self.on_heard(topic, source, True)
+
+    def lives(self, topic: str) -> dict[str, int]:
+        """The incarnations of a topic in the clusters whose links were heard here since the start."""
+        return {source: life for (name, source), (_, life) in self._heard.items() if name == topic}
 
     def forget_heard(self, topic: str, source: str) -> None:
         """Tell again when this link is next at work in a topic."""

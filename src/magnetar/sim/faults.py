@@ -171,14 +171,16 @@ class Faults:
         if cluster is not None:
             self.delete(cluster, self.rng.choice(self.world.topics))
 
-    def delete(self, cluster: "Cluster", topic: str) -> None:
-        """It is deleted there, and made again soon."""
+    def delete(self, cluster: "Cluster", topic: str, *, again: bool = True) -> None:
+        """It is deleted there, and made again soon (`again`), or comes again over a link alone."""
         self.world.say(f"{cluster.name}: {topic} is deleted")
 
         def deleted(error: MagnetarError | None) -> None:
             if error is None and cluster.broker is not None:
                 self.world.count("topic deleted")
                 self.world.forgotten(cluster.name, topic)
+                if not again:
+                    return
                 self.world.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
 
         try:
@@ -189,7 +191,7 @@ class Faults:
     def create(self, name: str, topic: str) -> None:
         """Somebody makes a topic."""
         cluster = self.world.clusters[name]
-        if cluster.broker is not None and topic not in cluster.broker.topics:
+        if cluster.broker is not None and (topic not in cluster.broker.topics or cluster.control.was_deleted(topic)):
             try:
                 cluster.control.create_topic(topic, None, {}, self._created)
             except MagnetarError:

@@ -6,6 +6,7 @@ that find planted bugs would be others.
 """
 
 import errno
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import MagnetarError
@@ -70,6 +71,7 @@ class Wide:
             "stop": (rng.choice((0, 0.5, 2)), self.stop),
             "kill": (rng.choice((0, 0.5, 2)), self.kill),
             "read_fails": (rng.choice((0, 1)), self.read_fails),
+            "everywhere": (rng.choice((0, 0, 0.2)), self.everywhere),
         }
 
     # ------------------------------------------------------------------------------------------------------ publishing
@@ -254,6 +256,18 @@ class Wide:
         position = self.rng.choice((None, EARLIEST))
         world.say(f"{cluster.name}: an operator makes {name}")
         _try(lambda: cluster.control.create_subscription(topic, name, position, world.replicated, {}, ignore))
+
+    def everywhere(self) -> None:
+        """A topic is deleted in all clusters, one soon after the other, and made again in one: links make it in the others."""
+        world, topic = self.world, self.rng.choice(self.world.topics)
+        living = [cluster for cluster, _ in world.living()]
+        self.rng.shuffle(living)
+        for number, cluster in enumerate(living):
+            again = number == len(living) - 1
+            world.clock.after(
+                int(self.rng.random() * 300 * number), partial(world.faults.delete, again=again), cluster, topic
+            )
+        world.count("topic deleted everywhere")
 
     def properties(self) -> None:
         """An operator names a subscription's properties, or a topic's."""

@@ -374,7 +374,7 @@ class World:
             if self.mode == "mixed":
                 self.faults.set_mode(cluster, self.settings.mode)
             for topic in self.topics:
-                if topic in cluster.broker.catalog.deleted:
+                if cluster.control.was_deleted(topic):
                     self.faults.create(cluster.name, topic)
         self.failovers.unfence()
 

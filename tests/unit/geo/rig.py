@@ -174,7 +174,7 @@ class Rig:
     def find(self, topic: str) -> RigTopic | None:
         return self.topics.get(topic)
 
-    def refuses(self, topic: TopicName, source: str) -> str:
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         return self.refused.get(str(topic), "")
 
     def partitions(self, topic: TopicName) -> int | None:
