@@ -8,6 +8,7 @@ certificate of TLS; they are checked, counted and refused as those of the Pulsar
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -151,7 +152,10 @@ class Gate:
             else:
                 future.set_result(identity)
 
-        self._run(self._access.login, address, method, data, certificate, then)
+        def wanted() -> bool:
+            return transport is not None and not transport.is_closing()
+
+        self._run(partial(self._access.login, wanted=wanted), address, method, data, certificate, then)
         identity = await future
         return self._access.speak_for(identity, request.headers.get("X-Original-Principal", ""))
 

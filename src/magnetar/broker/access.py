@@ -9,12 +9,23 @@ they come back.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.authorizing import Authorizer, Operation, Where
-from magnetar.broker.credentials import Guess, Identity, Keys, Verifier
+from magnetar.broker.credentials import Guess, Identity, Keys, PasswordProof, Verifier
 from magnetar.broker.effects import Compute, Note, Outbox
-from magnetar.broker.logins import FailedLogins, host_of
+from magnetar.broker.logins import (
+    CHECKS_WAITING_MAX,
+    SPRAY,
+    Check,
+    CheckQueue,
+    FailedLogins,
+    Outcome,
+    Recent,
+    Waiter,
+    source_of,
+)
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import Security
@@ -29,12 +40,13 @@ if TYPE_CHECKING:
 NOBODY: Final = Identity("", "none")
 """Everybody, where there is no authentication."""
 
-CHECKS_MAX: Final = 64
-"""A ceiling on slow checks (passwords, 60 ms each) under way: more would be answered after their clients gave up."""
+NAME_COUNTED: Final = 64
+"""Of a name that somebody presents so many characters are remembered when it fails."""
 
 NO_SECURITY: Final = Security()
 
 Then = Callable[[Identity | None, BrokerError | None], None]
+Wanted = Callable[[], bool]
 
 
 class Access:
@@ -64,18 +76,26 @@ class Access:
         self._resources = resources
         self._prefixed: set[NamespaceName] = set()
         self.verifier = Verifier(self.config, keys)
-        self._failed = FailedLogins(self.config.failed_logins_max, self.config.failed_logins_ms)
-        self._checks = 0
+        most, window_ms = self.config.failed_logins_max, self.config.failed_logins_ms
+        self._failed_tokens = FailedLogins(most, window_ms)
+        self._failed_names = FailedLogins(most, window_ms)
+        self._failed_sources = FailedLogins(most * SPRAY, window_ms)
+        self._queue = CheckQueue()
+        self._checking: Check | None = None
+        self._proven, self._users = Recent(), Recent()
         self._counts = dict.fromkeys(("in", "refused", "guessed", "waiting"), 0)
 
     def new_keys(self, keys: Keys) -> None:
         """The key files changed. Who is in stays in; every later proof is checked with these."""
         self.verifier = Verifier(self.config, keys)
+        self._proven.clear()
         self._outbox.put(Note("info", f"authentication: new keys are in force: {keys}"))
 
     # --------------------------------------------------------------------------------------------------------- logins
 
-    def login(self, address: str, method: str, data: bytes, certificate: str, then: Then) -> None:
+    def login(
+        self, address: str, method: str, data: bytes, certificate: str, then: Then, *, wanted: Wanted = lambda: True
+    ) -> None:
         """Find out who somebody is: `then(identity, None)` or `then(None, error)`, at once or after a slow check.
 
         Args:
@@ -83,55 +103,134 @@ class Access:
             method, data: what they present.
             certificate: common name of the client certificate that TLS checked.
             then: told the outcome.
+            wanted: whether anybody still wants to know: who is gone takes no time from who waits.
         """
-        wait_ms = self._failed.waits_ms(host_of(address), self._outbox.now_ms)
-        if wait_ms:
-            seconds = -(-wait_ms // 1000)
-            error = BrokerError(
-                ErrorCode.TOO_MANY_REQUESTS,
-                f"too many failed logins from {host_of(address)} (failed_logins_max): wait {seconds} s",
-            )
-            self._counts["waiting"] += 1
-            then(None, error)
-            return
-        verifier, now_ms = self.verifier, self._outbox.now_ms
+        source, now_ms = source_of(address), self._outbox.now_ms
 
-        def work() -> Identity | BrokerError:
-            try:
-                return verifier.verify(method, data, now_ms, certificate)
-            except BrokerError as error:
-                return error
-
-        def done(outcome: Identity | BrokerError) -> None:
-            self._checks -= 1
+        def end(outcome: Outcome) -> None:
             if isinstance(outcome, BrokerError):
-                self._refused(address, outcome)
                 then(None, outcome)
             else:
                 self._counts["in"] += 1
                 then(outcome, None)
 
-        if self._checks >= CHECKS_MAX:
-            then(None, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{CHECKS_MAX} logins are being checked; try again"))
+        if self.verifier.slow(method):
+            self._password(address, source, data, end, wanted)
             return
-        self._checks += 1
-        if verifier.slow(method):
-            self._outbox.put(Compute(work, done))
+        try:
+            identity = self.verifier.verify(method, data, now_ms, certificate)
+        except BrokerError as error:
+            end(self._wrong_token(address, source, error))
         else:
-            done(work())
+            end(identity)
+
+    def _wrong_token(self, address: str, source: str, error: BrokerError) -> BrokerError:
+        """What somebody is told whose proof is no password, and not right."""
+        now_ms = self._outbox.now_ms
+        if isinstance(error, Guess) and (wait_ms := self._failed_tokens.waits_ms(source, now_ms)):
+            return self._waits(source, wait_ms)
+        self._refused(address, error)
+        if isinstance(error, Guess) and self._failed_tokens.failed(source, now_ms):
+            self._say_waits(source, "failed logins", self.config.failed_logins_max, "wrong tokens are")
+        return error
+
+    def _waits(self, who: str, wait_ms: int) -> BrokerError:
+        self._counts["waiting"] += 1
+        return BrokerError(
+            ErrorCode.TOO_MANY_REQUESTS,
+            f"too many failed logins from {who} (failed_logins_max): wait {-(-wait_ms // 1000)} s",
+        )
 
     def _refused(self, address: str, error: BrokerError) -> None:
         self._counts["guessed" if isinstance(error, Guess) else "refused"] += 1
         self._outbox.put(Note("warning", f"{address}: {error.message}"))
-        if isinstance(error, Guess) and self._failed.failed(host_of(address), self._outbox.now_ms):
-            seconds = self.config.failed_logins_ms // 1000
-            self._outbox.put(
-                Note(
-                    "warning",
-                    f"{host_of(address)}: {self.config.failed_logins_max} failed logins (failed_logins_max): "
-                    f"its logins are refused for {seconds} s",
-                )
+
+    def _say_waits(self, who: str, what: str, count: int, refused: str) -> None:
+        seconds = self.config.failed_logins_ms // 1000
+        self._outbox.put(
+            Note("warning", f"{who}: {count} {what} (failed_logins_max): {refused} refused for {seconds} s")
+        )
+
+    # ------------------------------------------------------------------------------------------------------ passwords
+
+    def _password(self, address: str, source: str, data: bytes, end: Waiter, wanted: Wanted) -> None:
+        """Check a name and a password, now if it is known to be right, else in its turn."""
+        try:
+            proof = self.verifier.password(data)
+        except BrokerError as wrong:
+            self._refused(address, wrong)
+            if isinstance(wrong, Guess):
+                self._guessed(source, "")
+            end(wrong)
+            return
+        name = proof.name[:NAME_COUNTED]
+        if wait_ms := self._password_waits_ms(source, name):
+            end(self._waits(source, wait_ms))
+            return
+        if proof.key in self._proven:
+            self._proven.note(proof.key)
+            self._users.note((source, name))
+            end(Identity(proof.name, "basic"))
+            return
+
+        def judged(outcome: Outcome) -> None:
+            # Counted for each who presented it: what many present at once is one check, and as many guesses.
+            if isinstance(outcome, Guess):
+                self._refused(address, outcome)
+                self._guessed(source, name)
+            elif not isinstance(outcome, BrokerError):
+                self._users.note((source, name))
+            end(outcome)
+
+        if self._checking is not None and self._checking.proof.key == proof.key:
+            self._checking.waiters.append((judged, wanted))
+            return
+        if (same := self._queue.same(proof.key)) is not None:
+            same.waiters.append((judged, wanted))
+            return
+        goes = self._queue.put(Check(source, name, proof, [(judged, wanted)]))
+        if goes is not None:
+            error = BrokerError(
+                ErrorCode.SERVICE_NOT_READY,
+                f"{CHECKS_WAITING_MAX} passwords wait to be checked, and {goes.source} presented most of them; try again",
             )
+            for waiter, _ in goes.waiters:
+                waiter(error)
+        self._check_next()
+
+    def _password_waits_ms(self, source: str, name: str) -> int:
+        """How long a name's passwords are not looked at; one that was proved from there waits for its own failures alone."""
+        now_ms = self._outbox.now_ms
+        wait_ms = self._failed_names.waits_ms(f"{source} {name}", now_ms)
+        if not wait_ms and (source, name) not in self._users:
+            wait_ms = self._failed_sources.waits_ms(source, now_ms)
+        return wait_ms
+
+    def _guessed(self, source: str, name: str) -> None:
+        now_ms, most = self._outbox.now_ms, self.config.failed_logins_max
+        if self._failed_names.failed(f"{source} {name}", now_ms):
+            self._say_waits(source, "failed logins of one name", most, "passwords of that name are")
+        if self._failed_sources.failed(source, now_ms):
+            self._say_waits(source, "failed logins", most * SPRAY, "passwords of names not proved from there are")
+
+    def _check_next(self) -> None:
+        while self._checking is None and (check := self._queue.take()) is not None:
+            check.waiters = [(waiter, wanted) for waiter, wanted in check.waiters if wanted()]
+            if check.waiters:
+                self._checking = check
+                self._outbox.put(Compute(partial(_outcome, check.proof), self._checked))
+
+    def _checked(self, outcome: Outcome) -> None:
+        check, self._checking = self._checking, None
+        assert check is not None
+        if isinstance(outcome, Identity):
+            if self.verifier.password_of(outcome.role) == check.proof.hashed:
+                self._proven.note(check.proof.key)
+            else:
+                outcome = BrokerError(ErrorCode.SERVICE_NOT_READY, "the passwords were just changed: try again")
+        for waiter, _ in check.waiters:
+            waiter(outcome)
+        self._check_next()
 
     def speak_for(self, identity: Identity, original: str) -> Identity:
         """A proxy says for whom it speaks.
@@ -150,7 +249,7 @@ class Access:
         return identity._replace(original=original)
 
     def stats(self) -> dict[str, int]:
-        """Logins since the start, by their end: in; refused; refused as guesses; not looked at, for the address waits."""
+        """Logins since the start, by their end: in; refused; refused as guesses; refused, for who it is waits."""
         return dict(self._counts)
 
     # ------------------------------------------------------------------------------------------------------ decisions
@@ -184,3 +283,11 @@ class Access:
                 self._prefixed.add(namespace)
                 changed = True
         return changed
+
+
+def _outcome(proof: PasswordProof) -> Outcome:
+    """Of a slow check, which is done off the broker's thread."""
+    try:
+        return Verifier.check(proof)
+    except BrokerError as error:
+        return error

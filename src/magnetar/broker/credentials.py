@@ -5,6 +5,7 @@ Answers name what is wrong, and never show what was presented.
 
 import base64
 import binascii
+import hmac
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,14 +61,37 @@ class Keys(NamedTuple):
         secrets: keys of HMAC.
         publics: keys of the other algorithms.
         passwords: name -> bcrypt hash.
+        pepper: a secret of this process, by which passwords that were right are known again.
     """
 
     secrets: Sequence[bytes] = ()
     publics: "Sequence[PublicKey]" = ()
     passwords: Mapping[str, bytes] = {}
+    pepper: bytes = b""
 
     def __repr__(self) -> str:
         return f"Keys({len(self.secrets)} secret, {len(self.publics)} public, {len(self.passwords)} passwords)"
+
+
+class PasswordProof(NamedTuple):
+    """A name and a password that may be right.
+
+    Attributes:
+        name: that is claimed; the role, if it is right.
+        password: as presented.
+        hashed: what it has to match; of an unknown name another's, so that it takes as long.
+        known: whether there is such a name.
+        key: names this proof; nobody without the process's secret can tell what it is made of.
+    """
+
+    name: str
+    password: bytes
+    hashed: bytes
+    known: bool
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "PasswordProof(...)"  # never the password
 
 
 def parse_passwords(text: str, where: str) -> dict[str, bytes]:
@@ -117,12 +141,13 @@ class Verifier:
         self._config = config
         self._methods = frozenset(config.methods)
         self._passwords = dict(keys.passwords)
+        self._pepper = keys.pepper
         self._nobody = next(iter(self._passwords.values()), _NOBODY)
         self._tokens = _tokens(config, keys) if "token" in self._methods else None
 
     def slow(self, method: str) -> bool:
         """Whether `verify` takes long enough (bcrypt: 50 ms and more) to be done off the broker's thread."""
-        return method == "basic"
+        return method == "basic" and method in self._methods
 
     def verify(self, method: str, data: bytes, now_ms: int, certificate: str = "") -> Identity:
         """Who presents this.
@@ -150,13 +175,20 @@ class Verifier:
         if not data:
             raise denied(f"method {method} without any data")
         if method == "basic":
-            return self._password(data)
+            return self.check(self.password(data))
         assert self._tokens is not None, f"a method that nobody checks: {method}"
         return self._tokens.verify(data, now_ms)
 
     # ------------------------------------------------------------------------------------------------------ passwords
 
-    def _password(self, data: bytes) -> Identity:
+    def password(self, data: bytes) -> PasswordProof:
+        """What costs little of checking a name and a password; `check` does the rest.
+
+        Raises:
+            BrokerError: it cannot be right, whatever the password file has.
+        """
+        if not data:
+            raise denied("method basic without any data")
         if len(data) > self._config.token_bytes_max:
             raise guessed("the name and password are too long")
         name_bytes, colon, password = data.partition(b":")
@@ -164,12 +196,26 @@ class Verifier:
             name = name_bytes.decode()
         except UnicodeDecodeError:
             name = ""
-        hashed = self._passwords.get(name)
-        usable = bool(colon) and 0 < len(password) <= PASSWORD_BYTES_MAX and b"\0" not in password
-        right = bcrypt.checkpw(password if usable else b"-", hashed or self._nobody)
-        if not (usable and right and hashed):
+        if not colon or not 0 < len(password) <= PASSWORD_BYTES_MAX or b"\0" in password:
             raise guessed("the name or the password is wrong")
-        return Identity(name, "basic")
+        hashed = self._passwords.get(name)
+        key = hmac.digest(self._pepper, b"%d:" % len(name_bytes) + data + (hashed or b""), "sha256")
+        return PasswordProof(name, password, hashed or self._nobody, hashed is not None, key)
+
+    def password_of(self, name: str) -> bytes | None:
+        """What a name's password has to match now; None: there is no such name."""
+        return self._passwords.get(name)
+
+    @staticmethod
+    def check(proof: PasswordProof) -> Identity:
+        """Whose password it is: 50 ms and more, by design.
+
+        Raises:
+            BrokerError: nobody's.
+        """
+        if not (bcrypt.checkpw(proof.password, proof.hashed) and proof.known):
+            raise guessed("the name or the password is wrong")
+        return Identity(proof.name, "basic")
 
 
 def _tokens(config: AuthenticationConfig, keys: Keys) -> "Tokens":

@@ -74,7 +74,9 @@ class SessionLogin(SessionPart):
         if name == LINK_AUTH_METHOD:
             method = "token" if data else "tls"
         session = self._session
-        self._broker.access.login(session.address, method, data, session.certificate, then)
+        self._broker.access.login(
+            session.address, method, data, session.certificate, then, wanted=lambda: not session.closed
+        )
 
     def _let_in(self, identity: Identity) -> None:
         session = self._session

@@ -76,10 +76,10 @@ class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refresh_ms: Milliseconds = 30_000
     """How long before its token expires a client is asked for another: a token's issuer may take seconds."""
     failed_logins_max: Count = 20
-    """Failed logins from one address within `failed_logins_ms`; after so many the address waits. A fleet that starts with
-    an old token stays below it for each of its machines."""
+    """Wrong tokens from one address, or wrong passwords of one name from one, within `failed_logins_ms`; after so many these
+    wait. Ten times as many wrong passwords of any names let the address's passwords wait. Right tokens get in all the same."""
     failed_logins_ms: Milliseconds = 60_000
-    """The window of `failed_logins_max`, and how long the address then waits."""
+    """The window of `failed_logins_max`, and how long who failed then waits."""
 
     @property
     def enabled(self) -> bool:

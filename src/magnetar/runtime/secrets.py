@@ -74,7 +74,7 @@ def load_keys(config: AuthenticationConfig, environment: Mapping[str, str] | Non
     if config.basic_file:
         data = read_file(config.basic_file, "password file", private=True)
         passwords = parse_passwords(data.decode("utf-8", "replace"), config.basic_file)
-    return Keys(tuple(secrets), tuple(publics), passwords)
+    return Keys(tuple(secrets), tuple(publics), passwords, os.urandom(32))
 
 
 def _public(path: str) -> "PublicKey":

@@ -4,7 +4,6 @@ import pytest
 
 from magnetar.broker.authorizing import Authorizer, Operation
 from magnetar.broker.credentials import Identity
-from magnetar.broker.logins import ADDRESSES_MAX, FailedLogins, host_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.security import AuthorizationConfig
@@ -242,23 +241,3 @@ def test_administrators_change_with_the_tenant() -> None:
     check = authorizer(it)
     assert check.allowed(Identity("deputy", "token"), TENANT, ORDERS)
     assert not check.allowed(Identity("boss", "token"), TENANT, ORDERS)
-
-
-def test_failed_logins_make_an_address_wait() -> None:
-    it = FailedLogins(3, 1000)
-    assert [it.failed("a", at) for at in (0, 10, 20)] == [False, False, True]
-    assert (it.waits_ms("a", 20), it.waits_ms("a", 1019), it.waits_ms("a", 1020), it.waits_ms("b", 20)) == (
-        1000,
-        1,
-        0,
-        0,
-    )
-    assert [it.failed("a", at) for at in (1020, 1030, 1040)] == [False, False, True]
-    assert [it.failed("c", at) for at in (0, 900, 1900, 2000)] == [False, False, False, False]
-    for number in range(ADDRESSES_MAX + 5):
-        it.failed(f"x{number}", 5000)
-    assert len(it) == ADDRESSES_MAX
-
-
-def test_hosts() -> None:
-    assert [host_of(text) for text in ("1.2.3.4:5", "[::1]:5", "::1:5", "?")] == ["1.2.3.4", "::1", "::1", "?"]
