@@ -21,11 +21,13 @@ def with_parent(command: list[str], parent: int) -> list[str]:
 
 
 if __name__ == "__main__":
+    import contextlib
     import ctypes
     import os
     import signal
 
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; exec keeps it
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; exec keeps it
     if os.getppid() != int(sys.argv[1]):  # it died in between
         sys.exit(f"process {sys.argv[1]} is gone")
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - a shell would be one process more

@@ -12,13 +12,16 @@ def raise_file_limit() -> int | None:
     select(2), and a broker needs a descriptor for each connection.
 
     Returns:
-        The limit as it is now; None where there is none.
+        The limit as it is now; None where there is none, or none is told.
     """
     try:
         import resource
     except ImportError:  # a platform without such limits
         return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ValueError, OSError):  # a sandbox that hides it
+        return None
     # A kernel may have a ceiling of its own below the limit that it tells (macOS): then it stays as it is.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -20,7 +20,7 @@ load it waits for it: one is better than two."""
 READ_NOW: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 """Linux: this read takes what is in memory and waits for nothing (preadv2(2))."""
 
-UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """What a system says that has the call, or the flag, in its headers alone (an old kernel, a sandbox). Nothing was written."""
 
 UNSYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})

@@ -51,8 +51,13 @@ RUNNING: Final = b"running"
 
 
 def pause() -> None:
-    """Let another thread have the interpreter."""
-    time.sleep(PAUSE_S)
+    """Let another thread have the interpreter.
+
+    A system that refuses the clock of a sleep (a sandbox, a virtual machine that was moved) costs the courtesy, not the broker:
+    the interpreter was given away by the attempt.
+    """
+    with contextlib.suppress(OSError):
+        time.sleep(PAUSE_S)
 
 
 def stand_back() -> None:
@@ -62,7 +67,7 @@ def stand_back() -> None:
     process another class than the usual one.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 

@@ -7,6 +7,7 @@ A connection by TLS is accepted, shakes hands in a task of its own, and becomes 
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -167,7 +168,8 @@ class Listener:
             tasks: list[asyncio.Task[None]] = []
             if handshakes.begin(made, peer, partial(_cancel, tasks)):
                 connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with contextlib.suppress(OSError):  # it is gone already, or no socket of TCP's
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 task = self._start(self._shake(connection, made, peer, tls, failed))
                 tasks.append(task)
                 task.add_done_callback(partial(_over, handshakes, made))

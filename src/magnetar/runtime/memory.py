@@ -27,7 +27,7 @@ def resident_bytes() -> int:
     """Resident memory of this process; 0 where the system has no `/proc` to tell it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
+    except (OSError, ValueError, IndexError):
         return 0
 
 
