@@ -30,6 +30,7 @@ SAYS = {
     "subscriptions list": r"billing .*yes",
     "subscriptions create": r"created billing",
     "subscriptions replicate": r"billing is replicated",
+    "subscriptions rate": r"billing of persistent://public/default/orders: messages=1000",
     "subscriptions delete": r"deleted billing",
     "subscriptions reset": r"billing goes on at 2026-01-31T12:00",
     "subscriptions skip": r"billing skipped 1",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from magnetar.admin.client import AdminClient, AdminError, segment, topic_path
+from magnetar.cli import policies
 from magnetar.cli.common import ConfigOption, JsonOption, YesOption, confirm, print_line, read_config
 from magnetar.cli.group import Group
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
@@ -116,6 +117,22 @@ def replicate(
         lambda client: client.post(path_of(topic, subscription, "replicatedSubscriptionStatus"), on),
         f"{subscription} is {'replicated' if on else 'not replicated any more'}",
     )
+
+
+@app.add("rate", example="magnetar subscriptions rate persistent://public/default/orders billing messages=1000")
+def rate(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    value: Annotated[str, typer.Argument(metavar="RATE", help="messages=...,bytes=...,period_s=...; or default.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Limit what the consumers of one subscription are sent; it overrides the topic's subscription-dispatch-rate."""
+    policy = policies.BY_NAME["subscription-dispatch-rate"]
+    path = topic_path(TopicName.parse(topic).base, check_subscription(subscription), "dispatchRate")
+    act = policies.setter(policy, path, "POST", value, removable=True)
+    change(targets(config, admin_url, everywhere), act, f"{subscription} of {topic}: {value}")
 
 
 @app.add("delete", example="magnetar subscriptions delete persistent://public/default/orders billing --force")
