@@ -8,6 +8,7 @@ from magnetar.admin.notbuilt import WHOLE_RANGE
 from magnetar.admin.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policytable import TABLE, Policy
+from magnetar.metadata.policytypes import DispatchRate, SubscriptionPolicies
 from tests.web.conftest import World
 
 A, G = "/admin/v2", "/geo/v1"
@@ -77,7 +78,8 @@ WRONG = {
 
 def value(policy: Policy) -> Any:
     """A possible value."""
-    return VALUES.get(policy.name, policy.kind.__args__[0] if get_origin(policy.kind) is Literal else 7)
+    other = policy.kind.__args__[0] if get_origin(policy.kind) is Literal else True if policy.kind is bool else 7
+    return VALUES.get(policy.name, other)
 
 
 def impossible(policy: Policy) -> list[Any]:
@@ -151,11 +153,30 @@ def _lost_cases(path: str, unset: int) -> list[tuple[str, str, str | None, int]]
     ]
 
 
+OF_LOST = [policy for policy in TABLE if policy.topic and not policy.own_topic and not policy.kind_query]
 LOST_CASES = [
     case
-    for policy in TABLE
-    if policy.topic and not policy.own_topic and not policy.kind_query
-    for case in _lost_cases(policy.topic_path, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204)
+    for policy in OF_LOST
+    for case in (
+        *_lost_cases(policy.topic_path, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204),
+        (policy.topic_method, f"{LOST}/t/{policy.topic_path}", json(value(policy)), 204),
+        (policy.topic_method, f"{LOST}/missing/{policy.topic_path}", json(value(policy)), 404),
+        (policy.topic_method, f"{LOST}/a%5Cb/{policy.topic_path}", json(value(policy)), 412),
+    )
+]
+LOST_CASES += [
+    ("GET", f"{LOST}/all-set/{policy.topic_path}", None, 200)
+    for policy in OF_LOST
+    if policy.name not in ALWAYS_SOMETHING_OF_TOPIC
+]
+LOST_CASES += [
+    ("POST", f"{LOST}/t/backlogQuota", '{"limitSize": 1000, "policy": "consumer_backlog_eviction"}', 204),
+    ("POST", f"{LOST}/t/backlogQuota?backlogQuotaType=other", "{}", 400),
+    ("POST", f"{LOST}/missing/backlogQuota", "{}", 404),
+    ("POST", f"{LOST}/t/backlogQuota", '{"limitSize": -2}', 412),
+    ("POST", f"{LOST}/t/replication", '["us-west", "nowhere"]', 403),
+    ("POST", f"{A}/non-persistent/acme/narrow/t/replication", '["us-west", "us-east"]', 400),
+    ("POST", f"{A}/non-persistent/acme/peers/t/replication", '["us-west", "us-east"]', 409),
 ]
 LOST_CASES += _lost_cases("backlogQuotaMap", 200)[:3] + _lost_cases("backlogQuota", 204)[3:]
 LOST_CASES += _lost_cases("policies", 204)[3:]
@@ -206,6 +227,10 @@ CASES: list[tuple[str, str, str | None, int]] = [
             ("GET", f"{TOPICS}/{path}".replace("PLACE", "t"), None, 204),
             ("GET", f"{TOPICS}/{path}?applied=true".replace("PLACE", "t"), None, 200),
             ("GET", f"{LOST}/{path}".replace("PLACE", "t"), None, 204),
+            ("GET", f"{LOST}/{path}".replace("PLACE", "all-set"), None, 200),
+            ("POST", f"{LOST}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": 5}', 204),
+            ("POST", f"{LOST}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": -5}', 412),
+            ("POST", f"{LOST}/{path}".replace("PLACE", "missing"), '{"dispatchThrottlingRateInMsg": 5}', 404),
             ("POST", f"{TOPICS}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": 5}', 204),
             ("POST", f"{TOPICS}/{path}".replace("PLACE", "t"), '{"dispatchThrottlingRateInMsg": -5}', 412),
             ("POST", f"{TOPICS}/{path}".replace("PLACE", "missing"), '{"dispatchThrottlingRateInMsg": 5}', 404),
@@ -263,6 +288,11 @@ def prepare(world: World) -> None:
     from tests.web.fake_control import FakeTopic
 
     control.existing[FULL] = FakeTopic()
+    control.existing[f"non-{FULL}"] = FakeTopic()
     for namespace in ("narrow", "peers"):
-        control.existing[f"persistent://acme/{namespace}/t"] = FakeTopic()
+        for domain in ("persistent", "non-persistent"):
+            control.existing[f"{domain}://acme/{namespace}/t"] = FakeTopic()
     resources.apply(resources.change_topic_policies(TopicName.parse(FULL), **own))
+    own |= {policy.topic: msgspec.convert(value(policy), policy.kind) for policy in OF_LOST}
+    own["subscription_policies"] = {"s": SubscriptionPolicies(DispatchRate(5))}
+    resources.apply(resources.change_topic_policies(TopicName.parse(f"non-{FULL}"), **own))

@@ -61,6 +61,14 @@ GET,POST,DELETE {N}/subscribeRate
 GET,POST,DELETE {P}/subscribeRate
 GET,POST,DELETE {N}/subscriptionExpirationTime
 GET,POST,DELETE {P}/{{s}}/dispatchRate
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/retention
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/deduplicationEnabled
+POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlogQuota
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/replication
+GET,PUT,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/schemaCompatibilityStrategy
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/{{s}}/dispatchRate
+GET,POST,DELETE {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate
 GET,POST,DELETE {N}/subscriptionDispatchRate
 GET,POST,DELETE {N}/maxTopicsPerNamespace
 GET,POST,DELETE {N}/maxProducersPerTopic
@@ -154,12 +162,6 @@ POST /topics/non-persistent/{{t}}/{{n}}/{{topic}}/partitions/{{number}} | Pulsar
 PUT {N}/0x00000000_0xffffffff/split | bundles
 GET {A}/persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
 GET {A}/non-persistent/{{t}}/{{n}}/0x00000000_0xffffffff | bundles
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/maxProducers | namespace
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/retention | namespace
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/deduplicationEnabled | namespace
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlogQuota | namespace
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/replication | namespace
-PUT {A}/non-persistent/{{t}}/{{n}}/{{topic}}/schemaCompatibilityStrategy | namespace
 POST {P}/resourceGroup | one broker
 GET /admin/persistent/{{t}}/{{c}}/{{n}}/{{topic}}/stats | version 1
 GET /admin/namespaces/{{t}} | version 1
@@ -182,8 +184,6 @@ POST {A}/namespaces/revokePermissionsOnTopics | topic by topic
 GET {N}/scanOffloadedLedgers | tiered
 POST {N}/resourcegroup/{{s}} | one broker
 GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlog | stats
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/{{s}}/dispatchRate | namespace
-POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/dispatchRate | namespace
 GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedSubscriptionStatus | stores nothing
 GET {P}/getMessageIdByIndex | messageid
 GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments

@@ -21,13 +21,13 @@ from magnetar.metadata.policytypes import DispatchRate, SubscriptionPolicies
 
 policies = Routes("Policies of namespaces", "/admin/v2")
 topic_policies = Routes("Policies of topics", "/admin/v2")
-lost_policies = Routes("Policies of non-persistent topics", "/admin/v2")
+non_persistent_policies = Routes("Policies of non-persistent topics", "/admin/v2")
 own_policies = Routes("Policies of namespaces, beyond Pulsar", "/geo/v1", own=True)
 own_topic_policies = Routes("Policies of topics, beyond Pulsar", "/geo/v1", own=True)
 
 NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/"
 TOPIC: Final = "/persistent/{tenant}/{namespace}/{topic}/"
-LOST_TOPIC: Final = "/non-persistent/{tenant}/{namespace}/{topic}/"
+NON_PERSISTENT_TOPIC: Final = "/non-persistent/{tenant}/{namespace}/{topic}/"
 QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
@@ -143,10 +143,9 @@ def _add(
         may_be_unset=policy.name not in (ALWAYS_SOMETHING_OF_TOPIC if on_topic else ALWAYS_SOMETHING),
         returns=policy.kind,
     )(get)
-    if routes is not lost_policies:  # what stores nothing is told by its namespace alone: 501
-        routes.add(
-            method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
-        )(put)
+    routes.add(
+        method, path, f"Set {title}.", ok=204, errors=errors, query=rest, body=policy.kind, body_needed=not values
+    )(put)
     routes.add("DELETE", path, f"Take {title} back.", ok=204, errors=(404, 412), query=rest)(delete)
 
 
@@ -156,7 +155,7 @@ for _policy in TABLE:
     if _policy.topic and "topic" not in _policy.by_hand:
         _topic_routes(_policy, own_topic_policies if _policy.own_topic else topic_policies, TOPIC)
     if _policy.topic and not _policy.own_topic and not _policy.kind_query:
-        _topic_routes(_policy, lost_policies, LOST_TOPIC)
+        _topic_routes(_policy, non_persistent_policies, NON_PERSISTENT_TOPIC)
 
 
 # ------------------------------------------------------------------------------------------- backlog quotas of a topic
@@ -171,7 +170,7 @@ QUOTAS: Final[dict[str, Any]] = {
 QUOTAS_SUMMARY: Final = "How far consumers of this topic may fall behind, by kind."
 
 
-@lost_policies.add("GET", LOST_TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
+@non_persistent_policies.add("GET", NON_PERSISTENT_TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
 @topic_policies.add("GET", TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
 async def get_quotas(call: Call) -> Any:
     """Empty: as its namespace says. `applied` has both kinds: -1 is no limit."""
@@ -181,15 +180,17 @@ async def get_quotas(call: Call) -> Any:
     return call.resources.topic_policies(topic).backlog_quota_map or {}
 
 
-@topic_policies.add(
-    "POST",
-    TOPIC + "backlogQuota",
-    "Limit how far consumers of this topic may fall behind.",
-    ok=204,
-    errors=(400, 404, 412),
-    query=QUOTA_QUERY | GLOBAL,
-    body=BacklogQuotaBody,
-)
+SET: Final[dict[str, Any]] = {
+    "ok": 204,
+    "errors": (400, 404, 412),
+    "query": QUOTA_QUERY | GLOBAL,
+    "body": BacklogQuotaBody,
+}
+SET_SUMMARY: Final = "Limit how far consumers of this topic may fall behind."
+
+
+@non_persistent_policies.add("POST", NON_PERSISTENT_TOPIC + "backlogQuota", SET_SUMMARY, **SET)
+@topic_policies.add("POST", TOPIC + "backlogQuota", SET_SUMMARY, **SET)
 async def set_quota(call: Call) -> None:
     """One kind at a time."""
     body: BacklogQuotaBody = await call.body()
@@ -200,7 +201,7 @@ REMOVED: Final[dict[str, Any]] = {"ok": 204, "errors": (400, 404, 412), "query":
 REMOVED_SUMMARY: Final = "Back to the namespace's limit of this kind."
 
 
-@lost_policies.add("DELETE", LOST_TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
+@non_persistent_policies.add("DELETE", NON_PERSISTENT_TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
 @topic_policies.add("DELETE", TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
 async def remove_quota(call: Call) -> None:
     """One kind at a time."""
@@ -261,7 +262,7 @@ async def _change_rate(call: Call, rate: DispatchRate | None) -> None:
 
 
 for _part in ("{subscription}/dispatchRate", "subscription/{subscription}/dispatchRate"):
-    for _group, _root in ((topic_policies, TOPIC), (lost_policies, LOST_TOPIC)):
+    for _group, _root in ((topic_policies, TOPIC), (non_persistent_policies, NON_PERSISTENT_TOPIC)):
         _group.add(
             "GET",
             _root + _part,
@@ -272,16 +273,15 @@ for _part in ("{subscription}/dispatchRate", "subscription/{subscription}/dispat
             may_be_unset=True,
             returns=DispatchRate,
         )(get_rate)
-        if _group is topic_policies:
-            _group.add(
-                "POST",
-                _root + _part,
-                f"Set {RATE_OF_SUBSCRIPTION}.",
-                ok=204,
-                errors=(404, 412),
-                query=GLOBAL,
-                body=DispatchRate,
-            )(set_rate)
+        _group.add(
+            "POST",
+            _root + _part,
+            f"Set {RATE_OF_SUBSCRIPTION}.",
+            ok=204,
+            errors=(404, 412),
+            query=GLOBAL,
+            body=DispatchRate,
+        )(set_rate)
         _group.add(
             "DELETE", _root + _part, f"Take {RATE_OF_SUBSCRIPTION} back.", ok=204, errors=(404, 412), query=GLOBAL
         )(remove_rate)
@@ -293,7 +293,9 @@ for _part in ("{subscription}/dispatchRate", "subscription/{subscription}/dispat
 ALL_REMOVED: Final = "Take back every policy that the topic has of its own."
 
 
-@lost_policies.add("DELETE", LOST_TOPIC + "policies", ALL_REMOVED, ok=204, errors=(404, 412), query=GLOBAL)
+@non_persistent_policies.add(
+    "DELETE", NON_PERSISTENT_TOPIC + "policies", ALL_REMOVED, ok=204, errors=(404, 412), query=GLOBAL
+)
 @topic_policies.add("DELETE", TOPIC + "policies", ALL_REMOVED, ok=204, errors=(404, 412), query=GLOBAL)
 async def remove_policies(call: Call) -> None:
     """Its namespace's hold again."""

@@ -31,7 +31,7 @@ from magnetar.admin.neverset import never_set
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.permissions import permissions
-from magnetar.admin.policies import lost_policies, own_policies, own_topic_policies, policies, topic_policies
+from magnetar.admin.policies import non_persistent_policies, own_policies, own_topic_policies, policies, topic_policies
 from magnetar.admin.properties import properties
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
@@ -85,7 +85,7 @@ GROUPS: Final = (
     properties,
     topic_policies,
     own_topic_policies,
-    lost_policies,
+    non_persistent_policies,
     never_set,
     compaction,
     deduplication,

@@ -14,6 +14,7 @@ from magnetar.cli.topics import TopicArgument, stats_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, check_subscription
 from magnetar.core.numbers import whole_number
+from magnetar.metadata.policytable import BY_NAME
 
 app = Group("Subscriptions: list, make, move, look into, delete.")
 
@@ -129,7 +130,7 @@ def rate(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Limit what the consumers of one subscription are sent; it overrides the topic's subscription-dispatch-rate."""
-    policy = policies.BY_NAME["subscription-dispatch-rate"]
+    policy = BY_NAME["subscription-dispatch-rate"]
     path = topic_path(TopicName.parse(topic).base, check_subscription(subscription), "dispatchRate")
     act = policies.setter(policy, path, "POST", value, removable=True)
     change(targets(config, admin_url, everywhere), act, f"{subscription} of {topic}: {value}")
