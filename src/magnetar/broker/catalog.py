@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker import waysout
 from magnetar.broker.acknowledging import position_of
 from magnetar.broker.batching import Piece, cut, store_in_turn, whole_or_cut
 from magnetar.broker.changes import topic_deleted
@@ -103,7 +104,7 @@ class Catalog:
         if not self._broker.resources.has_namespace(namespace):
             raise BrokerError(
                 ErrorCode.TOPIC_NOT_FOUND,
-                f"namespace {namespace} does not exist; create it: magnetar namespaces create {namespace}",
+                f"namespace {namespace} does not exist; create it: {waysout.create_namespace(self._broker, namespace)}",
             )
 
     def _check_stays(self, name: TopicName) -> None:
@@ -234,10 +235,12 @@ class Catalog:
         Raises:
             BrokerError: NOT_ALLOWED: the policies of the namespace.
         """
-        if not self._broker.resources.may_create(namespace):
+        here, resources = self._broker.cluster, self._broker.resources
+        if resources.has_namespace(namespace) and not resources.serves(namespace):
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
-                f"cluster {self._broker.cluster} is not among the allowed clusters of namespace {namespace}",
+                f"cluster {here} is not among the allowed clusters of namespace {namespace}; allow it: "
+                f"{waysout.allow(self._broker, namespace, (here,))}",
             )
         self._broker.limits.check_topics(namespace, topics)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from magnetar.broker import waysout
 from magnetar.broker.control import Done, SkipPreview
 from magnetar.broker.effects import Sync
 from magnetar.broker.linkreports import LinkReports
@@ -369,24 +370,20 @@ class Links(LinkReports):
         if mark is not None:
             return self._was_deleted(topic, source, max(partitions, mark.partitions))
         if not self._broker.resources.has_namespace(namespace):
-            return (
-                f"namespace {namespace} does not exist in {here}: magnetar namespaces create {namespace} --clusters ..."
-            )
+            again = waysout.create_namespace(self._broker, namespace, (here, source))
+            return f"namespace {namespace} does not exist in {here}; create it: {again}"
         if not self._broker.resources.serves(namespace):
-            return (
-                f"namespace {namespace} does not allow cluster {here}: "
-                f"magnetar namespaces set-clusters {namespace} {here},{source}"
-            )
+            allow = waysout.allow(self._broker, namespace, (here, source))
+            return f"namespace {namespace} does not allow cluster {here}; allow it: {allow}"
         return ""
 
     def _was_deleted(self, topic: TopicName, source: str, partitions: int) -> str:
         """What is said of a topic that was there before it was deleted here, and how to have it all the same."""
-        here, name, options = self._broker.cluster, topic, []
+        here, name, count = self._broker.cluster, topic, 0
         if topic.partition >= 0 and (partitions or self._broker.resources.partitions(topic.base)):
             name = topic.base
-            least = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
-            options = ["--partitions", str(least)]
-        again = self._broker.command("topics", "create", str(name), *options)
+            count = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
+        again = waysout.create_topic(self._broker, name, count)
         return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
 
     def partitions(self, topic: TopicName) -> int | None:

@@ -46,7 +46,7 @@ class Questions(Tables):
         return tuple(name for name in names if name != self.cluster)
 
     def serves(self, namespace: NamespaceName) -> bool:
-        """Whether topics of this namespace may exist here: a link's destination refuses others (`blocked: policy`)."""
+        """Whether topics of this namespace may exist here: nobody creates others, neither a client nor a link (PIP-321)."""
         policies = self._namespaces.get(namespace)
         return policies is not None and self.cluster in (policies.allowed_clusters or policies.replication_clusters)
 
@@ -56,11 +56,6 @@ class Questions(Tables):
         if own is None:
             return self.replication_clusters(topic.namespace_name)
         return tuple(name for name in own if name != self.cluster)
-
-    def may_create(self, namespace: NamespaceName) -> bool:
-        """Whether clients may create topics here: not where the allowed clusters leave this one out (PIP-321)."""
-        policies = self._namespaces.get(namespace)
-        return policies is not None and (not policies.allowed_clusters or self.cluster in policies.allowed_clusters)
 
     def creates_topics(self, namespace: NamespaceName, otherwise: bool) -> bool:
         """Whether topics come into being when clients open them: what the namespace says, or the broker's setting."""
