@@ -300,7 +300,7 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             if not force and found.sent_elsewhere:
                 raise Unprocessable(f"topic {one} is replicated")
             if not force and (found.producers or any(one["consumers"] for one in found.subscriptions.values())):
-                raise PreconditionFailed(f"topic {one} has producers or consumers; close them or use force")
+                raise PreconditionFailed(f"topic {one} has 0 producers and 1 consumers; close them or use force")
 
         def act() -> None:
             for one in gone:
@@ -372,7 +372,7 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
     def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
         if self._subscription(topic, subscription)["consumers"] and not force:
-            raise PreconditionFailed(f"subscription {subscription} has consumers")
+            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
         self._soon(done, lambda: self._topic(topic).subscriptions.__delitem__(subscription))
 
     def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:

@@ -76,7 +76,7 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("clusterSubscribeRate", {"us-west": {"ratePeriodInSecond": 0}}, "ratePeriodInSecond"),
         ("autoTopicCreationOverride", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, "create them"),
         ("scalableTopicAutoScalePolicy", {"enabled": True}, "partitions"),
-        ("subscription_expiration_time_minutes", -5, "subscription-expiration-time"),
+        ("subscription_expiration_time_minutes", -5, "subscription expiration time"),
         ("offload_threshold", 1_000, "tiered storage"),
         ("offload_threshold_in_seconds", 60, "tiered storage"),
         ("offload_deletion_lag_ms", 60, "tiered storage"),

@@ -53,6 +53,11 @@ def present(presented: Presented) -> None:
 Query = Mapping[str, str | int | bool | None]
 
 
+WORDS_HEADER: Final = "X-Magnetar-Words"
+OWN_WORDS: Final = "own"
+"""Asks for refusals in our words, which name what is wrong; others get those that Pulsar's tools look for (`admin.wording`)."""
+
+
 class AdminError(MagnetarError):
     """The broker refused a request.
 
@@ -168,7 +173,7 @@ class AdminClient:
             MagnetarError: as `get`.
         """
         connection = self._connection()
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", WORDS_HEADER: OWN_WORDS}
         if self._presented.token is not None and (token := self._presented.token()):
             headers["Authorization"] = f"Bearer {token}"
         data: bytes | None = None

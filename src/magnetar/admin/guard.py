@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from magnetar.admin.notbuilt import has_others, reason
 from magnetar.admin.replies import refusal, status_of
+from magnetar.admin.wording import told
 from magnetar.broker.control import BrokerInfo
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.errors import Forbidden, PreconditionFailed
@@ -33,7 +34,7 @@ def errors_in_one_shape() -> Middleware:
             status = status_of(error)
             if status >= 500:
                 logger.warning("%s %s: %s", request.method, ascii(request.path), ascii(str(error)))
-            return refusal(status, str(error))
+            return refusal(status, told(request, str(error)))
         except web.HTTPMethodNotAllowed as error:
             if has_others(request.method, request.path):
                 return refusal(501, reason(request.method, request.path))

@@ -282,9 +282,6 @@ for _path, _methods in (
         _methods,
         lambda call: f"NamespaceIsolationPolicies for cluster {call.name('cluster')} does not exist",
     )
-_nothing(
-    "/namespaces/{cluster}/antiAffinity/{group}", "Namespaces of a group whose bundles keep apart: none.", [], (404,)
-)
 _nothing("/resourcegroups", "Resource groups: none.", [])
 _missing("/resourcegroups/{group}", "A resource group", ("GET", "DELETE"), lambda _call: "ResourceGroup does not exist")
 _nothing("/bookies/all", "Bookies: none.", {"bookies": []})

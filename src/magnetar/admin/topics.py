@@ -246,8 +246,8 @@ async def update_partitions(call: Call) -> None:
     topic = whole(call.topic())
     number: int = await call.body()
     count = call.control.partitions(str(topic))
-    if count is None:
-        raise NotFound(f"partitioned topic {topic} does not exist")
+    if count is None:  # 409, as Pulsar
+        raise Conflict(f"partitioned topic {topic} does not exist")
     if count == 0:
         raise Conflict(f"topic {topic} exists and is not partitioned")
     if not count <= number <= PARTITIONS_MAX:
@@ -378,7 +378,10 @@ async def get_partitioned_stats(call: Call) -> Any:
 )
 async def get_internal_stats(call: Call) -> Any:
     """Links' cursors too."""
-    topic = one(call, stored(call.topic(), "internalStats"), "internalStats")
+    topic = stored(call.topic(), "internalStats")
+    if call.control.partitions(str(topic)):
+        raise NotFound(f"{topic} is partitioned: ask its partitioned-internalStats")
+    partitions_of(call, topic)
     return call.control.internal_stats(str(topic))
 
 
