@@ -208,7 +208,9 @@ class SchemaController:
         if self.schema_version(topic, definition) < 0:
             try:
                 self._broker.schemas.registry.check(id_, definition, strategy)
-            except SchemaIncompatible as error:
+            except SchemaInvalid as error:
+                raise refused(id_, error) from None
+            except (SchemaIncompatible, SchemasFull) as error:
                 reason = str(error)
         answer = {"compatibility": not reason, "schemaCompatibilityStrategy": strategy.value}
         return answer | ({"reason": reason} if reason else {})

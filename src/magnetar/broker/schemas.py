@@ -132,7 +132,10 @@ class Schemas:
     def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
         self._broker = broker
         self._outbox = broker.outbox
-        self.registry = Registry.load(stored, versions_max=broker.config.schema_versions_per_topic_max)
+        config = broker.config
+        self.registry = Registry.load(
+            stored, versions_max=config.schema_versions_per_topic_max, bytes_max=config.schemas_bytes_max
+        )
         self._queues: dict[str, deque[_Job]] = {}
         self._storing: dict[str, Addition] = {}
         self._going: Counter[str] = Counter()
@@ -195,7 +198,7 @@ class Schemas:
                 self._check_consumer(topic, definition, rules)
                 then(b"", None)
                 return
-        except (SchemaInvalid, SchemaIncompatible) as error:
+        except (SchemaInvalid, SchemaIncompatible, SchemasFull) as error:
             then(b"", refusal(topic.text, self._counted(error)))
             return
         self._brought(topic, definition, rules, then)
@@ -286,7 +289,7 @@ class Schemas:
                         "automatic updates are off (is_allow_auto_update_schema; for links alone they go on by: magnetar "
                         f"namespaces set {topic.namespace_name} schema-auto-update-over-links on)"
                     )
-                return self._prepare(id_, definition, rules.strategy, foreign=foreign)
+                return self._prepare(id_, definition, rules.strategy, foreign=foreign, elsewhere=True)
             except SchemaIncompatible:
                 if not back:
                     raise
@@ -327,9 +330,16 @@ class Schemas:
         self._outbox.put(Store({}, keys, stored))
 
     def _prepare(
-        self, id_: str, definition: Definition, strategy: Strategy, *, foreign: bool = False
+        self,
+        id_: str,
+        definition: Definition,
+        strategy: Strategy,
+        *,
+        foreign: bool = False,
+        elsewhere: bool = False,
     ) -> Addition | int:
-        return self.registry.prepare(id_, definition, strategy, now_ms=self._outbox.now_ms, foreign=foreign)
+        now_ms = self._outbox.now_ms
+        return self.registry.prepare(id_, definition, strategy, now_ms=now_ms, foreign=foreign, elsewhere=elsewhere)
 
     def _submit(self, id_: str, job: _Job) -> None:
         queue = self._queues.get(id_)

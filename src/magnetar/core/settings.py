@@ -357,6 +357,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling: each durable subscription holds back retention and has a cursor."""
     schema_versions_per_topic_max: Count = 10_000
     """A ceiling, deletions included: ten times what a topic is to be fast with; more is a producer that makes them up."""
+    schemas_bytes_max: Bytes = 512 * MIB
+    """A ceiling on the definitions of all schemas of a broker, which are in memory: two million of the usual size."""
     handles_per_connection_max: Count = 10_000
     """A ceiling on producers, and one on consumers, of one connection; those that are being opened count."""
     topic_watchers_per_connection_max: Count = 1_000

@@ -26,6 +26,12 @@ NESTING_MAX: Final = 64
 NODES_MAX: Final = 5000
 """A ceiling on types and fields of one schema: the time to check it is proportional to them, on the broker's thread."""
 
+OWN_BYTES: Final = 4096
+NODE_BYTES: Final = 600
+TEXT_BYTES: Final = 8
+"""What a schema costs: itself, each type or field (the plain form, the library's object, the slot), and each byte of the
+definition (symbols, names, the identity). Schemas of 1 to 5,000 types and fields took 0.6 to 1.0 of what these make."""
+
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 DROPPED: Final = frozenset(
@@ -54,9 +60,10 @@ class Avro:
 
     Attributes:
         identity: equal for schemas that mean the same.
+        cost: bytes that it takes with all that is made of it later.
     """
 
-    __slots__ = ("_parsed", "_plain", "_shape", "identity")
+    __slots__ = ("_parsed", "_plain", "_shape", "cost", "identity")
 
     def __init__(self, data: bytes) -> None:
         """Parse a definition.
@@ -65,7 +72,9 @@ class Avro:
             SchemaInvalid: it is no Avro schema, or exceeds a limit.
         """
         loaded = load(data)
-        meaning, self._plain = _Walk(meaning=True).of(loaded, "", 0), _Walk(meaning=False).of(loaded, "", 0)
+        walk = _Walk(meaning=False)
+        meaning, self._plain = _Walk(meaning=True).of(loaded, "", 0), walk.of(loaded, "", 0)
+        self.cost = OWN_BYTES + walk.nodes * NODE_BYTES + len(data) * TEXT_BYTES
         try:
             self.identity = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
         except (ValueError, RecursionError) as error:
@@ -118,14 +127,14 @@ class _Walk:
 
     def __init__(self, *, meaning: bool) -> None:
         self._meaning = meaning
-        self._nodes = 0
+        self.nodes = 0
         self._named: set[str] = set()
         self._root = ""
 
     def of(self, node: Any, space: str, depth: int) -> Any:
         """The form of one type; `space` is the namespace that unqualified names belong to."""
-        self._nodes += 1
-        if self._nodes > NODES_MAX:
+        self.nodes += 1
+        if self.nodes > NODES_MAX:
             raise SchemaInvalid(f"the definition has more than {NODES_MAX} types and fields")
         if depth > NESTING_MAX:
             raise SchemaInvalid(f"the definition has types nested deeper than {NESTING_MAX} levels")
@@ -192,7 +201,7 @@ class _Walk:
         return made | self._properties(node)
 
     def _field(self, field: Any, space: str, depth: int) -> dict[str, Any]:
-        self._nodes += 1
+        self.nodes += 1
         if not isinstance(field, dict) or not isinstance(field.get("name"), str) or not field["name"]:
             raise SchemaInvalid("the definition is no Avro schema: a field has no name")
         made = {"name": field["name"], "type": self.of(_needed(field, "type", "field"), space, depth + 1)}

@@ -13,19 +13,21 @@ A change of type is refused under all but the first. Consumers are judged by wha
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from magnetar.core.caching import CostCache
 from magnetar.schemas.avro import Avro
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.keyvalue import KeyValue, is_plain, take_apart
 from magnetar.schemas.native import root_message
 from magnetar.schemas.shapes import Shape, marked
+from magnetar.schemas.strict import check_readable
 from magnetar.schemas.types import ALIKE, PRIMITIVES, SCHEMALESS, STRUCTS, Definition, SchemaType
 
-PARSED_MAX: Final = 1024
-"""Parsed schemas kept: a transitive check of the longest usual history parses nothing twice; some 10 kB each."""
+PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Parsed schemas kept, by what they cost (`Avro.cost`): a thousand of twenty fields, so that a transitive check of the longest
+usual history parses nothing twice; or a dozen of the largest, which cost 3 MB each."""
 
 
 class Strategy(StrEnum):
@@ -68,9 +70,8 @@ class Identity(NamedTuple):
     digest: bytes
 
 
-@lru_cache(maxsize=PARSED_MAX)
-def _avro(data: bytes) -> Avro:
-    return Avro(data)
+_avro: Final = CostCache[bytes, Avro](PARSED_BYTES_MAX, Avro, lambda data, avro: len(data) + avro.cost)
+"""A definition -> what it says."""
 
 
 def shape_of(definition: Definition) -> Shape | None:
@@ -128,6 +129,20 @@ def identity(definition: Definition, *, stored: bool = False) -> Identity:
     # Python's client describes a string by "null", Java's by nothing: the same.
     nothing = definition.type is SchemaType.STRING and definition.data == b"null"
     return Identity(definition.type, sha256(b"" if nothing else definition.data).digest())
+
+
+def check_new(definition: Definition) -> None:
+    """Whether Java's clients can read a definition that nobody has registered yet (`schemas.strict`).
+
+    Raises:
+        SchemaInvalid: they cannot.
+    """
+    if definition.type in STRUCTS:
+        check_readable(definition.data)
+    elif definition.type is SchemaType.KEY_VALUE:
+        both = take_apart(definition)
+        for part in (both.key, both.value):
+            check_new(part)
 
 
 def _flat(one: Identity) -> tuple[bytes, bytes]:

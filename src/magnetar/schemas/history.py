@@ -8,11 +8,15 @@ none.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from pyroaring import BitMap
 
 from magnetar.schemas.shapes import Shape, Slot, reads
 from magnetar.schemas.types import ALIKE, Definition, SchemaType
+
+SLOT_BYTES: Final = 700
+"""What one field with one type takes beside its name and its type's text: two dictionaries' places and a bitmap."""
 
 
 class History:
@@ -23,6 +27,8 @@ class History:
         self._shaped: BitMap = BitMap()
         self._fields: dict[str, dict[Slot, BitMap]] = {}
         self._having: dict[str, int] = {}
+        self.bytes = 0
+        """What it takes, about."""
 
     def add(self, version: int, kind: SchemaType, shape: Shape | None) -> None:
         """A schema came into force."""
@@ -31,7 +37,12 @@ class History:
             return
         self._shaped.add(version)
         for name, slot in shape.items():
-            self._fields.setdefault(name, {}).setdefault(slot, BitMap()).add(version)
+            there = self._fields.setdefault(name, {})
+            versions = there.get(slot)
+            if versions is None:
+                versions = there[slot] = BitMap()
+                self.bytes += SLOT_BYTES + len(name) + len(slot.type)
+            versions.add(version)
             self._having[name] = self._having.get(name, 0) + 1
 
     def suspects(self, new: Definition, shape: Shape | None, *, backward: bool, forward: bool) -> Iterator[int]:

@@ -16,6 +16,7 @@ One change of an id at a time (`broker.schemas` queues the others), so the valid
 comes second finds the schema of who came first, and gets its version.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Final, NamedTuple
@@ -25,7 +26,7 @@ from msgspec import Meta
 
 from magnetar.core.errors import StorageError
 from magnetar.core.names import TopicName
-from magnetar.schemas.compatibility import Identity, Strategy, check, check_consumer, identity, shape_of
+from magnetar.schemas.compatibility import Identity, Strategy, check, check_consumer, check_new, identity, shape_of
 from magnetar.schemas.errors import SchemaInvalid, SchemasFull
 from magnetar.schemas.history import History
 from magnetar.schemas.types import Definition, SchemaType, check_sizes
@@ -45,6 +46,15 @@ VERSIONS_MAX: Final = 10_000
 TOPIC_BYTES_MAX: Final = 64 * 1024 * 1024
 """A ceiling on all definitions of one topic: they are in memory."""
 
+
+BYTES_MAX: Final = 512 * 1024 * 1024
+"""A ceiling on all definitions of a cluster: they are in memory. Two million of the usual size."""
+
+HISTORY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A ceiling on what is folded together of one topic: some 20,000 different fields. Only transitive strategies need it."""
+
+HISTORIES_BYTES_MAX: Final = 128 * 1024 * 1024
+"""The same of all topics: those that were not asked for longest are folded anew when they are."""
 
 FOLD_VERSIONS_MIN: Final = 64
 """From so many versions on they are folded together at the start (0.1 ms each), not when the first new one comes: that would
@@ -148,6 +158,8 @@ class TopicSchemas:
                 self._live.append((version, definition))
                 if self._history is not None:
                     self._history.add(version, definition.type, shape_of(definition))
+                    if self._history.bytes > HISTORY_BYTES_MAX:
+                        self._history = None
         if version == 0:
             self.life = _life(record)
         self.records[version] = record
@@ -169,12 +181,31 @@ class TopicSchemas:
         return self._live
 
     def fold(self) -> History:
-        """Those in force, folded together; kept from then on."""
+        """Those in force, folded together; kept until `unfold`.
+
+        Raises:
+            SchemasFull: they have more different fields than are folded together.
+        """
         if self._history is None:
-            self._history = History()
+            history = History()
             for version, definition in self._live:
-                self._history.add(version, definition.type, shape_of(definition))
+                history.add(version, definition.type, shape_of(definition))
+                if history.bytes > HISTORY_BYTES_MAX:
+                    raise SchemasFull(
+                        f"its {len(self._live)} schemas have too many different fields ({HISTORY_BYTES_MAX} bytes) for a "
+                        "transitive strategy: delete them, or choose another strategy"
+                    )
+            self._history = history
         return self._history
+
+    def unfold(self) -> None:
+        """Forget what was folded together."""
+        self._history = None
+
+    @property
+    def folded_bytes(self) -> int:
+        """What is folded together takes so much."""
+        return self._history.bytes if self._history is not None else 0
 
     def suspects(self, new: Definition, strategy: Strategy) -> list[tuple[int, Definition]]:
         """Those in force that a transitive strategy has to look at before a new one may stand beside them all."""
@@ -203,6 +234,7 @@ class Registry:
         schema_bytes_max: ceiling on one definition.
         versions_max: ceiling on the versions of a topic.
         topic_bytes_max: ceiling on all definitions of a topic.
+        bytes_max: ceiling on all definitions.
     """
 
     def __init__(
@@ -211,20 +243,27 @@ class Registry:
         schema_bytes_max: int = SCHEMA_BYTES_MAX,
         versions_max: int = VERSIONS_MAX,
         topic_bytes_max: int = TOPIC_BYTES_MAX,
+        bytes_max: int = BYTES_MAX,
     ) -> None:
         self.schema_bytes_max = schema_bytes_max
         self._versions_max = versions_max
         self._topic_bytes_max = topic_bytes_max
+        self._bytes_max = bytes_max
         self._topics: dict[str, TopicSchemas] = {}
+        self._bytes = 0
+        self._folded: dict[str, int] = {}
+        """Topics whose schemas are folded together, those that were asked for last behind the others, and what that takes."""
 
     @classmethod
-    def load(cls, stored: Mapping[str, bytes], *, versions_max: int = VERSIONS_MAX) -> "Registry":
+    def load(
+        cls, stored: Mapping[str, bytes], *, versions_max: int = VERSIONS_MAX, bytes_max: int = BYTES_MAX
+    ) -> "Registry":
         """What the store holds; keys of other parts are passed over.
 
         Raises:
             StorageError: a value is damaged; names its key.
         """
-        registry = cls(versions_max=versions_max)
+        registry = cls(versions_max=versions_max, bytes_max=bytes_max)
         for key in sorted(key for key in stored if key.startswith(SCHEMA_PREFIX)):
             id_, _, number = key.removeprefix(SCHEMA_PREFIX).rpartition("/")
             try:
@@ -232,10 +271,23 @@ class Registry:
                 registry._topics.setdefault(id_, TopicSchemas()).put(int(number), record)
             except (msgspec.DecodeError, ValueError, SchemaInvalid) as error:
                 raise StorageError(f"the stored value of {key} is damaged: {error}") from error
-        for found in registry._topics.values():
-            if len(found.live) >= FOLD_VERSIONS_MIN:
-                found.fold()
+        for id_, found in registry._topics.items():
+            registry._bytes += found.bytes
+            if len(found.live) >= FOLD_VERSIONS_MIN and sum(registry._folded.values()) < HISTORIES_BYTES_MAX:
+                with contextlib.suppress(SchemasFull):
+                    found.fold()
+                registry._keep_folded(id_, found)
         return registry
+
+    def _keep_folded(self, id_: str, found: TopicSchemas) -> None:
+        """What is folded together of a topic was used, or has changed: room for it is made by others."""
+        self._folded.pop(id_, None)
+        if found.folded_bytes:
+            self._folded[id_] = found.folded_bytes
+        while len(self._folded) > 1 and sum(self._folded.values()) > HISTORIES_BYTES_MAX:
+            oldest = next(iter(self._folded))
+            del self._folded[oldest]
+            self._topics[oldest].unfold()
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -248,15 +300,23 @@ class Registry:
         found = self._topics.get(id_)
         return found.live if found else ()
 
-    def check(self, id_: str, new: Definition, strategy: Strategy) -> None:
+    def check(self, id_: str, new: Definition, strategy: Strategy, *, elsewhere: bool = False) -> None:
         """Whether a schema that a topic does not have may be added.
 
+        Args:
+            elsewhere: it was registered in another cluster: whether Java's clients can read it was judged there, or never.
+
         Raises:
-            SchemaIncompatible.
+            SchemaInvalid, SchemaIncompatible, SchemasFull.
         """
+        if not elsewhere:
+            check_new(new)
         found = self._topics.get(id_)
-        if found is not None:
-            check(new, found.live, strategy, found.suspects(new, strategy) if strategy.transitive else None)
+        if found is None:
+            return
+        suspects = found.suspects(new, strategy) if strategy.transitive else None
+        self._keep_folded(id_, found)
+        check(new, found.live, strategy, suspects)
 
     def check_consumer(self, id_: str, own: Definition, strategy: Strategy) -> None:
         """Whether a consumer may subscribe with a schema of its own.
@@ -335,11 +395,13 @@ class Registry:
         now_ms: int,
         user: str = "",
         foreign: bool = False,
+        elsewhere: bool = False,
     ) -> Addition | int:
         """What has to be stored so that a topic has a schema; its version, when it has it already.
 
         Args:
             foreign: for reading alone: it need not stand beside the others.
+            elsewhere: see `check`.
 
         Raises:
             SchemaInvalid, SchemaIncompatible, SchemasFull.
@@ -348,12 +410,16 @@ class Registry:
         if present is not None:
             return present
         if not foreign:
-            self.check(id_, definition, strategy)
+            self.check(id_, definition, strategy, elsewhere=elsewhere)
         found = self._topics.get(id_) or TopicSchemas()
         if found.next >= self._versions_max:
             raise SchemasFull(f"{id_} has {found.next} schema versions, the most allowed")
         if found.bytes + len(definition.data) > self._topic_bytes_max:
             raise SchemasFull(f"the schemas of {id_} would exceed {self._topic_bytes_max} bytes together")
+        if self._bytes + len(definition.data) > self._bytes_max:
+            raise SchemasFull(
+                f"all schemas of this cluster would exceed {self._bytes_max} bytes together (schemas_bytes_max)"
+            )
         record = Record(
             int(definition.type),
             definition.data,
@@ -374,7 +440,10 @@ class Registry:
 
     def apply(self, addition: Addition) -> None:
         """A change is durable."""
-        self._topics.setdefault(addition.id, TopicSchemas()).put(addition.version, addition.record)
+        found = self._topics.setdefault(addition.id, TopicSchemas())
+        found.put(addition.version, addition.record)
+        self._bytes += len(addition.record.data)
+        self._keep_folded(addition.id, found)
 
     def newest(self, id_: str) -> int | None:
         """The last number that was given, also to a deletion; None when a topic has, and had, no schema."""
@@ -388,7 +457,10 @@ class Registry:
 
     def forget(self, id_: str) -> None:
         """What was stored for a topic is gone; should it have schemas again, they are numbered from 0."""
-        self._topics.pop(id_, None)
+        found = self._topics.pop(id_, None)
+        self._folded.pop(id_, None)
+        if found is not None:
+            self._bytes -= found.bytes
 
     def figures(self) -> tuple[int, int, int]:
         """Topics that have schemas, or had; their numbers, deletions included; bytes of their definitions."""
@@ -399,3 +471,5 @@ class Registry:
         """Check what must hold after every step."""
         for found in self._topics.values():
             found.validate()
+        assert self._bytes == sum(found.bytes for found in self._topics.values())
+        assert all(self._topics[id_].folded_bytes == size for id_, size in self._folded.items())

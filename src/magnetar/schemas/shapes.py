@@ -11,21 +11,26 @@ whole.
 """
 
 import json
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import avro.schema
 from avro.compatibility import SchemaCompatibilityType
 from avro.errors import AvroException
 
+from magnetar.core.caching import CostCache
 from magnetar.schemas.checker import Checker
 
 ROOT: Final = "root__"
 """What the outermost record is called in the plain form (`schemas.avro`): its name may change from one schema to the next, as
 with Pulsar, whose clients give their classes' names and read with whatever class they have. Names inside must match."""
 
-PAIRS_KEPT: Final = 4096
-"""Verdicts on pairs of types that differ: a long history has some dozens; a hundred bytes each."""
+PAIRS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Verdicts on pairs of types that differ: a long history has some dozens of some hundred bytes each; a hostile one has records
+in both."""
+
+SHAPE_BYTES_MAX: Final = 1024 * 1024
+"""Of all closed texts of one shape: each holds the definitions of all types that it reaches, so that a schema of 77 kB could have
+54 MB of them. One with more has no shape, and is compared whole."""
 
 NAMED: Final = frozenset({"record", "enum", "fixed"})
 
@@ -73,6 +78,8 @@ class _Closing:
     """Takes the definitions of named types out of a schema, and puts them beside each type that reaches them."""
 
     def __init__(self) -> None:
+        self._closed: dict[tuple[str, frozenset[str]], str] = {}
+        self._bytes = 0
         self._texts: dict[str, str] = {}
         self._reached: dict[str, frozenset[str]] = {}
 
@@ -108,7 +115,21 @@ class _Closing:
         return name, frozenset((name,))
 
     def closed(self, kind: Any, names: frozenset[str]) -> str:
-        """The closed text of a type."""
+        """The closed text of a type; the same object for fields of one type.
+
+        Raises:
+            Shapeless: all of them together are too large.
+        """
+        key = json.dumps(kind, sort_keys=True), names
+        found = self._closed.get(key)
+        if found is None:
+            found = self._closed[key] = self._close(kind, names)
+            self._bytes += len(found)
+            if self._bytes > SHAPE_BYTES_MAX:
+                raise Shapeless
+        return found
+
+    def _close(self, kind: Any, names: frozenset[str]) -> str:
         waiting, found = list(names), dict[str, str]()
         while waiting:
             name = waiting.pop()
@@ -119,19 +140,32 @@ class _Closing:
         return json.dumps([kind, found], sort_keys=True, separators=(",", ":"))
 
 
-@lru_cache(maxsize=PAIRS_KEPT)
 def reads(reader: str, writer: str) -> bool:
     """Whether a field of one closed type reads data of another, by the library; False also when it cannot tell."""
-    if reader == writer:
-        return True
+    return reader == writer or _pairs((reader, writer)) == _READS
+
+
+_READS: Final = 1
+_READS_NOT: Final = 2
+
+
+def _judge(pair: tuple[str, str]) -> int:
+    """Whether the first reads the second."""
+    reader, writer = pair
     one, other = _opened(reader), _opened(writer)
     if one is None or other is None:
-        return False
+        return _READS_NOT
     try:
         result = Checker().get_compatibility(one, other)
     except (AvroException, RecursionError):
-        return False
-    return bool(result.compatibility is SchemaCompatibilityType.compatible)
+        return _READS_NOT
+    return _READS if result.compatibility is SchemaCompatibilityType.compatible else _READS_NOT
+
+
+_pairs: Final = CostCache[tuple[str, str], int](
+    PAIRS_BYTES_MAX, _judge, lambda pair, _verdict: len(pair[0]) + len(pair[1])
+)
+"""Two closed texts -> whether the first reads the second."""
 
 
 def _opened(closed: str) -> "avro.schema.Schema | None":

@@ -397,3 +397,25 @@ def test_the_schema_of_no_version_says_nothing(world: World) -> None:
     assert (answer.HasField("error_code"), answer.schema.type, answer.schema.schema_data) == (False, 0, b"")
     assert not stored(node), "nothing is registered, so that any schema may be the first one"
     assert person.get().error_code == ErrorCode.TOPIC_NOT_FOUND, "the newest: there is none"
+
+
+@pytest.mark.parametrize("kind", [2, 3, 4], ids=["JSON", "PROTOBUF", "AVRO"])
+def test_what_java_cannot_read_is_registered_by_nobody(kind: int) -> None:
+    """A Java consumer of such a topic would fail at its first message."""
+    node = World("a")["a"]
+    node.create()
+    person = Person(node)
+    bad = pb.Schema(name="R", type=kind, schema_data=b'{"type":"record","name":"1bad","fields":[]}')
+    definition = Definition(SchemaType(kind), bad.schema_data)
+    requests = [person.produce(bad), person.get_or_create(bad)]
+    subscribing = person.client.subscribe("s", 1, replicated=False, schema=bad)
+    node.world.settle()
+    assert [person.told(request) for request in requests] == [ErrorCode.INCOMPATIBLE_SCHEMA] * 2
+    answer = person.client.answered(1000 + subscribing)
+    assert answer is not None and "is called '1bad': a name begins with a letter or _" in answer.error.message
+    told: list[tuple[int | None, MagnetarError | None]] = []
+    node.control.schema_register(TOPIC, definition, lambda version, error: told.append((version, error)))
+    assert told[0][0] is None and "1bad" in str(told[0][1])
+    with pytest.raises(MagnetarError, match="1bad"):
+        node.control.schema_check(TOPIC, definition)
+    assert not [key for key in node.meta if key.startswith(SCHEMA_PREFIX)]

@@ -10,6 +10,7 @@ were given to somebody who is gone) holds up nothing: it goes to anybody.
 """
 
 from collections.abc import Collection, Iterable
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from magnetar.broker.consumer import Consumer
@@ -17,7 +18,7 @@ from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
-from magnetar.wire.metadata import parse_metadata
+from magnetar.wire.metadata import parse_metadata, text_bytes
 
 OWNERS_MAX: Final = 10_000
 """A ceiling on messages of one subscription of which some chunks are given and some are not: some 300 bytes each, and producers
@@ -37,6 +38,17 @@ class Chunk(NamedTuple):
     last: bool
 
 
+NAME_BYTES_MAX: Final = 512
+"""Names and uuids of messages in chunks are kept as long as some chunks are missing; of a longer one its digest is."""
+
+
+def _kept(text: str) -> str:
+    """A text, or what stands for it."""
+    if len(text) <= NAME_BYTES_MAX:
+        return text
+    return blake2b(text_bytes(text)).hexdigest()
+
+
 def chunk_of(entry: StoredEntry) -> Chunk | None:
     """What an entry that is flagged as a chunk tells; None: it does not say of which message."""
     try:
@@ -45,7 +57,9 @@ def chunk_of(entry: StoredEntry) -> Chunk | None:
         return None
     if not metadata.uuid:
         return None
-    return Chunk(metadata.producer_name, metadata.uuid, metadata.chunk_id >= metadata.num_chunks_from_msg - 1)
+    return Chunk(
+        _kept(metadata.producer_name), _kept(metadata.uuid), metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+    )
 
 
 class Chunks:

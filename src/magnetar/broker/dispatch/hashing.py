@@ -7,6 +7,7 @@ or going moves only its own share of the keys.
 
 from bisect import bisect_left
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
 
@@ -22,6 +23,13 @@ POINTS_PER_CONSUMER: Final = 100
 
 _KEYS_CACHED: Final = 1 << 14
 """Slots of recent keys; hashing in Python costs microseconds, and keys recur."""
+
+CACHED_KEY_BYTES_MAX: Final = 256
+"""Longer keys are hashed each time: what is kept of them is 6 MB at most."""
+
+HASHED_KEY_BYTES_MAX: Final = 4096
+"""A key is as long as its producer wants, and hashing 4 kB takes half a millisecond. Of a longer one the digest is hashed: it has
+one slot as well, but not the one that clients compute, which only those need who choose ranges of hashes themselves."""
 
 _MASK: Final = 0xFFFFFFFF
 _KEYED: Final = int(EntryFlags.KEYED)
@@ -50,13 +58,20 @@ def _mixed(block: int) -> int:
 
 
 def _slot(key: bytes) -> int:
+    if len(key) > HASHED_KEY_BYTES_MAX:
+        key = blake2b(key).digest()
     return (murmur3_32(key) & 0x7FFFFFFF) % SLOTS
 
 
 @lru_cache(maxsize=_KEYS_CACHED)
 def slot_of(key: bytes) -> int:
-    """The slot of a key, 0..65,535."""
+    """The slot of a key, 0..65,535. A key of a message: `slot_of_any`."""
     return _slot(key)
+
+
+def slot_of_any(key: bytes) -> int:
+    """The slot of a key as long as its producer wants."""
+    return slot_of(key) if len(key) <= CACHED_KEY_BYTES_MAX else _slot(key)
 
 
 def slot_of_entry(entry: StoredEntry) -> int:
@@ -69,7 +84,9 @@ def slot_of_entry(entry: StoredEntry) -> int:
             key = None
     elif entry.flags & _CHUNK and (chunk := chunk_of(entry)) is not None:
         key = f"{chunk.producer}:{chunk.uuid}".encode()
-    return slot_of(key if key is not None else f"{entry.ledger}:{entry.entry}".encode())
+    if key is None:
+        key = f"{entry.ledger}:{entry.entry}".encode()
+    return slot_of(key) if len(key) <= CACHED_KEY_BYTES_MAX else _slot(key)
 
 
 class Ring:

@@ -13,7 +13,7 @@ from magnetar.broker.dispatch.base import (
     append_message,
     count_sent,
 )
-from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of
+from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of, slot_of_any
 from magnetar.broker.effects import Outbox, Send
 from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.sent import Sent
@@ -185,7 +185,7 @@ class NonPersistentSubscription:
         if key is None:
             self._turn += 1
             return self._ring.owner(slot_of(self._turn.to_bytes(8, "big")))
-        return self._ring.owner(slot_of(key))
+        return self._ring.owner(slot_of_any(key))
 
     # --------------------------------------------------------------------------------------------------- statistics
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of
+from magnetar.broker.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of, slot_of_any
 
 
 def consumer(name: str) -> Consumer:
@@ -87,6 +87,23 @@ def test_a_newcomer_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> Non
     assert hashed == 100
     ring.rebuild(everyone)
     assert hashed == 200
+
+
+def test_long_keys_are_hashed_in_time_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key may have megabytes: hashing each byte in Python took half a second, and 16,384 of them were kept."""
+    lengths: list[int] = []
+
+    def counted(data: bytes) -> int:
+        lengths.append(len(data))
+        return murmur3_32(data)
+
+    monkeypatch.setattr("magnetar.broker.dispatch.hashing.murmur3_32", counted)
+    before = slot_of.cache_info().currsize
+    keys = [bytes([number]) * size for number in range(5) for size in (257, 4_096, 4_097, 1_000_000)]
+    assert [slot_of_any(key) for key in keys] == [slot_of_any(bytes(key)) for key in keys]
+    assert slot_of.cache_info().currsize == before
+    assert max(lengths) == 4_096
+    assert slot_of_any(keys[1]) == (murmur3_32(keys[1]) & 0x7FFFFFFF) % SLOTS
 
 
 @given(st.lists(st.lists(st.sampled_from("aabbcd"), max_size=5), max_size=5), st.randoms(use_true_random=False))
