@@ -28,10 +28,10 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
+from magnetar.broker.proofs import begin_proving
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.core.places import SQLITE
 from magnetar.metadata.policydefaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.clock import SystemClock
@@ -44,10 +44,12 @@ from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
 from magnetar.runtime.places import per_address
+from magnetar.runtime.recovering import MARK_FILE, begin_mark, check_store, place_of
 from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
 from magnetar.runtime.server import PulsarServer
+from magnetar.runtime.stores.mark import StoreMark
 from magnetar.runtime.stores.opening import open_store
 from magnetar.runtime.strangers import Urls, handshake_failed, malformed
 from magnetar.runtime.tls import Listening
@@ -124,11 +126,10 @@ def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str
     """
     known = LAST_LEDGER_KEY in stored or any(key.startswith(TOPIC_PREFIX) for key in stored)
     if recovered.topics and not known:
-        place = str(folder / "meta.sqlite") if store == SQLITE else store
         raise StorageError(
-            f"the metadata store ({place}) knows no topic, and {folder / 'log'} holds messages of {len(recovered.topics)}, "
-            f"such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that belongs to them "
-            "([metadata] store, a backup), or, to begin anew without them, move the folder away"
+            f"the metadata store ({place_of(store, folder)}) knows no topic, and {folder / 'log'} holds messages of "
+            f"{len(recovered.topics)}, such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that "
+            "belongs to them ([metadata] store, a backup), or, to begin anew without them, move the folder away"
         )
 
 
@@ -190,7 +191,11 @@ class BrokerApp:
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
         self._stack.callback(folder.close)
         reserve = Reserve(folder.path / "reserve")
-        self.store = open_store(self.config.metadata.store, name, folder.path, reserve, lost=folder.lock.lost)
+        mark = StoreMark(folder.path / MARK_FILE)
+        self._stack.callback(mark.close)
+        self.store = open_store(
+            self.config.metadata.store, name, folder.path, reserve, lost=folder.lock.lost, on_commit=mark.keep
+        )
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
@@ -210,6 +215,12 @@ class BrokerApp:
         recovered = start_log(self.log, reserve)
         self._stack.callback(self.log.stop)
         check_together(stored, recovered, self.config.metadata.store, folder.path)
+        place = place_of(self.config.metadata.store, folder.path)
+        check_store(mark, stored, self.store.version, place, name)
+        for piece in begin_proving(stored, recovered.topics):
+            self.store.apply(piece.puts)
+            stored |= piece.puts
+        begin_mark(mark, self.store, stored)
         for problem in recovered.problems:
             logger.error("%s", problem)
         resources = Resources.load(stored)

@@ -32,6 +32,7 @@ from magnetar.broker.measuring import Connections, PublishLatency
 from magnetar.broker.metasync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.producers import Producer
+from magnetar.broker.proofs import Proofs
 from magnetar.broker.records import (
     CURSOR_PREFIX,
     TOPIC_PREFIX,
@@ -106,6 +107,7 @@ class Broker:
 
     Attributes:
         left_out: stored topics that have no valid name, and why: they were not loaded.
+        left_out_lives: their incarnations.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class Broker:
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.left_out: dict[str, str] = {}
+        self.left_out_lives: dict[str, int] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
         self.started_ms = outbox.now_ms
         self.healthy = True
@@ -191,6 +194,7 @@ class Broker:
         self.compactions = Compactions(self, stored)
         self.watches = TopicWatches(self)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
+        self.proofs = Proofs(self, stored, recovered)
         self._load(stored, recovered)
         self.idempotencies.started()
         self.fences.started()
@@ -207,14 +211,8 @@ class Broker:
         stored: Mapping[str, bytes],
         recovered: Mapping[tuple[str, int], RecoveredTopic],
     ) -> None:
-        dead = [
-            ledger
-            for (text, incarnation), found in recovered.items()
-            if not _is_current(stored, text, incarnation)
-            for ledger in found.ledger_ids()
-        ]
-        if dead:
-            self.outbox.put(Drop(tuple(dead)))
+        if self.proofs.dead:
+            self.outbox.put(Drop(tuple(self.proofs.dead)))
         for key, data in stored.items():
             if key.startswith(TOPIC_PREFIX):
                 text = key.removeprefix(TOPIC_PREFIX)
@@ -224,6 +222,7 @@ class Broker:
                 except NameNotValid as error:
                     # One name that nobody can use must not take the others from everybody; what is stored of it stays.
                     self.left_out[text] = str(error)
+                    self.left_out_lives[text] = record.incarnation
                     continue
                 self.add_topic(
                     full,
@@ -661,11 +660,6 @@ class Broker:
 
 def _bytes_of(command: Message) -> int:
     return command.ByteSize()
-
-
-def _is_current(stored: Mapping[str, bytes], text: str, incarnation: int) -> bool:
-    data = stored.get(TOPIC_PREFIX + text)
-    return data is not None and TopicRecord.decode(text, data).incarnation == incarnation
 
 
 def _ignore(subscription: Subscription) -> None:

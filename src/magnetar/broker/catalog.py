@@ -438,7 +438,9 @@ class Catalog:
         deletes += self._broker.schemas.deletion(topic)
         deletes += self._broker.compactions.deletion(topic)
         mark = self.mark(topic.name)
-        puts = {} if mark is None else {DELETED_PREFIX + topic.text: mark.encode()}
+        puts = self._broker.proofs.deletion(topic)
+        if mark is not None:
+            puts[DELETED_PREFIX + topic.text] = mark.encode()
 
         def stored(error: str) -> None:
             self._broker.schemas.deleted(topic, failed=bool(error))
@@ -450,6 +452,7 @@ class Catalog:
                 return
             if mark is not None:
                 self.deleted.put(topic.name, mark)
+            self._broker.proofs.deleted(topic)
             self._broker.remove_topic(topic)
             self._outbox.put(Drop(tuple(topic.log.ledger_ids())))
             self._outbox.put(Note("info", f"deleted topic {topic.text}"))

@@ -18,6 +18,7 @@ from magnetar.broker.failovers import FailoverController
 from magnetar.broker.messagecontrol import MessageController, check_place, place_of
 from magnetar.broker.metacontrol import MetadataController
 from magnetar.broker.metriccontrol import MetricController
+from magnetar.broker.proofs import deletion_key
 from magnetar.broker.records import DELETED_PREFIX, TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
 from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats, unopened_stats
@@ -345,11 +346,15 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             done(error)
             return
         # Partitions that were left out at the start are no topics here; their records go with what made them.
-        left_out = (TOPIC_PREFIX + text for text in self._broker.left_out if text.startswith(f"{name}-partition-"))
+        left_out = [text for text in self._broker.left_out if text.startswith(f"{name}-partition-")]
+        gone = Change(
+            puts={deletion_key(self._broker.left_out_lives[text]): text.encode() for text in left_out},
+            deletes=tuple(TOPIC_PREFIX + text for text in left_out),
+        )
         resources, catalog = self._broker.resources, self._broker.catalog
         mark = catalog.mark(name, resources.partitions(name) or 0)
         puts = {} if mark is None else {DELETED_PREFIX + str(name): mark.encode()}
-        change = resources.delete_partitioned(name).merged(following(self._broker, name))
+        change = resources.delete_partitioned(name).merged(following(self._broker, name)).merged(gone)
 
         def stored(error: MagnetarError | None) -> None:
             if error is None and mark is not None:
@@ -357,7 +362,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             done(error)
 
         try:
-            self._store_change(change.merged(Change(puts=puts, deletes=tuple(left_out))), stored)
+            self._store_change(change.merged(Change(puts=puts)), stored)
         except MagnetarError as refused:
             done(refused)
 

@@ -20,6 +20,7 @@ from magnetar.cli import (
     metadata,
     namespaces,
     permissions,
+    recover,
     replicate,
     restore,
     schemas,
@@ -45,6 +46,7 @@ ORDER: Final = (
     "links",
     "restore",
     "drain",
+    "recover",
     "demo",
     "bench",
     "tenants",
@@ -102,7 +104,7 @@ def magnetar(
     Chosen.token_file = token_file
 
 
-for module in (up, broker, replicate, status, failover, verify, restore, drain, demo, bench):
+for module in (up, broker, replicate, status, failover, verify, restore, drain, recover, demo, bench):
     name = module.__name__.rpartition(".")[2].replace("command", "demo")
     app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
 for module in (links, tenants, namespaces, topics, subscriptions, schemas, metadata, permissions, tokens):

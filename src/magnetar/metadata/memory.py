@@ -13,6 +13,11 @@ class MemoryStore:
         self._version = 0
         self._watchers: list[tuple[str, Watcher]] = []
 
+    @property
+    def version(self) -> int:
+        """Of the last transaction."""
+        return self._version
+
     def load(self) -> dict[str, tuple[bytes, int]]:
         """Everything."""
         return dict(self._data)

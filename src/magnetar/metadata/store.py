@@ -39,11 +39,15 @@ class VersionConflict(MagnetarError):
 class Store(Protocol):
     """A metadata store. `magnetar.metadata.testing.StoreConformance` is what every implementation must pass."""
 
+    @property
+    def version(self) -> int:
+        """Of the last transaction, 0 if there was none: it grows with each, whoever writes."""
+
     def load(self) -> dict[str, tuple[bytes, int]]:
         """Everything: key -> (value, version).
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: it cannot be read, or is damaged.
         """
 
     def apply(

@@ -54,6 +54,15 @@ class StoreConformance:
         assert seen == sorted(set(seen))
         assert min(seen) > 0
 
+    def test_the_version_grows_with_every_transaction(self, store: Store) -> None:
+        """Also with one that deletes; a store that is behind what somebody saw went back in time."""
+        seen = [store.version]
+        for puts, deletes in (({"a": b"1"}, ()), ({"a": b"2"}, ()), ({}, ("a",)), ({"b": b"1"}, ("a",))):
+            store.apply(puts, deletes)
+            seen.append(store.version)
+        assert seen == sorted(set(seen))
+        assert store.load()["b"][1] <= store.version
+
     def test_compare_and_set(self, store: Store) -> None:
         """A write goes through only if all versions are as expected; 0 expects that there is no such key."""
         store.apply({"a": b"1"}, (), {"a": 0})

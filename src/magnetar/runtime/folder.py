@@ -246,14 +246,14 @@ class DataFolder:
         log = path / "log"
         make_folder(log)
         lock.add(log)
-        return cls(path, read_uuid(path), lock)
+        return cls(path, read_uuid(path, cluster), lock)
 
     def close(self) -> None:
         """Let another broker use it."""
         self.lock.close()
 
 
-def read_uuid(path: Path) -> str:
+def read_uuid(path: Path, cluster: str) -> str:
     """The identity in a data folder.
 
     Raises:
@@ -268,6 +268,6 @@ def read_uuid(path: Path) -> str:
     if not good:
         raise StorageError(
             f"{path / 'uuid'} holds no uuid but {text[:40]!r}: the other clusters would take this one for another; put back what "
-            "it held"
+            f"it held, or have it made again from the metadata store: magnetar recover {cluster} --uuid"
         )
     return text

@@ -25,6 +25,7 @@ from magnetar.broker.effects import (
     Timer,
     Write,
 )
+from magnetar.broker.proofs import begin_proving
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.core.config import BrokerConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
@@ -131,6 +132,8 @@ class Cluster:
                 raise
             world.say(f"{self.name} cannot read its disk and does not come up")
             return
+        for piece in begin_proving(self.meta, recovered.topics):
+            self.meta.update(piece.puts)
         resources = Resources.load(self.meta)
         first = resources.first_start(self._config, self.name, self.uuid)
         if first.puts:

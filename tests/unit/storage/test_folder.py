@@ -159,7 +159,7 @@ def test_small_files_that_are_not_what_they_were(tmp_path: Path, name: str, spoi
 def test_what_is_almost_a_uuid_is_none(tmp_path: Path, text: str) -> None:
     DataFolder.open(tmp_path, cluster="us-west").close()
     (tmp_path / "uuid").write_text(text)
-    refused(tmp_path, "holds no uuid but")
+    refused(tmp_path, "holds no uuid but .*magnetar recover us-west --uuid$")
 
 
 @pytest.mark.parametrize("name", ["LOCK", "uuid.new", "cluster.new", "VERSION.new"])

@@ -11,7 +11,13 @@ from magnetar.runtime.stores.sqlite import SqliteStore
 
 
 def open_store(
-    place: str, cluster: str, folder: Path, reserve: Reserve, *, lost: Callable[[], str] = lambda: ""
+    place: str,
+    cluster: str,
+    folder: Path,
+    reserve: Reserve,
+    *,
+    lost: Callable[[], str] = lambda: "",
+    on_commit: Callable[[int], None] = lambda _version: None,
 ) -> Store:
     """The store of one broker, which nobody else writes to while it is open.
 
@@ -21,12 +27,19 @@ def open_store(
         folder: the broker's, for `meta.sqlite`.
         reserve: of the same folder.
         lost: says why the folder is no longer this broker's, or "".
+        on_commit: told of each transaction that is durable.
 
     Raises:
         StorageError: it cannot be opened, is in use, or kazoo is not installed.
     """
     if place == SQLITE:
-        return SqliteStore(folder / "meta.sqlite", reserve, lost=lost)
+        return SqliteStore(
+            folder / "meta.sqlite",
+            reserve,
+            lost=lost,
+            on_commit=on_commit,
+            way_out=f"; put back a copy of the data folder, or keep what is whole: magnetar recover {cluster} --salvage",
+        )
     hosts, path = parse_zookeeper(place)
     try:
         from magnetar.runtime.stores.zookeeper import ZooKeeperStore
@@ -34,4 +47,4 @@ def open_store(
         if error.name == "kazoo":
             raise StorageError('metadata in ZooKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
         raise
-    return ZooKeeperStore(hosts, f"{path}/{cluster}")
+    return ZooKeeperStore(hosts, f"{path}/{cluster}", on_commit=on_commit)

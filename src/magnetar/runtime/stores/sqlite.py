@@ -7,6 +7,9 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
+
+from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, tell
@@ -15,11 +18,23 @@ from magnetar.runtime.reserve import Reserve
 
 logger = logging.getLogger("magnetar.store")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: every record has a checksum. Version 1 is read and made 2; brokers before this one refuse it in one line."""
 GROUP_MAX = 1000
 """Back-pressure: so many submitted writes at most share a commit, so that the first of them does not wait too long."""
 
 BUSY_S = 5
+
+
+def checksum_of(key: str, value: bytes, version: int) -> int:
+    """CRC32C of a record: SQLite notices a flipped bit in its own structures alone."""
+    return crc32c(value, crc32c(b"%d %d " % (version, len(value)), crc32c(key.encode())))
+
+
+def is_whole(key: object, value: object, version: object, checksum: object) -> bool:
+    """Whether a record is what was written."""
+    whole = isinstance(key, str) and isinstance(value, bytes) and isinstance(version, int)
+    return whole and checksum == checksum_of(cast("str", key), cast("bytes", value), cast("int", version))
 
 
 class _Write:
@@ -47,13 +62,29 @@ class SqliteStore:
         path: of the file; made if it is missing.
         reserve: room for it on a full disk.
         lost: says why the folder is no longer this broker's, or "": nothing is written from then on.
+        on_commit: told of each transaction that is durable, on the store's thread, before its writer is.
+        way_out: what is added to the error of a damaged store.
+
+    Attributes:
+        version: of the last transaction.
 
     Raises:
         StorageError: it is no such file, of another version, damaged, or in use.
     """
 
-    def __init__(self, path: Path, reserve: Reserve | None = None, *, lost: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        reserve: Reserve | None = None,
+        *,
+        lost: Callable[[], str] = lambda: "",
+        on_commit: Callable[[int], None] = lambda _version: None,
+        way_out: str = "",
+    ) -> None:
         self._path = path
+        self._on_commit = on_commit
+        self._way_out = way_out
+        self.version = 0
         self._reserve = reserve
         self._lost = lost
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
@@ -70,17 +101,36 @@ class SqliteStore:
     # -------------------------------------------------------------------------------------------------------- callers
 
     def load(self) -> dict[str, tuple[bytes, int]]:
-        """Everything, as it was when the store was opened or is now."""
-        found: list[dict[str, tuple[bytes, int]]] = []
-        connection = self._connect()
+        """Everything, as it was when the store was opened or is now.
+
+        Raises:
+            StorageError: it cannot be read, or something in it is not what was written.
+        """
+        found: dict[str, tuple[bytes, int]] = {}
+        damaged: list[str] = []
         try:
-            rows = connection.execute("SELECT key, value, version FROM entries")
-            found.append({key: (value, version) for key, value, version in rows})
+            connection = self._connect()
+            connection.text_factory = lambda data: data.decode(errors="replace")
+            try:
+                problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                for key, value, version, checksum in connection.execute(
+                    "SELECT key, value, version, checksum FROM entries"
+                ):
+                    if is_whole(key, value, version, checksum):
+                        found[key] = value, version
+                    else:
+                        damaged.append(repr(key)[:200])
+            finally:
+                connection.close()
         except sqlite3.Error as error:
             raise self._explain(error) from error
-        finally:
-            connection.close()
-        return found[0]
+        except ValueError as error:  # text of a damaged schema that is none
+            raise self._damaged("its schema is no text") from error
+        if damaged:
+            raise self._damaged(f"{len(damaged)} of {len(damaged) + len(found)} records, such as {min(damaged)}")
+        if problem != "ok":
+            raise self._damaged(" ".join(str(problem).split()))
+        return found
 
     def apply(
         self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
@@ -126,14 +176,16 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         connection = self._connect()
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
+        if version not in (0, 1, SCHEMA_VERSION):
             connection.close()
             raise StorageError(
                 f"{self._path} has format {version}, this version of Magnetar reads {SCHEMA_VERSION}; use the one that wrote it"
             )
+        if version == 1:
+            self._add_checksums(connection)
         connection.execute(
-            "CREATE TABLE IF NOT EXISTS entries "
-            "(key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, "
+            "checksum INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"
         )
         # One counter for all keys: a key that is deleted and made again never gets a version that it had before.
         connection.execute("CREATE TABLE IF NOT EXISTS counter (version INTEGER NOT NULL)")
@@ -141,7 +193,25 @@ class SqliteStore:
         # A commit, also where this is the version already, and so a sync of the WAL: transactions of a process that was killed
         # in between are in it whole, but perhaps only in the system's memory, and `load` tells of them as durable.
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        counters = connection.execute("SELECT version FROM counter").fetchall()
+        if len(counters) != 1 or not isinstance(counters[0][0], int):
+            connection.close()
+            raise self._damaged("its counter of transactions is no number")
+        self.version = counters[0][0]
         return connection
+
+    @staticmethod
+    def _add_checksums(connection: sqlite3.Connection) -> None:
+        connection.create_function("checksum_of", 3, checksum_of, deterministic=True)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute("ALTER TABLE entries ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+            connection.execute("UPDATE entries SET checksum=checksum_of(key, value, version)")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            connection.execute("ROLLBACK")
+            raise
 
     def _opened(self) -> sqlite3.Connection:
         self._check_files()
@@ -178,7 +248,12 @@ class SqliteStore:
         return full and self._reserve.give()
 
     def _explain(self, error: sqlite3.Error) -> StorageError:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return self._damaged(str(error))
         return StorageError(f"the metadata store {self._path} cannot be used: {error}")
+
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(f"the metadata store {self._path} is damaged: {what}{self._way_out}")
 
     def _run(self, started: threading.Event, failure: list[StorageError]) -> None:
         try:
@@ -188,6 +263,9 @@ class SqliteStore:
             return
         except sqlite3.Error as error:
             failure.append(self._explain(error))
+            return
+        except Exception as error:  # noqa: BLE001 - what a damaged file makes of the counter: the opener must not wait for ever
+            failure.append(self._damaged(f"{type(error).__name__} when it is opened"))
             return
         finally:
             if failure:
@@ -220,7 +298,9 @@ class SqliteStore:
             for write in group:
                 self._check(connection, write)
                 changes += self._write(connection, write)
+            version = connection.execute("SELECT version FROM counter").fetchone()[0]
             connection.execute("COMMIT")
+            self.version = version
         except (sqlite3.Error, VersionConflict, ValueError, TypeError, OverflowError) as failure:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -233,6 +313,7 @@ class SqliteStore:
                 self._commit(connection, [write])
             return
         if not error:
+            self._on_commit(self.version)
             tell(self._watchers, changes)
             if self._reserve is not None:
                 self._reserve.keep()
@@ -262,9 +343,9 @@ class SqliteStore:
             if connection.execute("DELETE FROM entries WHERE key=?", (key,)).rowcount
         ]
         connection.executemany(
-            "INSERT INTO entries VALUES (?, ?, ?) "
-            "ON CONFLICT(key) DO UPDATE SET value=excluded.value, version=excluded.version",
-            [(key, value, version) for key, value in write.puts.items()],
+            "INSERT INTO entries VALUES (?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET "
+            "value=excluded.value, version=excluded.version, checksum=excluded.checksum",
+            [(key, value, version, checksum_of(key, value, version)) for key, value in write.puts.items()],
         )
         changes += [(key, value, version) for key, value in write.puts.items()]
         return changes

@@ -87,6 +87,7 @@ class ZooKeeperStore:
         exclusive: nobody else may write while this one is open: what a broker needs. False: several stores share the path and
             see each other's changes (`watch`).
         start_s, session_s: see `START_S`, `SESSION_S`.
+        on_commit: told of each transaction of this store that is durable, on its thread, before its writer is.
 
     Raises:
         StorageError: it cannot be reached, the path is no store of this version, or another writer holds it.
@@ -100,7 +101,9 @@ class ZooKeeperStore:
         exclusive: bool = True,
         start_s: float = START_S,
         session_s: float = SESSION_S,
+        on_commit: Callable[[int], None] = lambda _version: None,
     ) -> None:
+        self._on_commit = on_commit
         self._root = "/" + path.strip("/")
         self._name = f"zookeeper://{hosts}{self._root}"
         self._token = uuid.uuid4().hex
@@ -134,6 +137,11 @@ class ZooKeeperStore:
         self._thread.start()
 
     # -------------------------------------------------------------------------------------------------------- callers
+
+    @property
+    def version(self) -> int:
+        """Of the last transaction that this store knows of."""
+        return self._seen
 
     def load(self) -> dict[str, tuple[bytes, int]]:
         """Everything, as it is now; waits a little for a connection that is just lost."""
@@ -413,6 +421,7 @@ class ZooKeeperStore:
             del self._versions[key]
         self._versions |= dict.fromkeys(puts, version)
         self._seen = version
+        self._on_commit(version)
         if version > COMMITS_KEPT:
             self._client.delete_async(self._nodes.commit_path(version - COMMITS_KEPT))
         return [(key, None, version) for key in gone] + [(key, value, version) for key, value in puts.items()]

@@ -1,0 +1,127 @@
+"""A broker's life in this process, without clients, and what can happen to its data folder between two lives."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from magnetar.app import BrokerApp
+from magnetar.broker.effects import Sync
+from magnetar.core.config import Config, single
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, NONE
+from magnetar.core.names import TopicName
+from magnetar.storage.entries import Append, NewEntry
+from tests.support.brokers import free_port
+
+CLUSTER = "a"
+WAIT_S = 60
+
+
+def name_of(topic: str) -> str:
+    return topic if "://" in topic else f"persistent://public/default/{topic}"
+
+
+class Life:
+    """One life of a broker: everything it answers is durable."""
+
+    def __init__(self, config: Config) -> None:
+        self.app = BrokerApp(config, CLUSTER)
+        self.folder = config.cluster_dir(CLUSTER)
+
+    async def _answer(self, ask: Callable[[Callable[..., None]], None]) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(*given: Any) -> None:
+            errors = [each for each in given if isinstance(each, MagnetarError) or (isinstance(each, str) and each)]
+            if errors:
+                answer.set_exception(errors[0] if isinstance(errors[0], MagnetarError) else AssertionError(errors[0]))
+            else:
+                answer.set_result(given[0] if given else None)
+
+        self.app.driver.run(lambda: ask(done))
+        return await asyncio.wait_for(answer, WAIT_S)
+
+    async def create(self, topic: str) -> Any:
+        """The topic; made if it is not there."""
+        name = TopicName.parse(name_of(topic))
+        return await self._answer(lambda done: self.app.broker.catalog.open(name, create=True, then=done))
+
+    async def publish(self, topic: str, *texts: str) -> None:
+        """Confirmed when it returns."""
+        made = await self.create(topic)
+
+        def ask(done: Callable[..., None]) -> None:
+            def told(_append: Append, error: str) -> None:
+                done(error)
+
+            made.append([NewEntry(text.encode(), 0, 1, 5) for text in texts], told)
+
+        await self._answer(ask)
+
+    async def subscribe(self, topic: str, name: str = "s") -> None:
+        made = await self.create(topic)
+        await self._answer(lambda done: self.app.broker.catalog.create_subscription(made, name, EARLIEST, done))
+
+    async def delete(self, topic: str) -> None:
+        made = self.app.broker.topics[name_of(topic)]
+        await self._answer(lambda done: self.app.broker.catalog.delete(made, force=True, done=done))
+
+    async def settled(self) -> None:
+        """What was given to the log and to the store before is done, deletions of segments too."""
+        await self._answer(lambda done: self.app.broker.outbox.put(Sync(done)))
+        self.app.store.apply({})
+
+    def texts(self, topic: str) -> list[str]:
+        """What a topic holds; an entry that cannot be read is the error."""
+        log = self.app.broker.topics[name_of(topic)].log
+        found: list[str] = []
+        position = log.first if log.first != NONE else None
+        while position is not None:
+            try:
+                found.append(self.app.log.read(log.locations(position, 1, 1))[0].data.decode())
+            except MagnetarError as error:
+                found.append(f"! {error}")
+            position = log.next_after(position)
+        return found
+
+    def image(self, target: Path) -> Path:
+        """The data folder as it would be found if the process were killed now, in another place."""
+        shutil.copytree(self.folder, target / CLUSTER)
+        return target
+
+
+@cache
+def _ports() -> tuple[int, int]:
+    """Lives in one process come one after the other."""
+    return free_port(), free_port()
+
+
+def config_of(folder: Path) -> Config:
+    return single(CLUSTER, folder, *_ports())
+
+
+def live(folder: Path, *steps: Callable[[Life], Coroutine[Any, Any, Any]]) -> Any:
+    """Start a broker on a folder, take the steps, stop it in good order; what the last one returned."""
+
+    async def run() -> Any:
+        life = Life(config_of(folder))
+        result = None
+        try:
+            await life.app.start()
+            for step in steps:
+                result = await step(life)
+            await life.settled()
+        finally:
+            await life.app.stop()
+        return result
+
+    return asyncio.run(run())
+
+
+def segments(folder: Path) -> dict[str, int]:
+    """Sizes of all segments that hold more than their start."""
+    found = {path.name: path.stat().st_size for path in (folder / CLUSTER / "log").glob("*.seg")}
+    return {name: size for name, size in found.items() if size > 200}
