@@ -74,7 +74,7 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("replicatorDispatchRate", {"other": {"dispatchThrottlingRateInMsg": 5}}, "has to name us-west"),
         ("clusterSubscribeRate", {"other": {"subscribeThrottlingRatePerConsumer": 5}}, "has to name us-west"),
         ("clusterSubscribeRate", {"us-west": {"ratePeriodInSecond": 0}}, "ratePeriodInSecond"),
-        ("autoTopicCreationOverride", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, "create them"),
+        ("autoTopicCreationOverride", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, "cannot be null"),
         ("scalableTopicAutoScalePolicy", {"enabled": True}, "partitions"),
         ("subscription_expiration_time_minutes", -5, "subscription expiration time"),
         ("offload_threshold", 1_000, "tiered storage"),

@@ -147,3 +147,22 @@ def test_a_group_of_anti_affinity_is_read_as_it_was_sent(tell: Tell) -> None:
             assert (answer.status, answer.data) == (204, b"")
 
     tell(story)
+
+
+def test_asking_by_http_makes_a_partitioned_topic_where_the_policy_says_so(tell: Tell) -> None:
+    """Clients that look topics up by HTTP ask so before they open one."""
+    topic = f"{A}/persistent/public/default/t/partitions"
+
+    async def story(world: World) -> None:
+        policy = '{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 3}'
+        await world.have(("POST", f"{N}/autoTopicCreation", policy))
+        assert (await world.ask("GET", topic)).status == 404
+        assert (await world.ask("GET", f"{topic}?checkAllowAutoCreation=true")).json["partitions"] == 3
+        assert (await world.ask("GET", topic)).json["partitions"] == 3
+        assert f"{FULL}/t-partition-2" in world.control.existing
+        await world.have(("DELETE", f"{N}/autoTopicCreation", None))
+        other = topic.replace("/t/", "/other/")
+        assert (await world.ask("GET", f"{other}?checkAllowAutoCreation=true")).json["partitions"] == 0
+        assert f"{FULL}/other" not in world.control.existing
+
+    tell(story)

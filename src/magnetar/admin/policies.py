@@ -65,6 +65,7 @@ def _namespace_routes(policy: Policy) -> None:
     async def put(call: Call) -> None:
         namespace = call.existing_namespace()
         value = await call.body()
+        policy.check_new(value)
         await call.apply(lambda: call.resources.change_policies(namespace, **{policy.namespace: value}))
 
     async def delete(call: Call) -> None:

@@ -212,8 +212,8 @@ async def create_partitioned(call: Call) -> None:
     "How many partitions a topic has; 0 when it is not partitioned.",
     errors=(404, 412),
     query={
-        "checkAllowAutoCreation": "true: a topic that its first client would create counts as one without partitions; asking "
-        "creates none."
+        "checkAllowAutoCreation": "true: a topic that its first client would create counts as one without partitions; where the "
+        "policy `auto-topic-creation` says that new topics are partitioned, it is created."
     },
     reply='{"partitions": 4, "deleted": false}',
 )
@@ -226,8 +226,13 @@ async def get_partitions(call: Call) -> Any:
         creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
         if not (call.flag("checkAllowAutoCreation") and creates):
             raise NotFound(f"topic {topic} does not exist")
-        call.existing_namespace()
-        count = 0
+        count = call.resources.new_partitions(call.existing_namespace()) if topic.partition < 0 else 0
+        if count:
+            wanted = count
+            try:
+                await call.done(lambda done: call.control.create_topic(str(topic), wanted, {}, done))
+            except Conflict:  # somebody else was first
+                count = call.control.partitions(str(topic)) or 0
     properties = call.resources.partitioned_properties(topic) if count else {}
     return {"partitions": count, "deleted": False, "properties": properties}
 

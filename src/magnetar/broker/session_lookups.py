@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.authorizing import Operation
+from magnetar.broker.autopartitions import partitions_or_make
 from magnetar.broker.schemas import SchemaTopic, schema_message
 from magnetar.broker.session_names import looked_up_name, namespace_name, topic_name
 from magnetar.core import names
@@ -37,17 +38,24 @@ class SessionLookups:
         }
 
     def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        request_id = command.request_id
+
+        def answer(count: int, error: BrokerError | None) -> None:
+            if error is None:
+                self._session.send(commands.partitions_response(request_id, count))
+            else:
+                self._session.send(commands.partitions_failed(request_id, _told(error), error.message))
+
         try:
             name = topic_name(command.topic)
             self._broker.catalog.check_namespace(
                 name
             )  # first: clients take a missing namespace for that, as with Pulsar
             self._session.check(Operation.LOOK, name, command.original_principal)
-            count = self._broker.catalog.partitions_for_client(name, command.metadata_auto_creation_enabled)
         except BrokerError as error:
-            self._session.send(commands.partitions_failed(command.request_id, _told(error), error.message))
+            self._session.send(commands.partitions_failed(request_id, _told(error), error.message))
             return
-        self._session.send(commands.partitions_response(command.request_id, count))
+        partitions_or_make(self._broker, name, command.metadata_auto_creation_enabled, answer)
 
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.core.errors import NameNotValid
-from magnetar.core.names import check_subscription
+from magnetar.core.names import PARTITIONS_MAX, check_subscription
 from magnetar.metadata.errors import BadRequest, PreconditionFailed
 from magnetar.metadata.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies
 from magnetar.metadata.policytypes import (
@@ -100,12 +100,24 @@ def delayed_delivery(policy: DelayedDelivery) -> None:
         raise PreconditionFailed(f"maxDeliveryDelayInMillis is 0 (any) to {DELAY_MS_MAX}, not {policy.delay_ms_max}")
 
 
+_CREATION: Final = "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] "
+
+
 def auto_topic_creation(policy: AutoTopicCreation) -> None:
-    """Only what this broker makes."""
+    """A number of partitions for partitioned topics; the words are Pulsar's, which its tools look for."""
     if policy.allow and policy.kind == "partitioned":
-        raise PreconditionFailed(
-            "topicType is non-partitioned: partitioned topics do not come into being by being opened, create them instead"
-        )
+        if policy.partitions is None:
+            raise PreconditionFailed(_CREATION + "cannot be null when the type is partitioned.")
+        if policy.partitions < 1:
+            raise PreconditionFailed(_CREATION + "cannot be less than 1 for partition type.")
+        if policy.partitions > PARTITIONS_MAX:
+            raise PreconditionFailed(f"{_CREATION}cannot be more than {PARTITIONS_MAX} for partition type.")
+
+
+def new_auto_topic_creation(policy: AutoTopicCreation) -> None:
+    """No number without partitions; such policies were taken before, and stay."""
+    if policy.allow and policy.kind == "non-partitioned" and policy.partitions is not None:
+        raise PreconditionFailed(_CREATION + "is not allowed to be set when the type is non-partition.")
 
 
 def inactive_topics(policy: InactiveTopics) -> None:

@@ -67,6 +67,7 @@ class Policy:
         default: what holds when nobody said anything.
         shown: `default` in words.
         check: refuses impossible values.
+        check_new: refuses more of what is to be set; what is stored may have it.
         own: its namespace path is ours (below /geo/v1): Pulsar has it for topics only, or not at all.
         own_topic: so is its topic path.
         by_hand: levels whose routes are written out elsewhere, for they do more than set a field.
@@ -88,6 +89,7 @@ class Policy:
     default: Callable[[BrokerConfig], Any] = lambda _config: None
     shown: str = "none"
     check: Callable[[Any], None] = checks.anything
+    check_new: Callable[[Any], None] = checks.anything
     own: bool = False
     own_topic: bool = False
     by_hand: tuple[str, ...] = ()
@@ -371,7 +373,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "auto-topic-creation",
-        "Whether topics, always without partitions, come into being when clients open them; what links bring does in any case.",
+        "Whether topics come into being when clients open them, and with how many partitions; what links bring does in any case.",
         AutoTopicCreation,
         "opening topics: TopicNotFound",
         namespace="auto_topic_creation",
@@ -379,6 +381,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         default=lambda config: AutoTopicCreation(config.auto_create_topics, "non-partitioned"),
         shown="`auto_create_topics`",
         check=checks.auto_topic_creation,
+        check_new=checks.new_auto_topic_creation,
     ),
     Policy(
         "auto-subscription-creation",

@@ -99,8 +99,8 @@ class AutoTopicCreation(Struct, frozen=True, rename=_TOPICS):
 
     Attributes:
         allow: false: only administrators and links make them.
-        kind: what comes into being; partitioned topics are made by administrators here, so that kind is refused.
-        partitions: of a partitioned one; without meaning for others.
+        kind: what comes into being: a topic without partitions, also where this is left out, or a partitioned one.
+        partitions: of a partitioned one, which needs it; without meaning for others.
     """
 
     allow: bool

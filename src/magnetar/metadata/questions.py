@@ -62,6 +62,11 @@ class Questions(Tables):
         own = self._namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
         return otherwise if own is None else own.allow
 
+    def new_partitions(self, namespace: NamespaceName) -> int:
+        """How many partitions a topic has that comes into being when a client asks for it; 0: it is not partitioned."""
+        own = self._namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
+        return (own.partitions or 0) if own is not None and own.allow and own.kind == "partitioned" else 0
+
     def own_policies(self, namespace: NamespaceName) -> Policies:
         """The policies that a namespace has itself; none if it does not exist."""
         return self._namespaces.get(namespace, NO_NAMESPACE)
