@@ -132,3 +132,40 @@ def test_after_a_restart_and_by_its_threshold(tmp_path: Path) -> None:
         client.close()
     finally:
         world.close()
+
+
+def test_who_comes_back_is_told_of_deletions(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    """A reader that is made at the last id it has, a durable subscription, and a reader whose topic is unloaded."""
+    producer = client.create_producer(topic, batching_enabled=False)
+    for key in "abcdef":
+        producer.send(b"1", partition_key=key)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    consumer = client.subscribe(topic, "s", is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest)
+    for _ in range(6):
+        last = reader.read_next(60_000)
+        consumer.acknowledge_cumulative(consumer.receive(60_000))
+    reader.close()
+    consumer.close()
+    producer.send(None, partition_key="b")
+    producer.send(b"3", partition_key="a")
+    compact(broker, topic)
+    compact(broker, topic)
+    told = [("b", b""), ("a", b"3")]
+    assert table(client, topic, last.message_id()) == told
+    again = client.subscribe(topic, "s", is_read_compacted=True)
+    messages = [again.receive(60_000) for _ in told]
+    assert [(message.partition_key(), message.data()) for message in messages] == told
+    rows = [(key, b"1") for key in "cdef"] + [("a", b"3")]
+    assert table(client, topic) == rows, "who begins is given no deletions"
+    view = client.create_table_view(topic)
+    assert {key: view.get(key) for key in "abcdef"} == {"b": None, **dict(rows)}
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    assert (reader.read_next(60_000).partition_key(), reader.has_message_available()) == ("c", True)
+    producer.send(None, partition_key="c")
+    compact(broker, topic)
+    broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/unload")
+    seen = {"c": b"1"}
+    while reader.has_message_available():
+        message = reader.read_next(60_000)
+        seen[message.partition_key()] = message.data()
+    assert {key: value for key, value in seen.items() if value} == dict(rows[1:])

@@ -69,6 +69,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "persistence": [],
     "delayed-delivery": [{"tickTime": -1}, {"maxDeliveryDelayInMillis": 2**62}],
     "inactive-topics": [{"maxInactiveDurationSeconds": 0}],
+    "compaction-delete-retention": [-2, -(2**31), 2**40],
 }
 WRONG = {
     "schema-strategy": '"SIDEWAYS"',

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.broker.compaction import Compacted
+from magnetar.broker.compaction import Compacted, Deletions
 from magnetar.broker.consumer import Consumer, SubType
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.dispatch.surroundings import DispatchLog, Surroundings
@@ -48,6 +48,7 @@ class AckedSubscription(ABC):
         on_expired: told what expires here, after < p <= up_to.
         withdrawals: of the topic; None: nothing is ever withdrawn (tests).
         compacted: of the topic, when its consumer reads compacted.
+        begins: it was made at the beginning of the topic, and nobody has read it yet.
     """
 
     name: str
@@ -65,6 +66,9 @@ class AckedSubscription(ABC):
         self.on_expired: OnExpired | None = None
         self.withdrawals: Withdrawals | None = None
         self.compacted: Compacted | None = None
+        self.begins = False
+        self._spared: Deletions | None = None
+        """What it was not told of deletions, for it had nothing to delete."""
 
     @abstractmethod
     def disconnect_all(self) -> None:
@@ -275,13 +279,27 @@ class AckedSubscription(ABC):
         return had
 
     def read(self, compacted: Compacted | None) -> None:
-        """Its consumer wants the compacted topic, in which nothing superfluous is left to deliver; None: the whole."""
+        """Its consumer wants the compacted topic, in which nothing superfluous is left to deliver; None: the whole.
+
+        Who begins needs no deletions. Whatever else the consumer is, it may have had older messages of their keys.
+        """
         self.compacted = compacted
         if compacted is not None:
             compacted.cover(self.cursor)
+            if self.begins:
+                self._spared = compacted.deletions
+                self._spared.cover(self.cursor)
+        self.begins = False
+
+    def left_out(self) -> list[Withdrawals]:
+        """Messages that compaction keeps from its consumer."""
+        if self.compacted is None:
+            return []
+        return [self.compacted.gone, *(self._spared.groups.values() if self._spared is not None else ())]
 
     def _cover_withdrawn(self) -> None:
         """The cursor was moved anywhere: what is withdrawn stays so."""
+        self.begins, self._spared = False, None
         if self.withdrawals:
             self.withdrawals.cover(self.cursor)
         if self.compacted is not None:

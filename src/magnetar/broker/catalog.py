@@ -494,6 +494,7 @@ class Catalog:
             )
             return
         subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
+        subscription.begins = position == EARLIEST
         subscription.cursor.labels.update(properties or {})
         key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
@@ -586,6 +587,7 @@ class Catalog:
             named = command.HasField("start_message_id")
             position = position_of(command.start_message_id) if named else _initial(command)
             subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
+            subscription.begins = position == EARLIEST
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)

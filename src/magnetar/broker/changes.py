@@ -42,6 +42,7 @@ LIMITS: Final = frozenset(
         "delayed-delivery",
         "inactive-topics",
         "compaction-threshold",
+        "compaction-delete-retention",
         "subscription-auth-mode",
     }
 )

@@ -1,23 +1,31 @@
 """Compaction: of the messages of a key that are in the log, only the newest counts, for those who ask to read so.
 
-    log          k1=a  k2=b  k1=c  k3=d  k2=(null)  -> horizon | k1=e
-    compacted          .     k1=c  k3=d                        | k1=e
+    log                    k1=a  k2=b  k1=c  k3=d  k2=(null)  -> horizon | k1=e
+    who begins                         k1=c  k3=d                        | k1=e
+    who comes back, at k1=a            k1=c  k3=d  k2=(null)             | k1=e
 
 Nothing is copied: what a newer message of its key made superfluous, up to the horizon, is remembered as a set of positions, and a
 subscription that reads compacted has them acknowledged from the start, also after a seek. So message ids, batches and statistics
 are those of the log. The newest message of each key holds back retention: a table is kept for as long as it has rows.
 
+An empty message is a deletion. A client that had an older message of its key and comes back behind that has to be told of it.
+So it stays for a time (policy compaction-delete-retention, as Kafka's delete.retention.ms) after the compaction that passed it
+first, and becomes superfluous then, or when its key has a newer message. A subscription that is made at the beginning of the
+topic has nothing to delete, and is not given it.
+
 What takes part: single messages and batches that the broker can open (not compressed, or with zlib). What does not is kept as it
-is: messages without a key, chunks, and batches that are encrypted or compressed otherwise. An empty message is a deletion: it
-goes itself once it has made the older ones go.
+is: messages without a key, chunks, and batches that are encrypted or compressed otherwise. Behind such a batch, or a chunk,
+deletions are kept as well: without them a row that they delete would come back.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
+from pyroaring import BitMap
 
-from magnetar.broker.effects import Outbox, Read
+from magnetar.broker.effects import Outbox, Read, Timer
 from magnetar.broker.idempotency_keys import uncompressed
 from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.errors import BrokerError, ProtocolError
@@ -42,6 +50,15 @@ ENTRIES_PER_READ: Final = 1_000
 BYTES_PER_READ: Final = 1 << 20
 """Of one step of a run: other events come in between."""
 
+DELETIONS_PER_STEP: Final = 2_000
+"""Of the end of a run: some milliseconds."""
+
+GROUPS: Final = 16
+"""Deletions go in so many groups over the time that they are kept, and each stays for up to a sixteenth of it longer."""
+
+DAY_MS: Final = 24 * 3_600_000
+"""A group of deletions that are kept for ever."""
+
 _MARKER: Final = int(EntryFlags.MARKER)
 _CHUNK: Final = int(EntryFlags.CHUNK)
 _BATCH: Final = int(EntryFlags.BATCH)
@@ -50,6 +67,74 @@ _BATCH: Final = int(EntryFlags.BATCH)
 class _Record(msgspec.Struct, kw_only=True):
     horizon: tuple[int, int]
     gone: bytes
+    deletions: list[tuple[int, bytes]] = []
+
+
+class Deletions:
+    """Deletions that compaction has passed and that are still told to who comes back, by when they were passed.
+
+    Args:
+        log: of the topic.
+
+    Attributes:
+        groups: since when, wall clock ms (up to a sixteenth of their time earlier) -> their places.
+    """
+
+    def __init__(self, log: TopicLog) -> None:
+        self.groups: dict[int, Withdrawals] = {}
+        self._log = log
+
+    def __bool__(self) -> bool:
+        return any(self.groups.values())
+
+    def cover(self, cursor: Cursor) -> None:
+        """Let a cursor pass over them."""
+        for places in self.groups.values():
+            places.cover(cursor)
+
+    def since(self, place: Loser) -> int | None:
+        """When one was first passed; None: it is not among them."""
+        return next((since_ms for since_ms, places in self.groups.items() if places.has(place)), None)
+
+    def add(self, since_ms: int, places: list[Loser]) -> None:
+        """Keep some more."""
+        group = self.groups.get(since_ms)
+        if group is None:
+            group = self.groups[since_ms] = Withdrawals(self._log, messages_max=GONE_MAX)
+        group.add(places)
+
+    def take_until(self, since_ms: int) -> list[Withdrawals]:
+        """Give up those that were passed at a time or before."""
+        return [self.groups.pop(each) for each in list(self.groups) if each <= since_ms]
+
+    def beside(self, ledger: int, entries: BitMap) -> BitMap:
+        """Some entries of a ledger, and those that are deletions as a whole."""
+        found = (each.entries.ledgers.get(ledger) for each in self.groups.values())
+        return BitMap.union(entries, *(each for each in found if each is not None))
+
+    def trim(self) -> None:
+        """Retention deleted ledgers: forget what was in them."""
+        for places in self.groups.values():
+            places.trim()
+
+    def encode(self) -> list[tuple[int, bytes]]:
+        """As they are stored."""
+        return [(since_ms, places.encode()) for since_ms, places in self.groups.items() if places]
+
+    def load(self, stored: list[tuple[int, bytes]]) -> None:
+        """Take what `encode` made.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        for since_ms, data in stored:
+            self.groups[since_ms] = places = Withdrawals(self._log, messages_max=GONE_MAX)
+            places.load(data)
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for places in self.groups.values():
+            places.validate()
 
 
 class Compacted:
@@ -61,16 +146,34 @@ class Compacted:
     Attributes:
         horizon: up to where the topic is compacted; NONE: it never was.
         gone: the messages that are superfluous.
+        deletions: that are kept for a time. Another object after each compaction.
     """
 
     def __init__(self, log: TopicLog) -> None:
         self.horizon = NONE
         self.gone = Withdrawals(log, messages_max=GONE_MAX)
+        self.deletions = Deletions(log)
         self._log = log
 
     def cover(self, cursor: Cursor) -> None:
         """Let a cursor pass over what is superfluous."""
         self.gone.cover(cursor)
+
+    def expire(self, now_ms: int, retention_ms: int) -> None:
+        """Deletions that were kept for so long (-1: for ever) are superfluous."""
+        if retention_ms >= 0:
+            for places in self.deletions.take_until(now_ms - _longest(retention_ms)):
+                self.gone.absorb(places)
+
+    def trim(self) -> None:
+        """Retention deleted ledgers: forget what was in them."""
+        self.gone.trim()
+        self.deletions.trim()
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.gone.validate()
+        self.deletions.validate()
 
     def low(self) -> Position | None:
         """Up to where retention may delete as far as compaction is concerned; None: it needs nothing."""
@@ -89,7 +192,11 @@ class Compacted:
     def encode(self) -> bytes:
         """As it is stored."""
         return msgspec.msgpack.encode(
-            _Record(horizon=(self.horizon.ledger, self.horizon.entry), gone=self.gone.encode())
+            _Record(
+                horizon=(self.horizon.ledger, self.horizon.entry),
+                gone=self.gone.encode(),
+                deletions=self.deletions.encode(),
+            )
         )
 
     def load(self, data: bytes) -> None:
@@ -103,6 +210,7 @@ class Compacted:
         except msgspec.DecodeError as error:
             raise ValueError(f"compacted messages: {error}") from None
         self.gone.load(record.gone)
+        self.deletions.load(record.deletions)
         horizon = Position(*record.horizon)
         self.horizon = horizon if horizon.ledger >= self._log.incarnation else NONE
 
@@ -115,6 +223,7 @@ class Run:
         log: of the topic.
         compacted: gets what is superfluous, as it is found.
         withdrawn: messages that nobody is given do not count as anything.
+        retention_ms: how long deletions are kept from now on; -1: for ever.
         done: called once with the run, and "" or why it could not go on; `compacted.horizon` has moved then, or not.
 
     Attributes:
@@ -130,6 +239,7 @@ class Run:
         log: TopicLog,
         compacted: Compacted,
         withdrawn: Withdrawals,
+        retention_ms: int,
         done: Callable[["Run", str], None],
     ) -> None:
         self.began_ms = outbox.now_ms
@@ -138,10 +248,13 @@ class Run:
         self.read_bytes = 0
         self._outbox, self._log, self._compacted, self._done = outbox, log, compacted, done
         self._withdrawn = withdrawn
+        self._retention_ms = retention_ms
         self._end = log.last
         self._after = NONE
         self._newest: dict[bytes, Loser] = {}
         self._deletions: dict[bytes, Loser] = {}
+        self._opaque: Position | None = None
+        """The first entry that may have messages of any key."""
 
     def start(self) -> None:
         """Begin; `done` is called at once if there is nothing."""
@@ -188,7 +301,10 @@ class Run:
     def _messages(self, entry: StoredEntry) -> Iterator[tuple[bytes, bool, Loser]]:
         """Key, emptiness and place of the messages that take part."""
         position, gone = entry.position, self._compacted.gone
-        if entry.flags & (_MARKER | _CHUNK) or position in gone.entries or position in self._withdrawn.entries:
+        if entry.flags & _MARKER or position in gone.entries or position in self._withdrawn.entries:
+            return
+        if entry.flags & _CHUNK:
+            self._opaque = self._opaque or position
             return
         metadata = parse_metadata(entry.data)
         if not entry.flags & _BATCH:
@@ -204,11 +320,44 @@ class Run:
                     yield text_bytes(one.partition_key), one.null_value or not one.payload_size, place
         except (BrokerError, ProtocolError):
             self.unread += 1
+            self._opaque = self._opaque or position
 
     def _finish(self) -> None:
-        self.removed += len(self._compacted.gone.add(self._deletions.values()))
+        self._keep(iter(self._deletions.values()), Deletions(self._log))
+
+    def _keep(self, left: Iterator[Loser], kept: Deletions) -> None:
+        """Decide about some deletions: those that have been kept for long enough are superfluous."""
+        known, gone = self._compacted.deletions, self._compacted.gone
+        now_ms, retention_ms = self._outbox.now_ms, self._retention_ms
+        step_ms = max(1, retention_ms // GROUPS) if retention_ms >= 0 else DAY_MS
+        fresh_ms = now_ms // step_ms * step_ms
+        some = list(islice(left, DELETIONS_PER_STEP))
+        expired: list[Loser] = []
+        groups: dict[int, list[Loser]] = {}
+        for place in some:
+            if self._opaque is not None and place.position > self._opaque:
+                continue  # what it deletes may be in there, and be given to everybody: so is the deletion
+            since_ms = known.since(place)
+            if since_ms is None:
+                since_ms = fresh_ms
+            if retention_ms >= 0 and now_ms - since_ms >= _longest(retention_ms):
+                expired.append(place)
+            elif not gone.has(place):  # it may have expired while the topic was read
+                groups.setdefault(since_ms, []).append(place)
+        self.removed += len(gone.add(expired))
+        for since_ms, places in groups.items():
+            kept.add(since_ms, places)
+        if len(some) == DELETIONS_PER_STEP:
+            self._outbox.put(Timer(now_ms, lambda _now_ms: self._keep(left, kept)))
+            return
+        self._compacted.deletions = kept
         self._compacted.horizon = max(self._end, self._compacted.horizon)
         self._done(self, "")
+
+
+def _longest(retention_ms: int) -> int:
+    """How long a deletion stays at most; never less than the policy says."""
+    return retention_ms + retention_ms // GROUPS
 
 
 def _empty(metadata: MessageMetadata, stored_bytes: int) -> bool:

@@ -159,7 +159,13 @@ class Compactions:
             topic = self._waiting.pop(0)
             self._running.add(topic.text)
             done = partial(self._ran, topic)
-            Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, done).start()
+            retention_ms = self._retention_ms(topic)
+            Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, retention_ms, done).start()
+
+    def _retention_ms(self, topic: Topic) -> int:
+        """How long deletions are kept; -1: for ever."""
+        retention_s = self._broker.resources.compaction_delete_retention_s(topic.name)
+        return -1 if retention_s < 0 else retention_s * 1000
 
     def _ran(self, topic: Topic, run: Run, error: str) -> None:
         if error or self._broker.topics.get(topic.text) is not topic or topic.deleting:
@@ -189,10 +195,14 @@ class Compactions:
         return topic.compacted.low()
 
     def tick(self, topic: Topic) -> None:
-        """Now and then: forget what retention deleted, and compact what has grown by the threshold."""
+        """Now and then: forget what retention deleted, and deletions that were kept for long enough; compact what has grown by
+        the threshold.
+        """
         compacted = topic.compacted
         if compacted.horizon == NONE or compacted.gone:
-            compacted.gone.trim()
+            compacted.trim()
+        if compacted.deletions:
+            compacted.expire(self._broker.outbox.now_ms, self._retention_ms(topic))
         threshold = self._broker.resources.compaction_threshold(topic.name)
         if not threshold or topic.deleting or self.status(topic).state is State.RUNNING:
             return

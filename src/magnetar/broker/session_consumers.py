@@ -269,8 +269,7 @@ class SessionConsumers(SessionPart):
         if consumer is None:
             return
         topic = self._broker.topics[consumer.subscription.topic]
-        compacted = consumer.subscription.compacted
-        last, batch_index = topic.withdrawals.last_message(compacted.gone if compacted is not None else None)
+        last, batch_index = topic.withdrawals.last_message(*consumer.subscription.left_out())
         self._session.send(
             commands.last_message_id(
                 command.request_id,

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pyroaring import BitMap
+
 from magnetar.broker import statkeys
 from magnetar.broker.deduplicating import CURSOR_NAME, Status
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
     from magnetar.core.names import TopicName
 
+NOTHING: Final = BitMap()
 NO_QUOTA: Final = BacklogQuota()
 
 
@@ -193,11 +196,12 @@ def _compacted(topic: "Topic") -> dict[str, Any]:
 def compacted_entries(topic: "Topic") -> int:
     """Entries that one who reads compacted is given of what is compacted; -1 when the topic never was."""
     horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
+    deletions = topic.compacted.deletions
     if horizon == NONE:
         return -1
     kept = 0
     for ledger, first, end in topic.log.pieces(NONE, horizon):
-        gone = superfluous[ledger.ledger].rank(end - 1) if ledger.ledger in superfluous else 0
+        gone = deletions.beside(ledger.ledger, superfluous.get(ledger.ledger, NOTHING)).rank(end - 1)
         kept += end - first - ledger.markers_in(first, end) - gone
     return kept
 

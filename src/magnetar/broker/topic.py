@@ -611,5 +611,6 @@ class Topic:
         assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
         assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()
+        self.compacted.validate()
         if self.publish_throttle is not None:
             self.publish_throttle.validate()

@@ -423,7 +423,7 @@ class Upkeep:
                 topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
             topic.log.forget(trim)
             topic.withdrawals.trim()
-            topic.compacted.gone.trim()
+            topic.compacted.trim()
             broker.links.trimmed(topic)
             broker.replication.trimmed(topic)
             broker.outbox.put(Drop(tuple(trim.ledgers)))

@@ -85,14 +85,37 @@ class Withdrawals:
                 continue
             fresh.append(loser)
             full = (1 << self._log.count_at(position)) - 1
-            bits = full if loser.index < 0 else self.parts.pop(position, 0) | 1 << loser.index
+            before = self.parts.pop(position, 0)
+            bits = full if loser.index < 0 else before | 1 << loser.index
             if bits & full == full:
                 self.entries.add(*position)
             else:
                 self.parts[position] = bits
-            self.messages += 1
+            self.messages += bits.bit_count() - before.bit_count()
             self.touch()
         return fresh
+
+    def absorb(self, other: "Withdrawals") -> None:
+        """Withdraw all that are withdrawn in another set; whole entries at once, however many there are."""
+        for ledger, entries in other.entries.ledgers.items():
+            here = entries & self._log.message_ids(ledger)
+            if here:
+                known = self.entries.ledgers.get(ledger)
+                self.entries.ledgers[ledger] = here if known is None else known | here
+        self.entries.size = sum(map(len, self.entries.ledgers.values()))
+        for position in [position for position in self.parts if position in other.entries]:
+            del self.parts[position]
+        for position, bits in other.parts.items():
+            if position in self.entries or not self._log.valid(position):
+                continue
+            full = (1 << self._log.count_at(position)) - 1
+            both = bits | self.parts.pop(position, 0)
+            if both & full == full:
+                self.entries.add(*position)
+            else:
+                self.parts[position] = both
+        self._count()
+        self.touch()
 
     def touch(self) -> None:
         """Something is not stored."""
@@ -117,12 +140,12 @@ class Withdrawals:
         """The newest entry that a consumer can be given, or NONE."""
         return self.last_message()[0]
 
-    def last_message(self, beside: "Withdrawals | None" = None) -> tuple[Position, int]:
+    def last_message(self, *beside: "Withdrawals") -> tuple[Position, int]:
         """The newest message that a consumer can be given, who is given none of those of `beside` either: its entry, or NONE, and
         its place in the batch, -1 when it is in none.
         """
         log = self._log
-        hiding = [each for each in (self, beside) if each]
+        hiding = [each for each in (self, *beside) if each]
         position = log.last_dispatchable()
         while log.valid(position):
             bits = 0

@@ -174,6 +174,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         auto_subscription_creation: whether consumers make durable subscriptions; None: they do.
         subscription_types_enabled: types that subscriptions may be opened with; None or empty: all.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
+        compaction_delete_retention_seconds: ours: for how long compaction keeps deletions; None: the broker's default.
         properties: texts that mean nothing to the broker.
         anti_affinity_group: a text, as it was sent, that means nothing to the broker: a namespace is in one bundle.
 
@@ -221,6 +222,7 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None
+    compaction_delete_retention_seconds: Int64 | None = None
     persistence: Persistence | None = None
     anti_affinity_group: str | None = None
     deleted: bool = False

@@ -24,6 +24,9 @@ PERIOD_S_MAX: Final = 24 * 3600
 SUBSCRIPTIONS_MAX: Final = 1_000
 """A ceiling on subscriptions of a topic that have policies of their own: they are kept in memory, as many as a topic may have."""
 
+SECONDS_MAX: Final = 100 * 366 * 24 * 3600
+"""A ceiling on how long something is kept: a hundred years."""
+
 DELAY_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
 """A ceiling: ten years."""
 
@@ -38,6 +41,16 @@ def count(name: str) -> Callable[[int], None]:
     def check(value: int) -> None:
         if value < 0:
             raise PreconditionFailed(f"{name} is 0 (no limit) or more, not {value}")
+
+    return check
+
+
+def seconds_or_for_ever(name: str) -> Callable[[int], None]:
+    """A check for a number of seconds from 0 on, or -1."""
+
+    def check(value: int) -> None:
+        if not -1 <= value <= SECONDS_MAX:
+            raise PreconditionFailed(f"{name} is -1 (for ever) or 0 to {SECONDS_MAX} seconds, not {value}")
 
     return check
 

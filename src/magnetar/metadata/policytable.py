@@ -43,6 +43,8 @@ from magnetar.metadata.topicpolicies import TopicPolicies
 
 NO_DELAY_POLICY: Final = DelayedDelivery()
 NO_RETENTION: Final = RetentionPolicies()
+COMPACTION_DELETE_RETENTION_S: Final = 86_400
+"""A day, as Kafka's delete.retention.ms: for so long a client may be away without keeping rows that were deleted."""
 NO_KEYS: Final = IdempotencyPolicy(enabled=False)
 NEW_SUBSCRIPTIONS: Final = AutoSubscriptionCreation(allow=True)
 NO_PUBLISH_RATE: Final = PublishRate()
@@ -565,6 +567,21 @@ TABLE: Final[tuple[Policy, ...]] = (
         shown="0",
         check=checks.count("compaction-threshold"),
         namespace_method="PUT",
+    ),
+    Policy(
+        "compaction-delete-retention",
+        "For how many seconds after a compaction those who read compacted and come back are told of deletions (-1: for ever).",
+        Int64,
+        "compaction",
+        **_fields(
+            "compaction_delete_retention_seconds:compactionDeleteRetention",
+            "compaction_delete_retention_seconds:compactionDeleteRetention",
+        ),
+        default=lambda _config: COMPACTION_DELETE_RETENTION_S,
+        shown="86,400",
+        check=checks.seconds_or_for_ever("compaction-delete-retention"),
+        own=True,
+        own_topic=True,
     ),
     Policy(
         "persistence",

@@ -17,7 +17,7 @@ from magnetar.metadata.policies import (
     SubscriptionMode,
 )
 from magnetar.metadata.policydefaults import filled
-from magnetar.metadata.policytable import BY_NAME
+from magnetar.metadata.policytable import BY_NAME, COMPACTION_DELETE_RETENTION_S
 from magnetar.metadata.tables import Tables
 
 NO_RETENTION: Final = RetentionPolicies()
@@ -100,6 +100,13 @@ class Questions(Tables):
         """After how many more bytes a topic is compacted; 0: never by itself."""
         own = self._topic_policies.of(topic).compaction_threshold
         return (self.shared_policies(topic.namespace_name).compaction_threshold or 0) if own is None else own
+
+    def compaction_delete_retention_s(self, topic: TopicName) -> int:
+        """For how many seconds deletions stay in the compacted topic; -1: for ever."""
+        own = self._topic_policies.of(topic).compaction_delete_retention_seconds
+        if own is None:
+            own = self.shared_policies(topic.namespace_name).compaction_delete_retention_seconds
+        return COMPACTION_DELETE_RETENTION_S if own is None else own
 
     def policy_source(self, policy: str, topic: TopicName) -> str:
         """The name of a policy, and whether the topic, its namespace or the broker sets what holds for a topic: for refusals."""

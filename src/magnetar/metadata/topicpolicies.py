@@ -82,6 +82,7 @@ class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
     compaction_threshold: Int64 | None = None
+    compaction_delete_retention_seconds: Int64 | None = None
     persistence: Persistence | None = None
 
 
