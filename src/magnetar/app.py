@@ -253,6 +253,7 @@ class BrokerApp:
             security=security,
             keys=keys,
             admin_url=self.cluster.admin_url,
+            admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
         told.append(self.driver)

@@ -197,6 +197,7 @@ class Node:
             routes=self.routes, subscriptions=self.world.settings, boot=self.world.now_ms + self.boots,
             machines=self.world.machines, metadata=self.world.config.metadata, from_file=from_file,
             admin_url=self.world.config.cluster(self.name).admin_url,
+            admin_urls={name: cluster.admin_url for name, cluster in self.world.config.clusters.items()},
         )  # fmt: skip
         self.control = Controller(self.broker, self.run)
         self.run(lambda: None)

@@ -249,6 +249,9 @@ class Node:
     def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         return ""
 
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        return "make them the same"
+
     def partitions(self, topic: TopicName) -> int | None:
         return 0 if self.topic is not None else None
 

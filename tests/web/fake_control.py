@@ -272,6 +272,22 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
 
         self._soon(done, act)
 
+    def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        name = TopicName.parse(topic)
+        if self.resources.partitions(name):
+            raise Conflict(f"topic {topic} is partitioned already")
+        found = self._topic(topic)
+        change = self.resources.create_partitioned(name, partitions, {})
+        self.calls.append(("adopt_partitions", topic, partitions))
+
+        def act() -> None:
+            self.resources.apply(change)
+            del self.existing[topic]
+            for number in range(partitions):
+                self.existing[str(name.with_partition(number))] = found if not number else FakeTopic()
+
+        self._soon(done, act)
+
     def was_deleted(self, topic: str) -> bool:
         return False
 

@@ -40,7 +40,7 @@ from magnetar.admin.routing import Handler, Route, Routes
 from magnetar.admin.schemas import own_schemas, schema_policies, schemas
 from magnetar.admin.sequenceids import sequence_ids
 from magnetar.admin.subscriptions import subscriptions
-from magnetar.admin.topics import topics
+from magnetar.admin.topics import own_topics, topics
 from magnetar.broker.control import BrokerControl, BrokerInfo
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
@@ -80,6 +80,7 @@ GROUPS: Final = (
     own_policies,
     schema_policies,
     topics,
+    own_topics,
     subscriptions,
     messages,
     properties,

@@ -276,6 +276,24 @@ async def create_missed_partitions(call: Call) -> None:
     await call.each(missing, lambda part, done: call.control.create_topic(part, None, {}, done))
 
 
+own_topics = Routes("Topics, beyond Pulsar", "/geo/v1", own=True)
+
+
+@own_topics.add(
+    "POST",
+    "/persistent/{tenant}/{namespace}/{topic}/adoptPartitions",
+    "Give a topic without partitions some: it becomes the first one, with its messages and subscriptions.",
+    ok=204,
+    errors=(404, 406, 409, 412),
+    body=Int,
+)
+async def adopt_partitions(call: Call) -> None:
+    """For a topic that is partitioned in another cluster. Its clients are closed, and open it again."""
+    topic = whole(call.topic())
+    number = check_partitions(await call.body())
+    await call.done(lambda done: call.control.adopt_partitions(str(topic), number, done))
+
+
 DELETE_QUERY = {
     "force": "true closes producers and consumers, and deletes a topic that is replicated elsewhere, too (422 without it)."
 }

@@ -23,6 +23,7 @@ from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.deletions import Deletions
 from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
 from magnetar.broker.fences import Fences
+from magnetar.broker.formernames import by_present_name
 from magnetar.broker.idempotency_topics import Idempotencies
 from magnetar.broker.keeper import CursorKeeper
 from magnetar.broker.limits import Limits
@@ -104,6 +105,7 @@ class Broker:
         security: who is let in, and to what.
         keys: what proofs are checked with.
         admin_url: where this broker's REST interface answers, for commands that messages name.
+        admin_urls: the same of other clusters.
 
     Attributes:
         left_out: stored topics that have no valid name, and why: they were not loaded.
@@ -137,9 +139,11 @@ class Broker:
         security: Security = NO_SECURITY,
         keys: Keys = NO_KEYS,
         admin_url: str = "",
+        admin_urls: Mapping[str, str] | None = None,
     ) -> None:
         self.outbox = outbox
         self.admin_url = admin_url
+        self._admin_urls = admin_urls or {}
         self.config = config
         self.cluster = cluster
         self.uuid = uuid
@@ -194,6 +198,7 @@ class Broker:
         self.compactions = Compactions(self, stored)
         self.watches = TopicWatches(self)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
+        recovered = by_present_name(stored, recovered)
         self.proofs = Proofs(self, stored, recovered)
         self._load(stored, recovered)
         self.idempotencies.started()
@@ -471,9 +476,10 @@ class Broker:
 
     # --------------------------------------------------------------------------------------------------------- helpers
 
-    def command(self, *words: str) -> str:
-        """A command of `magnetar` for this broker, as messages print it; see `core.hints`."""
-        return command(*words, admin_url=self.admin_url)
+    def command(self, *words: str, cluster: str = "") -> str:
+        """A command of `magnetar` for this broker, or another cluster's, as messages print it; see `core.hints`."""
+        url = self._admin_urls.get(cluster, "") if cluster not in ("", self.cluster) else self.admin_url
+        return command(*words, admin_url=url)
 
     def urls(self, listener: str) -> tuple[str, str]:
         """What a client connects to, and by TLS ("" without).

@@ -218,6 +218,10 @@ class Catalog:
             return BrokerError(ErrorCode.SERVICE_NOT_READY, text)
         return BrokerError(ErrorCode.NOT_ALLOWED, f"topic {name} is partitioned; use its partitions")
 
+    def partitioning(self, name: TopicName, begins: bool) -> None:
+        """A topic is being given partitions, or no longer: nobody opens it meanwhile."""
+        (self._partitioning.add if begins else self._partitioning.discard)(str(name))
+
     def partitioned(self, name: TopicName) -> None:
         """A topic has become partitioned, or got more partitions."""
         known, now_ms = self._partitioned_ms, self._outbox.now_ms

@@ -197,7 +197,7 @@ def create_partitions(
             broker.metasync.committed(change, found=bool(found))
             broker.catalog.partitioned(name)
             broker.links.partitions_changed(name)
-            _subscribe_as_the_first(broker, name, coming, done)
+            subscribe_as_the_first(broker, name, coming, done)
         else:
             broker.resources.abort(change)
             broker.metasync.aborted(change)
@@ -212,7 +212,7 @@ def create_partitions(
         raise
 
 
-def _subscribe_as_the_first(broker: "Broker", name: TopicName, coming: list[TopicName], done: Done) -> None:
+def subscribe_as_the_first(broker: "Broker", name: TopicName, coming: list[TopicName], done: Done) -> None:
     """Give partitions that have just come the durable subscriptions of the first one, from their beginning on.
 
     One that is refused, as by a limit, is a warning: the partitions are there.

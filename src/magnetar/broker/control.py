@@ -259,6 +259,15 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """
         ...
 
+    def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        """Give a topic without partitions some; its messages and subscriptions are in the first. Its clients are closed.
+
+        Raises:
+            NotFound: no such topic. Conflict: it has partitions. NotAcceptable: the number. PreconditionFailed: something of it
+                stands in the way.
+        """
+        ...
+
     def was_deleted(self, topic: str) -> bool:
         """Whether a topic was deleted here and nobody here has made it again since; links may have.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from magnetar.broker.adopting import adopt_partitions
 from magnetar.broker.broker import Broker
 from magnetar.broker.changes import change_here, following, topic_deleted
 from magnetar.broker.control import Done, DonePosition, LinkState, SkipPreview
@@ -277,6 +278,10 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             self._broker.create_partitions(name, partitions, change, done)
 
         self._enter(grow)
+
+    def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        """Give a topic without partitions some: its messages and subscriptions are in the first."""
+        self._enter(lambda: adopt_partitions(self._broker, TopicName.parse(topic), partitions, done))
 
     def delete_topic(self, topic: str, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned topic with all partitions."""

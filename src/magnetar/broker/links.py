@@ -386,6 +386,13 @@ class Links(LinkReports):
         again = waysout.create_topic(self._broker, name, count)
         return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
 
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        """How a topic that is partitioned in one cluster and not in another gets the same form in both."""
+        here = self._broker.cluster
+        plain, count = (here, partitions) if partitions else (source, self._broker.resources.partitions(topic) or 0)
+        adopt = waysout.adopt_partitions(self._broker, topic, count, plain)
+        return f"make it partitioned in {plain} too, where all its messages stay, in the first partition: {adopt}"
+
     def partitions(self, topic: TopicName) -> int | None:
         """Partitions of a topic: 0 if not partitioned, None if there is none."""
         count = self._broker.resources.partitions(topic)

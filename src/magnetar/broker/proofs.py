@@ -19,6 +19,7 @@ import msgspec
 
 from magnetar.broker.batching import Piece, cut
 from magnetar.broker.effects import Note, Store
+from magnetar.broker.formernames import by_present_name, former_names
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
@@ -114,7 +115,7 @@ def sort_out(
     known_up_to = _known_up_to(stored)
     dead: list[int] = []
     unknown: list[Unknown] = []
-    for (topic, incarnation), found in recovered.items():
+    for (topic, incarnation), found in by_present_name(stored, recovered).items():
         if current(stored, topic, incarnation) or not found.ledgers:
             continue
         if incarnation in proofs or incarnation <= known_up_to:
@@ -144,7 +145,14 @@ def begin_proving(stored: Mapping[str, bytes], recovered: Iterable[tuple[str, in
     if PROVES_KEY in stored:
         return []
     up_to = _known_up_to(stored)
-    dead = sorted({life for topic, life in recovered if life <= up_to and not current(stored, topic, life)})
+    former = former_names(stored)
+    dead = sorted(
+        {
+            life
+            for topic, life in recovered
+            if life <= up_to and not current(stored, topic, life) and (topic, life) not in former
+        }
+    )
     chunks = [chunk(dead[at : at + SINGLE_MAX]) for at in range(0, len(dead), SINGLE_MAX)]
     return [*cut(Piece((), {key: value}) for key, value in chunks), Piece((), {PROVES_KEY: b"1"})]
 

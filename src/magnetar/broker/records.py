@@ -30,6 +30,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
             whose ledgers were deleted since: they must not come back once more.
         topic_epoch: the last one that a producer with exclusive access was given.
         end: (ledger, entry) of the newest entry, when all ledgers were deleted at last.
+        stored_as: the name under which the log has its older ledgers, see `broker.adopting`; unset: its own.
     """
 
     incarnation: int
@@ -42,6 +43,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     restored: list[tuple[int, int, int]] = []
     topic_epoch: int = 0
     end: tuple[int, int] = (-1, -1)
+    stored_as: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """As stored."""

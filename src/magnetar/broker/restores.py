@@ -46,6 +46,10 @@ class Restores:
         """Why entries may not come into a topic; "" when they may."""
         return self._host.refuses(topic, source, incarnation, partitions)
 
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        """How a topic gets the same form in two clusters."""
+        return self._host.reconcile(topic, source, partitions)
+
     def partitions(self, topic: TopicName) -> int | None:
         """Partitions of a topic: 0 if not partitioned, None if there is none."""
         return self._host.partitions(topic)

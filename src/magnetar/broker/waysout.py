@@ -45,6 +45,11 @@ def allow(broker: "Broker", namespace: NamespaceName, clusters: Iterable[str]) -
     return " && ".join(commands)
 
 
+def adopt_partitions(broker: "Broker", topic: TopicName, partitions: int, cluster: str) -> str:
+    """Give a topic that has no partitions in a cluster as many as elsewhere."""
+    return broker.command("topics", "adopt-partitions", str(topic), str(partitions), cluster=cluster)
+
+
 def create_topic(broker: "Broker", topic: TopicName, partitions: int = 0) -> str:
     """Have a topic here that was deleted; `partitions`: a partitioned one."""
     options = ("--partitions", str(partitions)) if partitions else ()

@@ -91,6 +91,23 @@ def grow(
     )
 
 
+@app.add("adopt-partitions", example="magnetar topics adopt-partitions persistent://public/default/orders 4")
+def adopt_partitions(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="How many it shall have.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+) -> None:
+    """Give a topic without partitions some; its messages and subscriptions stay, in the first one. Clients open it again."""
+    name = TopicName.parse(topic)
+    target = targets(config, admin_url, False)[0]
+    where = target.cluster or target.client.base_url
+    confirm(f"Close the clients of {name} in {where}, and give it {partitions} partitions for good?", yes=yes)
+    path = topic_path(name, "adoptPartitions").replace("/admin/v2/", "/geo/v1/", 1)
+    change([target], lambda client: client.post(path, partitions), f"{name} has {partitions} partitions")
+
+
 @app.add("stats", example="magnetar topics stats persistent://public/default/orders --everywhere")
 def stats(
     topic: TopicArgument,

@@ -63,6 +63,13 @@ class DestinationHost(Protocol):
         """
         ...
 
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        """What to do about a topic (not one partition) that has `partitions` at a source, and another form here.
+
+        One line with the command to run.
+        """
+        ...
+
     def partitions(self, topic: TopicName) -> int | None:
         """Partitions of a topic (not of one partition): 0 if it is not partitioned, None if there is no such topic."""
         ...
@@ -214,7 +221,7 @@ class Handshakes:
             reason = self._host.refuses(name, request.source, query.incarnation, query.partitions)
             if reason:
                 trouble[query.topic] = ("policy", reason)
-            elif (conflict := self._conflict(name, query.partitions)) is not None:
+            elif (conflict := self._conflict(name, request.source, query.partitions)) is not None:
                 trouble[query.topic] = ("partitions", conflict)
             elif self._host.find(query.topic) is None or self._too_few(name, query.partitions):
                 base = name.base if query.partitions else name
@@ -265,7 +272,7 @@ class Handshakes:
     def _too_few(self, name: TopicName, partitions: int) -> bool:
         return bool(partitions) and (self._host.partitions(name.base) or 0) < partitions
 
-    def _conflict(self, name: TopicName, partitions: int) -> str | None:
+    def _conflict(self, name: TopicName, source: str, partitions: int) -> str | None:
         """Partitioned there and not here, or the other way round. More partitions here are none: counts only grow.
 
         A partition whose topic is not partitioned there was made by an earlier version. Where it does not exist, it is not made.
@@ -279,7 +286,11 @@ class Handshakes:
         if here is None or (here > 0) == (partitions > 0):
             return None
         counts = [f"{count} partitions" if count else "no partitions" for count in (partitions, here)]
-        return f"{name.base if partitions else name} has {counts[0]} at the source and {counts[1]} in {self.cluster}"
+        topic = name.base if partitions else name
+        return (
+            f"{topic} has {counts[0]} at the source and {counts[1]} in {self.cluster}; "
+            f"{self._host.reconcile(topic, source, partitions)}"
+        )
 
     def _answer(
         self,

@@ -191,7 +191,10 @@ class Restorer:
         if here is not None and (here > 0) != (partitions > 0):
             counts = [f"{count} partitions" if count else "no partitions" for count in (partitions, here)]
             response.blocked = "partitions"
-            response.reason = f"{base} has {counts[0]} in {request.peer} and {counts[1]} in {self.cluster}"
+            response.reason = (
+                f"{base} has {counts[0]} in {request.peer} and {counts[1]} in {self.cluster}; "
+                f"{self._host.reconcile(base, request.peer, partitions)}"
+            )
             reply(response)
             return
 

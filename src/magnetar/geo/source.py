@@ -124,6 +124,10 @@ class LinkSource(OperatedLink):
             self.flush()
         self._changed(state)
 
+    def moved(self, topic: str, record: LinkTopicRecord) -> None:
+        """A topic goes on under this name, with the place that it has on the link (durably); `added` follows."""
+        self._stored[topic] = record
+
     def rewanted(
         self, topic: str, log: TopicLog, wanted: bool, *, latest: bool = False
     ) -> tuple[Puts, Callable[[], None]]:

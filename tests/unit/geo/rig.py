@@ -177,6 +177,9 @@ class Rig:
     def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
         return self.refused.get(str(topic), "")
 
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        return "make them the same"
+
     def partitions(self, topic: TopicName) -> int | None:
         return self.counts.get(str(topic), 0 if str(topic) in self.topics else None)
 
