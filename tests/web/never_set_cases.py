@@ -60,6 +60,20 @@ def _of_topics() -> list[Case]:
     return cases
 
 
+def _of_io(kind: str) -> list[tuple[str, str, int]]:
+    """Method, the rest of a path, and what is answered."""
+    if kind.startswith("packages"):
+        version = [("GET", "/p/1.0", 404), ("DELETE", "/p/1.0", 404), ("GET", "/p/1.0/metadata", 404)]
+        return [("GET", "", 200), ("GET", "/p", 200), *version]
+    return [
+        ("GET", "", 200),
+        ("GET", "/f", 404),
+        ("DELETE", "/f", 404),
+        ("GET", "/f/status", 404),
+        ("GET", "/f/stats", 404),
+    ]
+
+
 _C = f"{A}/clusters/us-west"
 _Q = f"{A}/resource-quotas"
 
@@ -97,6 +111,19 @@ CASES: list[Case] = [
     ("POST", f"{A}/namespaces/public/default/antiAffinity", "x" * 1_025, 400),
     ("GET", f"{A}/namespaces/us-west/antiAffinity/g", None, 200),
     ("GET", f"{A}/namespaces/nowhere/antiAffinity/g", None, 404),
+    ("GET", f"{A}/persistent/public/default/t/offload", None, 200),
+    ("GET", f"{A}/persistent/public/default/missing/offload", None, 404),
+    ("GET", f"{A}/persistent/public/default/a%5Cb/offload", None, 412),
+    *(
+        ("GET", f"/admin/v3/{path}", None, 200)
+        for path in ("functions/connectors", "sinks/builtinsinks", "sources/builtinsources")
+    ),
+    *(
+        (method, f"/admin/v3/{kind}/{place}{more}", None, status)
+        for kind in ("functions", "sources", "sinks", "packages/function")
+        for method, more, there in _of_io(kind)
+        for place, status in (("public/default", there), ("public/missing", 404), (f"x/{BAD}", 412))
+    ),
     ("GET", f"{A}/resourcegroups", None, 200),
     ("GET", f"{A}/bookies/all", None, 200),
     ("GET", f"{A}/bookies/racks-info", None, 200),

@@ -133,6 +133,13 @@ GET {A}/brokers/{{c}}/leaderBroker
 GET {A}/brokers/{{c}}/{{s}}/ownedNamespaces
 GET {A}/brokers/leaderBroker
 GET {A}/brokers/configuration
+GET {A}/brokers/internal-configuration
+GET {A}/broker-stats/topics
+GET {A}/broker-stats/metrics
+GET {A}/broker-stats/load-report
+GET {A}/broker-stats/mbeans
+GET {A}/broker-stats/allocator-stats/{{s}}
+GET {P}/offload
 GET {A}/brokers/configuration/runtime
 GET {A}/brokers/configuration/values
 GET {N}/bundles
@@ -170,7 +177,7 @@ POST {N}/offloadPolicies | tiered
 PUT {N}/offloadThreshold | tiered
 PUT {N}/offloadThresholdInSeconds | tiered
 PUT {N}/offloadDeletionLagMs | tiered
-GET,PUT {P}/offload | tiered
+PUT {P}/offload | tiered
 POST {P}/offloadPolicies | tiered
 POST {N}/resourcegroup/{{s}} | one broker
 POST {N}/entryFilters | filter
@@ -189,23 +196,18 @@ GET {P}/getMessageIdByIndex | messageid
 GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments
 PUT {A}/segments/{{t}}/{{n}}/{{topic}}/{{s}} | segments
 POST {A}/brokers/configuration/{{s}}/{{s}} | clusters.toml
-GET {A}/brokers/internal-configuration | clusters.toml
 GET {A}/brokers/backlog-quota-check | retention_interval_ms
 POST {A}/brokers/shutdown | SIGTERM
-GET {A}/broker-stats/metrics | /metrics
-GET {A}/broker-stats/topics | stats
-GET {A}/broker-stats/mbeans | /metrics
-GET {A}/broker-stats/load-report | one broker
-GET {A}/broker-stats/allocator-stats/default | /metrics
+GET {A}/broker-stats/broker-resource-availability/{{t}}/{{n}} | /metrics
 POST {A}/resource-quotas | one broker
 POST {A}/resource-quotas/{{t}}/{{n}}/0x00000000_0xffffffff | one broker
 PUT {A}/resourcegroups/{{s}} | one broker
 GET {A}/worker/cluster | Functions
 GET {A}/worker-stats/metrics | Functions
-GET /admin/v3/functions/{{t}}/{{n}} | Functions
-GET /admin/v3/sources/{{t}}/{{n}} | Functions
-GET /admin/v3/sinks/{{t}}/{{n}} | Functions
-GET /admin/v3/packages/function/{{t}}/{{n}} | Functions
+POST,PUT /admin/v3/functions/{{t}}/{{n}}/{{s}} | Functions
+POST,PUT /admin/v3/sources/{{t}}/{{n}}/{{s}} | Functions
+POST,PUT /admin/v3/sinks/{{t}}/{{n}}/{{s}} | Functions
+POST /admin/v3/packages/function/{{t}}/{{n}}/{{s}}/{{number}} | Functions
 GET /admin/v3/transactions/coordinatorStats/{{number}} | transactions
 POST {A}/bookies/racks-info/{{s}} | bookies
 GET {A}/proxy-stats/connections | proxy

@@ -47,7 +47,20 @@ CASES: list[Case] = [
     ("GET", f"{A}/brokers/us-west", None, 200),
     ("GET", f"{A}/brokers/us-east", None, 404),
     ("GET", f"{A}/brokers/nowhere", None, 404),
-    ("GET", f"{A}/brokers/internal-configuration", None, 501),
+    ("GET", f"{A}/brokers/internal-configuration", None, 200),
+    ("GET", f"{A}/brokers/backlog-quota-check", None, 501),
+    *(
+        ("GET", f"{A}/broker-stats/{part}", None, 200)
+        for part in (
+            "topics",
+            "destinations",
+            "metrics",
+            "load-report",
+            "mbeans",
+            "bookieops",
+            "allocator-stats/default",
+        )
+    ),
     ("GET", f"{A}/brokers/leaderBroker", None, 200),
     ("GET", f"{A}/brokers/us-west/leaderBroker", None, 200),
     ("GET", f"{A}/brokers/us-east/leaderBroker", None, 404),
@@ -560,6 +573,9 @@ KNOWN_GAPS = {
     ("GET /admin/v2/brokers/health", 503),
     ("GET /admin/v2/brokers/ready", 503),
     ("GET /status.html", 503),
+    # Of thousands of topics: test_tools.
+    ("GET /admin/v2/broker-stats/topics", 412),
+    ("GET /admin/v2/broker-stats/destinations", 412),
     # Needs a link that is gone and no cursor; only the broker knows.
     ("DELETE /geo/v1/links/{target}/cursor", 404),
     # Answered from the second question on, in a world that has one.

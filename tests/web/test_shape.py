@@ -35,6 +35,9 @@ NAMES = {
     "key": "team",
     "value": "us",
     "domain": "d",
+    "name": "f",
+    "type": "function",
+    "allocator": "default",
     "policy": "p",
     "group": "g",
     "bookie": "127.0.0.1:3181",
@@ -129,7 +132,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
         for path in (
             f"{A}/functions/public/default",
             f"{A}/namespaces/public/default/scanOffloadedLedgers",
-            "/admin/v3/sinks/x",
+            "/admin/v3/transactions/coordinators",
             "/admin",
             "/lookup/v2/namespace/public/default",
         ):
@@ -146,7 +149,7 @@ def test_what_does_not_exist(tell: Tell) -> None:
     ("path", "why"),
     [
         ("functions/public/default", "Functions"),
-        ("persistent/public/default/t/offload", "tiered"),
+        ("namespaces/public/default/scanOffloadedLedgers", "tiered"),
         ("loadbalance/x", "one broker"),
         ("something/of/a/later/version", "/openapi.json"),
     ],

@@ -7,6 +7,7 @@ from zlib import crc32
 import pytest
 from aiohttp import ClientSession
 
+from magnetar.admin.answers import Answers
 from magnetar.admin.zipped import ZIP_BYTES_MIN, wants_gzip
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
@@ -166,3 +167,64 @@ def test_asking_by_http_makes_a_partitioned_topic_where_the_policy_says_so(tell:
         assert f"{FULL}/other" not in world.control.existing
 
     tell(story)
+
+
+def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        lost = "non-persistent://public/default/n"
+        subscriptions = {"s": {"consumers": 2}}
+        world.control.existing[f"{FULL}/t"] = FakeTopic(
+            subscriptions=subscriptions, messages=[b"1", b"22"], producers=3
+        )
+        world.control.existing[lost] = FakeTopic()
+        found = (await world.ask("GET", f"{A}/broker-stats/topics")).json
+        assert found == (await world.ask("GET", f"{A}/broker-stats/destinations")).json
+        assert list(found) == ["public/default"] and list(found["public/default"]) == [WHOLE]
+        domains = found["public/default"][WHOLE]
+        assert {domain: list(topics) for domain, topics in domains.items()} == {
+            "persistent": [f"{FULL}/t"],
+            "non-persistent": [lost],
+        }
+        topic = domains["persistent"][f"{FULL}/t"]
+        assert (topic["producerCount"], topic["msgInCount"], topic["msgRateIn"]) == (3, 2, 2.0)
+        assert len(topic["subscriptions"]["s"]["consumers"]) == 2
+        (metrics,) = (await world.ask("GET", f"{A}/broker-stats/metrics")).json
+        assert metrics["dimensions"] == {"cluster": "us-west", "namespace": "public/default"}
+        told = {
+            key: metrics["metrics"][f"brk_{key}"]
+            for key in ("in_rate", "no_of_topics", "no_of_consumers", "msg_backlog")
+        }
+        assert told == {"in_rate": 2.0, "no_of_topics": 2, "no_of_consumers": 2, "msg_backlog": 2}
+        report = (await world.ask("GET", f"{A}/broker-stats/load-report")).json
+        assert report["loadReportType"] == "LocalBrokerData"
+        assert report["msgRateIn"] == 2.0 and report["numTopics"] == 2
+        for resource in ("cpu", "memory", "bandwidthIn", "bandwidthOut", "directMemory"):
+            assert set(report[resource]) == {"usage", "limit"}
+        assert report["memory"]["limit"] >= report["memory"]["usage"] > 0
+        assert report["bundles"] == [f"public/default/{WHOLE}"] == list(report["bundleStats"])
+
+    tell(story)
+
+
+def test_functions_and_io_are_asked_for_before_they_are_made(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for kind, word in (("functions", "Function"), ("sources", "Source"), ("sinks", "Sink")):
+            path = f"/admin/v3/{kind}/public/default"
+            assert (await world.ask("GET", path)).json == []
+            for method in ("GET", "DELETE"):
+                answer = await world.ask(method, f"{path}/f")
+                assert (answer.status, answer.reason) == (404, f"{word} f doesn't exist")
+            assert (await world.ask("POST", f"{path}/f", "{}")).status == 501
+
+    tell(story)
+
+
+def test_statistics_of_all_topics_have_a_limit(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        for number in range(20):
+            world.control.existing[f"{FULL}/t{number}"] = FakeTopic()
+        for part in ("topics", "destinations"):
+            answer = await world.ask("GET", f"{A}/broker-stats/{part}")
+            assert answer.status == 412 and "http_answer_bytes_max" in answer.reason
+
+    tell(story, answers=Answers(answer_bytes_max=5_000))

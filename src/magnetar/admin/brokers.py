@@ -103,7 +103,20 @@ async def runtime(call: Call) -> Any:
     return dict(call.info.settings)
 
 
-NO_CLUSTERS: Final = frozenset({"internal-configuration", "backlog-quota-check"})
+@brokers.add(
+    "GET",
+    "/internal-configuration",
+    "Where Pulsar's brokers keep what they know: nothing of that kind is here.",
+    reply='{"zookeeperServers": "", ...}',
+    returns=dict[str, str],
+)
+async def internal_configuration(call: Call) -> Any:
+    """Metadata and messages are in the broker's own data folder."""
+    names = ("zookeeperServers", "configurationStoreServers", "ledgersRootPath", "bookkeeperMetadataServiceUri")
+    return dict.fromkeys((*names, "stateStorageServiceUrl", "metadataStoreUrl", "configurationMetadataStoreUrl"), "")
+
+
+NO_CLUSTERS: Final = frozenset({"backlog-quota-check"})
 """What Pulsar has where a cluster's name stands here."""
 
 

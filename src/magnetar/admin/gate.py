@@ -35,7 +35,7 @@ _ANY: Final = r"(?:/.*)?"
 RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     # Brokers and clusters
     ("GET", r"/admin/v2/brokers/(?:health|ready|version)|/status\.html", Operation.IDENTIFIED),
-    ("GET", rf"/admin/v2/brokers{_ANY}", Operation.MONITOR),
+    ("GET", rf"/admin/v2/(?:brokers|broker-stats){_ANY}", Operation.MONITOR),
     ("GET", r"/admin/v2/clusters", Operation.IDENTIFIED),
     ("GET", rf"/admin/v2/clusters/{{cluster}}{_ANY}", Operation.MONITOR),
     ("GET", rf"/lookup/v2/\w+/{_D}/{{tenant}}/{{namespace}}/{{topic}}(?:/bundle)?", Operation.LOOK),
@@ -59,6 +59,9 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("POST", rf"{_SCHEMAS}/(?:compatibility|version)", Operation.LOOK),
     ("POST", rf"{_SCHEMAS}/schema", Operation.PRODUCE),
     ("*", rf"{_SCHEMAS}{_ANY}", Operation.ADMIN),
+    # Functions, IO and packages, of which there are none
+    ("GET", r"/admin/v3/(?:functions|sources|sinks)/\w+", Operation.IDENTIFIED),
+    ("*", rf"/admin/v3/(?:functions|sources|sinks|packages/{{type}})/{{tenant}}/{{namespace}}{_ANY}", Operation.ADMIN),
     # Ours
     ("GET", r"/geo/v1/schemas/{tenant}/{namespace}", Operation.LOOK),
     ("*", rf"/geo/v1/(?:namespaces|persistent|schemas)/{{tenant}}/{{namespace}}{_ANY}", Operation.ADMIN),

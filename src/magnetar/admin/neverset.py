@@ -294,6 +294,22 @@ _missing(
 )
 
 
+# ----------------------------------------------------------------------------------------------------------- offloading
+
+
+@never_set.add(
+    "GET",
+    "/persistent" + TOPIC + "offload",
+    "Whether it is being offloaded: it never is.",
+    errors=(404, 412),
+    reply='{"status": "NOT_RUN", "lastError": ""}',
+)
+async def offload_status(call: Call) -> Any:
+    """As Pulsar says it of a topic that was never offloaded."""
+    partitions_of(call, call.topic())
+    return {"status": "NOT_RUN", "lastError": ""}
+
+
 # ------------------------------------------------------------------------------------------------------ resource quotas
 
 

@@ -8,12 +8,11 @@ NO_BUNDLES: Final = "namespaces have no bundles: a cluster has one broker"
 _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v[23]/(functions|sources?|sinks?|packages|worker|worker-stats)(/|$)", "Pulsar Functions and IO are not built"),
     (r"/admin/v3/transactions(/|$)", "transactions are not built"),
-    (r"/admin/v2/(resource-quotas|resourcegroups|loadbalance|broker-stats/load-report)(/|$)",
+    (r"/admin/v2/(resource-quotas|resourcegroups|loadbalance)(/|$)",
      "a cluster has one broker: there is nothing to balance"),
     (r"/admin/v2/brokers/(configuration|internal-configuration)(/|$)",
      "a broker is configured by clusters.toml, which is read at its start"),
     (r"/admin/v2/brokers/backlog-quota-check$", "quotas are looked at every `retention_interval_ms`"),
-    (r"/admin/v2/broker-stats/topics$", "each topic has its `stats`"),
     (r"/admin/v2/broker-stats(/|$)", "what is measured is at `/metrics`, for Prometheus"),
     (r"/admin/v2/bookies(/|$)", "messages are in the broker's own log: there are no bookies"),
     (r"/admin/v2/proxy-stats(/|$)", "there is no proxy to ask"),

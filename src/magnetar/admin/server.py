@@ -12,6 +12,7 @@ from aiohttp import web
 
 from magnetar.admin.answers import SMALL_BYTES, Answers, Large
 from magnetar.admin.brokers import balancers, brokers, lookup
+from magnetar.admin.brokerstats import broker_stats
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, own_tenants, tenants
 from magnetar.admin.compaction import compaction
@@ -28,6 +29,7 @@ from magnetar.admin.namespaceproperties import namespace_properties
 from magnetar.admin.namespaces import namespaces
 from magnetar.admin.namespacewide import namespacewide
 from magnetar.admin.neverset import never_set
+from magnetar.admin.noio import no_io
 from magnetar.admin.operations import operations
 from magnetar.admin.page import page
 from magnetar.admin.permissions import permissions
@@ -68,6 +70,7 @@ def _interface(version: str) -> bytes:
 
 GROUPS: Final = (
     brokers,
+    broker_stats,
     balancers,
     lookup,
     clusters,
@@ -88,6 +91,7 @@ GROUPS: Final = (
     own_topic_policies,
     non_persistent_policies,
     never_set,
+    no_io,
     compaction,
     deduplication,
     idempotency,
