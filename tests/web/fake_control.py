@@ -5,11 +5,11 @@ fails, `hang` makes it never answer.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview
+from magnetar.broker.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview, Steps
 from magnetar.broker.measuring import Connections, PublishLatency
 from magnetar.broker.metriccontrol import BrokerFigures, TopicFigures
 from magnetar.broker.series import Series, Shown, SubscriptionKey, Traffic
@@ -137,6 +137,22 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "replication": {},
             "ownerBroker": "127.0.0.1:6650",
         }
+
+    def topic_names(self, namespace: str) -> Iterator[str]:
+        return iter(self.topics(namespace))
+
+    def topic_stats_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
+        stats = self.topic_stats(topic)
+        yield
+        if not publishers:
+            stats["publishers"] = []
+        for subscription in stats["subscriptions"].values() if not consumers else ():
+            subscription["consumers"] = []
+        return stats
+
+    def internal_stats_steps(self, topic: str) -> Steps:
+        yield
+        return self.internal_stats(topic)
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
         found = self._topic(topic)

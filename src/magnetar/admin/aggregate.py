@@ -1,6 +1,6 @@
 """Statistics of several partitions as those of one topic."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 NOT_SUMMED = frozenset({"averageMsgSize", "incarnation", "originIndexNext", "ownerBroker", "topicEpoch"})
@@ -31,7 +31,21 @@ SAYS_NOTHING = frozenset({"", "None"})
 """Texts that another partition's are told instead of. `None` is the type of a subscription before its first consumer."""
 
 
+Summing = Generator[None, None, Any]
+"""Sums in steps: one is the values of one key."""
+
+
 def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`sum_in_steps`, at once."""
+    steps = sum_in_steps(parts)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return dict(end.value)
+
+
+def sum_in_steps(parts: Sequence[dict[str, Any]]) -> Summing:
     """One topic's statistics out of its partitions'.
 
     Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts, of those in
@@ -39,7 +53,7 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts the first that says
     something counts.
     """
-    total = _merge(list(parts))
+    total = yield from _merge(list(parts))
     if OLDEST in total:  # a text that belongs to a number
         total[OLDEST] = max(parts, key=lambda part: part["oldestBacklogMessageAgeSeconds"])[OLDEST]
     if any("averageMsgSize" in part for part in parts):
@@ -48,16 +62,22 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    keys = dict.fromkeys(key for part in parts for key in part)
-    return {
-        key: _combine(key, [part[key] for part in parts if part.get(key) is not None])
-        for key in keys
-        if key not in NOT_SUMMED
-    }
+def _merge(parts: list[dict[str, Any]]) -> Summing:
+    merged: dict[str, Any] = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        if key not in NOT_SUMMED:
+            merged[key] = yield from _combine(key, [part[key] for part in parts if part.get(key) is not None])
+            yield
+    return merged
 
 
-def _combine(key: str, values: list[Any]) -> Any:
+def _combine(key: str, values: list[Any]) -> Summing:
+    if values and isinstance(values[0], dict):
+        return (yield from _merge(values))
+    return _of(key, values)
+
+
+def _of(key: str, values: list[Any]) -> Any:
     if not values:
         return None
     first = values[0]
@@ -69,8 +89,6 @@ def _combine(key: str, values: list[Any]) -> Any:
         if key in ALIKE:
             return first
         return max(values) if key.endswith(NEWEST) or key in LONGEST else sum(values)
-    if isinstance(first, dict):
-        return _merge(values)
     if isinstance(first, list):
         return [item for value in values for item in value]
     if isinstance(first, str):

@@ -99,6 +99,8 @@ class Answers:
         self.answer_bytes_max = min(answer_bytes_max, bytes_max)
         self.held = 0
         self.waits_s = WAIT_S
+        self.alone = asyncio.Lock()
+        """Held by who makes a large answer."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._takers: dict[Taker, tuple[int, float]] = {}
         self._looks: asyncio.TimerHandle | None = None

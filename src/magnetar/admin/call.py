@@ -10,6 +10,7 @@ from aiohttp import web
 
 from magnetar.admin.answers import Answers
 from magnetar.admin.bodies import read_body
+from magnetar.admin.building import Building
 from magnetar.admin.replies import LateError
 from magnetar.broker.control import BrokerControl, BrokerInfo, Done
 from magnetar.core.errors import MagnetarError
@@ -90,6 +91,7 @@ class Call:
         self.control = services.control
         self.resources = services.resources
         self.info = services.info
+        self.building = Building(services.answers)
         self._names = names_of(request, route)
 
     # ----------------------------------------------------------------------------------------------- names and numbers

@@ -244,11 +244,16 @@ async def preview_replication(call: Call) -> Any:
     old, new = set(policies.replication_clusters), set(clusters)
     names = [name for name in call.control.topics(str(namespace)) if name.startswith("persistent://")]
     sends = policies.replication_start == "earliest" and new - old
-    stats = [call.control.internal_stats(name) for name in names] if sends else []
+    entries = size = 0
+    for name in names if sends else ():
+        if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
+            stats = await call.building.steps(call.control.internal_stats_steps(name))
+            entries, size = entries + stats.get("numberOfEntries", 0), size + stats.get("totalSize", 0)
+            await call.building.others()
     return {
         "added": sorted(new - old),
         "removed": sorted(old - new),
         "topics": len(names),
-        "entries": sum(stat.get("numberOfEntries", 0) for stat in stats),
-        "bytes": sum(stat.get("totalSize", 0) for stat in stats),
+        "entries": entries,
+        "bytes": size,
     }

@@ -109,16 +109,17 @@ async def list_topics(call: Call) -> Any:
     namespace = call.existing_namespace()
     mode = call.choice("mode", ("PERSISTENT", "NON_PERSISTENT", "ALL"), "PERSISTENT")
     domain = {"PERSISTENT": "persistent://", "NON_PERSISTENT": "non-persistent://", "ALL": ""}[mode]
-    return [
+    system = call.flag("includeSystemTopic")
+    return await call.building.names(
         name
-        for name in visible(call.control.topics(str(namespace)), call.flag("includeSystemTopic"))
-        if name.startswith(domain)
-    ]
+        for name in call.control.topic_names(str(namespace))
+        if name.startswith(domain) and (system or not is_system(name))
+    )
 
 
-def visible(names: list[str], system: bool) -> list[str]:
-    """Topic names, sorted, without the broker's own unless asked for."""
-    return sorted(name for name in names if system or not name.rpartition("/")[2].startswith(SYSTEM_PREFIX))
+def is_system(name: str) -> bool:
+    """Whether a topic is one of the broker's own, which lists leave out unless they are asked for."""
+    return name.rpartition("/")[2].startswith(SYSTEM_PREFIX)
 
 
 @namespaces.add(

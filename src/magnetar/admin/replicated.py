@@ -32,8 +32,12 @@ STATES_MAX: Final = 10_000
 async def get_status(call: Call) -> Any:
     """By topic or partition."""
     found, name = having(call, "replicatedSubscriptionStatus")
-    stats = {str(part): call.control.topic_stats(str(part)) for part in found}
-    return {part: bool(one["subscriptions"][name]["isReplicated"]) for part, one in stats.items()}
+    states = {}
+    for part in map(str, found):
+        steps = call.control.topic_stats_steps(part, publishers=False, consumers=False)
+        stats = await call.building.steps(steps)
+        states[part] = bool(stats["subscriptions"][name]["isReplicated"])
+    return states
 
 
 @replicated.add(

@@ -67,7 +67,7 @@ async def get_version(call: Call) -> Any:
 )
 async def get_schemas(call: Call) -> Any:
     """Empty when there is none."""
-    return {"getSchemaResponses": call.control.schemas(str(call.topic()))}
+    return {"getSchemaResponses": await call.building.listed(call.control.schemas(str(call.topic())))}
 
 
 @schemas.add(
@@ -137,10 +137,12 @@ async def post_version(call: Call) -> Any:
 )
 async def get_metadata(call: Call) -> Any:
     """`info` is the newest number."""
-    found = call.control.schema_history(str(call.topic()))
-    if not found:
+    index = []
+    for one in call.control.schema_history(str(call.topic())):
+        index.append({"ledgerId": -1, "entryId": -1, "version": one["version"]})
+        await call.building.others()
+    if not index:
         raise NotFound(f"topic {call.topic()} has no schema")
-    index = [{"ledgerId": -1, "entryId": -1, "version": one["version"]} for one in found]
     return {"info": index[-1], "index": index}
 
 
@@ -165,7 +167,7 @@ async def list_schemas(call: Call) -> Any:
 )
 async def list_history(call: Call) -> Any:
     """The oldest first."""
-    return call.control.schema_history(str(call.topic()))
+    return await call.building.listed(call.control.schema_history(str(call.topic())))
 
 
 NAMESPACE = "/{tenant}/{namespace}"

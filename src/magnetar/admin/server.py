@@ -13,6 +13,7 @@ from aiohttp import web
 from magnetar.admin.answers import SMALL_BYTES, Answers, Large
 from magnetar.admin.brokers import balancers, brokers, lookup
 from magnetar.admin.brokerstats import broker_stats
+from magnetar.admin.building import Building
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, own_tenants, tenants
 from magnetar.admin.compaction import compaction
@@ -37,7 +38,6 @@ from magnetar.admin.policies import non_persistent_policies, own_policies, own_t
 from magnetar.admin.properties import properties
 from magnetar.admin.reference import openapi
 from magnetar.admin.replicated import replicated, replicated_geo
-from magnetar.admin.replies import json_reply
 from magnetar.admin.routing import Handler, Route, Routes
 from magnetar.admin.schemas import own_schemas, schema_policies, schemas
 from magnetar.admin.sequenceids import sequence_ids
@@ -135,7 +135,7 @@ async def answered(call: Call, handler: Handler) -> web.StreamResponse:
         MagnetarError: as the handler refuses. PreconditionFailed: it is over the limit. BrokerError: TOO_MANY_REQUESTS.
     """
     answers = call.services.answers
-    answer = _packed(await handler(call), call.route)
+    answer = await _made(call, handler)
     size = len(_body(answer))
     if size <= SMALL_BYTES:
         return answer
@@ -151,7 +151,7 @@ async def answered(call: Call, handler: Handler) -> web.StreamResponse:
         held = await answers.hold(size)
         if again:
             try:
-                answer = _packed(await handler(call), call.route)
+                answer = await _made(call, handler)
             except BaseException:
                 held.release()
                 raise
@@ -161,10 +161,18 @@ async def answered(call: Call, handler: Handler) -> web.StreamResponse:
     return large
 
 
-def _packed(answer: Any, route: Route) -> web.StreamResponse:
-    if answer is None:
-        return web.Response(status=204)
-    return answer if isinstance(answer, web.StreamResponse) else json_reply(answer, route.ok)
+async def _made(call: Call, handler: Handler) -> web.StreamResponse:
+    call.building = building = Building(call.services.answers)
+    try:
+        answer = await handler(call)
+        if answer is None:
+            return web.Response(status=204)
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        body = await building.encoded(answer)
+        return web.Response(body=body, status=call.route.ok, content_type="application/json")
+    finally:
+        building.end()
 
 
 def _body(answer: web.StreamResponse) -> bytes:

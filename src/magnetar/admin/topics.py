@@ -1,13 +1,13 @@
 """Topics: creating, listing, looking at, deleting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from magnetar.admin.aggregate import sum_stats
+from magnetar.admin.aggregate import sum_in_steps
 from magnetar.admin.call import Call
-from magnetar.admin.namespaces import visible
+from magnetar.admin.namespaces import is_system
 from magnetar.admin.notbuilt import NO_BUNDLES, WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.ids import Position
@@ -136,13 +136,14 @@ async def list_topics(call: Call) -> Any:
     """Of the domain in the path."""
     if (call.parameter("bundle") or WHOLE_RANGE).lower() != WHOLE_RANGE:
         raise PreconditionFailed(f"bundle can be {WHOLE_RANGE} only: {NO_BUNDLES}")
-    names = call.control.topics(str(call.existing_namespace()))
-    return _of_domain(call, names)
+    return await _of_domain(call, call.control.topic_names(str(call.existing_namespace())))
 
 
-def _of_domain(call: Call, names: Sequence[str]) -> list[str]:
-    mine = [name for name in names if name.startswith(f"{call.domain}://")]
-    return visible(mine, call.flag("includeSystemTopic"))
+async def _of_domain(call: Call, names: Iterable[str]) -> list[str]:
+    system = call.flag("includeSystemTopic")
+    return await call.building.names(
+        name for name in names if name.startswith(f"{call.domain}://") and (system or not is_system(name))
+    )
 
 
 @topics.add(
@@ -156,7 +157,7 @@ def _of_domain(call: Call, names: Sequence[str]) -> list[str]:
 )
 async def list_partitioned(call: Call) -> Any:
     """Of the domain in the path."""
-    return _of_domain(call, call.resources.partitioned_topics(call.existing_namespace()))
+    return await _of_domain(call, call.resources.partitioned_topics(call.existing_namespace()))
 
 
 @topics.add(
@@ -354,16 +355,14 @@ async def get_stats(call: Call) -> Any:
     topic = call.topic()
     if call.control.partitions(str(topic)):
         raise NotFound(f"{topic} is partitioned: ask its partitioned-stats")
-    return _trimmed(call, call.control.topic_stats(str(topic)))
+    return await _stats(call, topic)
 
 
-def _trimmed(call: Call, stats: dict[str, Any]) -> dict[str, Any]:
-    if call.flag("excludePublishers"):
-        stats["publishers"] = []
-    if call.flag("excludeConsumers"):
-        for subscription in stats.get("subscriptions", {}).values():
-            subscription["consumers"] = []
-    return stats
+async def _stats(call: Call, topic: TopicName) -> dict[str, Any]:
+    publishers, consumers = not call.flag("excludePublishers"), not call.flag("excludeConsumers")
+    return await call.building.steps(
+        call.control.topic_stats_steps(str(topic), publishers=publishers, consumers=consumers)
+    )
 
 
 @topics.add(
@@ -380,12 +379,12 @@ async def get_partitioned_stats(call: Call) -> Any:
     count = call.control.partitions(str(topic))
     if not count:
         raise NotFound(f"partitioned topic {topic} does not exist")
-    each = {
-        str(name): _trimmed(call, call.control.topic_stats(str(name)))
-        for name in partitions_of(call, topic)
-        if not name.persistent or call.control.partitions(str(name)) is not None
-    }
-    total = sum_stats(list(each.values()))
+    each = {}
+    for name in partitions_of(call, topic):
+        if not name.persistent or call.control.partitions(str(name)) is not None:
+            each[str(name)] = await _stats(call, name)
+            await call.building.others()
+    total = await call.building.steps(sum_in_steps(list(each.values())))
     total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = each if call.flag("perPartition", True) else {}
     return total
@@ -405,7 +404,7 @@ async def get_internal_stats(call: Call) -> Any:
     if call.control.partitions(str(topic)):
         raise NotFound(f"{topic} is partitioned: ask its partitioned-internalStats")
     partitions_of(call, topic)
-    return call.control.internal_stats(str(topic))
+    return await call.building.steps(call.control.internal_stats_steps(str(topic)))
 
 
 @topics.add(
@@ -421,7 +420,11 @@ async def get_partitioned_internal_stats(call: Call) -> Any:
     count = call.control.partitions(str(topic))
     if not count:
         raise NotFound(f"partitioned topic {topic} does not exist")
-    each = await _by_partition(call, topic, call.control.internal_stats)
+    each = {}
+    for name in partitions_of(call, topic):
+        if call.control.partitions(str(name)) is not None:
+            each[str(name)] = await call.building.steps(call.control.internal_stats_steps(str(name)))
+            await call.building.others()
     return {"metadata": {"partitions": count, "deleted": False}, "partitions": each}
 
 

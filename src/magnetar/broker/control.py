@@ -11,7 +11,7 @@ Rules of the seam:
 - Errors are `BrokerError` or one of `metadata.errors.Refused`; admin turns either into a status code.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
@@ -29,6 +29,10 @@ Done = Callable[[MagnetarError | None], None]
 
 DonePosition = Callable[[Position | None, MagnetarError | None], None]
 """Called once with a position, or with why there is none."""
+
+
+Steps = Generator[None, None, dict[str, Any]]
+"""Makes an answer in steps; `broker.stats` has the rules."""
 
 
 class BrokerInfo(NamedTuple):
@@ -142,6 +146,10 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """
         ...
 
+    def topic_names(self, namespace: str) -> Iterator[str]:
+        """The same in any order, made as they are taken: for long lists."""
+        ...
+
     def partitions(self, topic: str) -> int | None:
         """How many partitions: None if there is no such topic, 0 for one not partitioned (or that is a partition)."""
         ...
@@ -152,6 +160,18 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
         """
+        ...
+
+    def topic_stats_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
+        """The same in steps, each of some tenths of a millisecond; without producers, without consumers if they are not wanted.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        ...
+
+    def internal_stats_steps(self, topic: str) -> Steps:
+        """The same of `internal_stats`."""
         ...
 
     def internal_stats(self, topic: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ Admin's calls come from outside the driver's events, so every change enters thro
 clock and carries out the effects. What is refused at once is raised through it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from magnetar.broker.adopting import adopt_partitions
@@ -22,7 +23,15 @@ from magnetar.broker.metriccontrol import MetricController
 from magnetar.broker.proofs import deletion_key
 from magnetar.broker.records import DELETED_PREFIX, TOPIC_PREFIX
 from magnetar.broker.schemacontrol import SchemaController
-from magnetar.broker.stats import broker_stats, internal_stats, passing_stats, topic_stats, unopened_stats
+from magnetar.broker.stats import (
+    Steps,
+    at_once,
+    broker_stats,
+    internal_stats,
+    passing_stats,
+    topic_stats,
+    unopened_stats,
+)
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -44,6 +53,12 @@ class Run(Protocol):
 
     def __call__(self, event: Callable[..., None], *arguments: Any) -> None:
         """Handle one event and carry out its effects."""
+
+
+def _known(stats: dict[str, Any]) -> Steps:
+    """Statistics that are there already, in no steps."""
+    yield from ()
+    return stats
 
 
 class Controller(FailoverController, SchemaController, MetadataController, MessageController, MetricController):
@@ -100,18 +115,32 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             return count
         return 0 if topic in self._broker.topics or topic in self._broker.nonpersistent.topics else None
 
+    def topic_names(self, namespace: str) -> Iterator[str]:
+        """The same as `topics`, in any order, made as they are taken."""
+        prefix = f"persistent://{namespace}/"
+        passing = self._broker.nonpersistent.of(NamespaceName.parse(namespace))
+        return chain(passing, (text for text in list(self._broker.topics) if text.startswith(prefix)))
+
     def topic_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's topic stats."""
+        return at_once(self.topic_stats_steps(topic))
+
+    def topic_stats_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
+        """The same, in steps."""
         passing = self._broker.nonpersistent.topics.get(topic)
         if passing is not None:
-            return passing_stats(self._broker, passing)
+            return passing_stats(self._broker, passing, publishers=publishers, consumers=consumers)
         name = TopicName.parse(topic)
         if not name.persistent and 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0):
-            return unopened_stats(self._broker, name)
-        return topic_stats(self._broker, self._topic(topic))
+            return _known(unopened_stats(self._broker, name))
+        return topic_stats(self._broker, self._topic(topic), publishers=publishers, consumers=consumers)
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's internal stats."""
+        return at_once(self.internal_stats_steps(topic))
+
+    def internal_stats_steps(self, topic: str) -> Steps:
+        """The same, in steps."""
         return internal_stats(self._broker, self._topic(topic))
 
     def subscriptions(self, topic: str) -> list[str]:

@@ -3,7 +3,7 @@
 A topic's name, a partitioned topic's and that of each of its partitions mean the same schemas; so does a non-persistent topic's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.core.errors import MagnetarError
@@ -30,11 +30,11 @@ class SchemaControl(Protocol):
         """
         ...
 
-    def schemas(self, topic: str) -> list[dict[str, Any]]:
-        """The schemas of a topic that are in force, ascending (`described`)."""
+    def schemas(self, topic: str) -> Iterable[dict[str, Any]]:
+        """The schemas of a topic that are in force, ascending (`described`), made as they are taken."""
         ...
 
-    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+    def schema_history(self, topic: str) -> Iterable[dict[str, Any]]:
         """All schemas of a topic that can be read by number, ascending (`described`), with `state`: `in force`, `deleted` or
         `foreign`.
         """
@@ -125,20 +125,21 @@ def listed(registry: Registry, ids: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def all_of(registry: Registry, id_: str) -> list[dict[str, Any]]:
+def all_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
     """`SchemaControl.schemas` of a topic."""
-    found = ((version, registry.at(id_, version)) for version, _ in registry.live(id_))
-    return [described(version, record) for version, record in found if record is not None]
+    found = ((version, registry.at(id_, version)) for version, _ in list(registry.live(id_)))
+    return (described(version, record) for version, record in found if record is not None)
 
 
-def history_of(registry: Registry, id_: str) -> list[dict[str, Any]]:
+def history_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
     """`SchemaControl.schema_history` of a topic."""
     live = {version for version, _ in registry.live(id_)}
 
     def state(version: int, record: Record) -> str:
         return "in force" if version in live else "foreign" if record.foreign else "deleted"
 
-    return [described(version, record) | {"state": state(version, record)} for version, record in registry.every(id_)]
+    every = list(registry.every(id_))
+    return (described(version, record) | {"state": state(version, record)} for version, record in every)
 
 
 def one_of(registry: Registry, id_: str, version: int | None) -> dict[str, Any]:
@@ -179,11 +180,11 @@ class SchemaController:
         machine = self._broker.schemas
         return listed(machine.registry, machine.topics(NamespaceName.parse(namespace)))
 
-    def schemas(self, topic: str) -> list[dict[str, Any]]:
+    def schemas(self, topic: str) -> Iterable[dict[str, Any]]:
         """The schemas of a topic."""
         return all_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
 
-    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+    def schema_history(self, topic: str) -> Iterable[dict[str, Any]]:
         """All schemas that can be read."""
         return history_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
 

@@ -1,5 +1,6 @@
 """Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (pulsar-facts H)."""
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap
@@ -14,6 +15,7 @@ from magnetar.metadata.policies import BacklogQuota
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+    from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
     from magnetar.broker.session import Session
     from magnetar.broker.subscription import Subscription
     from magnetar.broker.topic import Topic
@@ -23,15 +25,43 @@ NOTHING: Final = BitMap()
 NO_QUOTA: Final = BacklogQuota()
 
 
-def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
-    """Pulsar's stats of one topic or partition."""
-    subscriptions = {name: subscription.stats() for name, subscription in topic.subscriptions.items()}
-    for name in topic.replicated.subscriptions() if topic.replicated is not None else ():
-        subscriptions[name]["replicatedMode"] = broker.replication.mode_of(topic)
-    for name, subscription in topic.subscriptions.items():
-        subscriptions[name]["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
-    publishers = topic.publisher_stats()
-    _add_clients(broker, topic, publishers, subscriptions)
+Steps = Generator[None, None, dict[str, Any]]
+"""Makes statistics, a few clients, subscriptions or ledgers in a step: whoever runs it lets others have their turn in between.
+What is told may change meanwhile."""
+
+CLIENTS_A_STEP: Final = 20
+"""Producers or consumers: some 0.3 ms."""
+
+
+def at_once(steps: Steps) -> dict[str, Any]:
+    """What comes of steps, for those who ask of few clients."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def topic_stats(broker: "Broker", topic: "Topic", *, publishers: bool = True, consumers: bool = True) -> Steps:
+    """Pulsar's stats of one topic or partition.
+
+    Args:
+        broker, topic: whose.
+        publishers: with producers.
+        consumers: with consumers of each subscription.
+    """
+    subscriptions: dict[str, dict[str, Any]] = {}
+    replicated = frozenset(topic.replicated.subscriptions() if topic.replicated is not None else ())
+    for name, subscription in list(topic.subscriptions.items()):
+        shown = subscription.stats(consumers=False)
+        shown["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
+        if name in replicated and topic.replicated is not None:
+            shown["replicatedMode"] = broker.replication.mode_of(topic)
+        if consumers:
+            shown["consumers"] = yield from _consumers(broker, subscription)
+        subscriptions[name] = shown
+        yield
+    shown_publishers = (yield from _publishers(broker, topic)) if publishers else []
     earliest = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
     last = topic.last_message_position()
     return (
@@ -51,7 +81,7 @@ def topic_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
             "earliestMsgPublishTimeInBacklogs": min(filter(None, earliest), default=0),
             "topicCreationTimeStamp": topic.record.created_ms,
             "lastPublishTimeStamp": topic.log.time_at(last) if topic.log.valid(last) else 0,
-            "publishers": publishers,
+            "publishers": shown_publishers,
             "waitingPublishers": len(topic.producers.waiting),
             "subscriptions": subscriptions,
             "replication": broker.links.topic_stats(topic),
@@ -110,33 +140,56 @@ def _owner(broker: "Broker") -> str:
     return broker.resources.cluster_data(broker.cluster).service_url.partition("://")[2]
 
 
-def passing_stats(broker: "Broker", topic: "NonPersistentTopic") -> dict[str, Any]:
-    """Pulsar's stats of a topic, or partition, that stores nothing."""
-    shown = topic.stats()
-    _add_clients(broker, topic, shown["publishers"], shown["subscriptions"])
-    return shown | {"ownerBroker": _owner(broker)} | _epoch(topic)
+def passing_stats(
+    broker: "Broker", topic: "NonPersistentTopic", *, publishers: bool = True, consumers: bool = True
+) -> Steps:
+    """The same of a topic, or partition, that stores nothing."""
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        subscriptions[name] = subscription.stats(consumers=False)
+        if consumers:
+            subscriptions[name]["consumers"] = yield from _consumers(broker, subscription)
+        yield
+    shown = topic.stats(subscriptions) | {"ownerBroker": _owner(broker)} | _epoch(topic)
+    if publishers:
+        # A producer that is too fast is slowed down by its socket: nothing is dropped before the subscriptions.
+        shown["publishers"] = [one | {"msgDropRate": 0.0} for one in (yield from _publishers(broker, topic))]
+    return shown
 
 
 def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
     """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
     nothing = NonPersistentTopic(name, broker.outbox, ledger=0)
-    return passing_stats(broker, nothing) | {"topicCreationTimeStamp": 0}
+    return at_once(passing_stats(broker, nothing)) | {"topicCreationTimeStamp": 0}
 
 
-def _add_clients(
-    broker: "Broker",
-    topic: "Topic | NonPersistentTopic",
-    publishers: list[dict[str, Any]],
-    subscriptions: dict[str, dict[str, Any]],
-) -> None:
-    """Who the clients of a topic's producers and consumers are, which only their connections know."""
-    for producer, shown in zip(topic.producers.live.values(), publishers, strict=True):
+_Shown = Generator[None, None, list[dict[str, Any]]]
+
+
+def _publishers(broker: "Broker", topic: "Topic | NonPersistentTopic") -> _Shown:
+    """Producers, with what their connections alone know."""
+    found: list[dict[str, Any]] = []
+    for producer in list(topic.producers.live.values()):
+        shown = producer.stats()
         _add_client(broker, producer.connection, shown)
-    for name, subscription in topic.subscriptions.items():
-        for consumer, shown in zip(subscription.consumers, subscriptions[name]["consumers"], strict=True):
-            session = _add_client(broker, consumer.connection, shown)
-            if session is not None and broker.access.enabled:
-                shown["appId"] = session.identity.role
+        found.append(shown)
+        if len(found) % CLIENTS_A_STEP == 0:
+            yield
+    return found
+
+
+def _consumers(broker: "Broker", subscription: "Subscription | NonPersistentSubscription") -> _Shown:
+    """Consumers of a subscription, likewise."""
+    found: list[dict[str, Any]] = []
+    for consumer in list(subscription.consumers):
+        shown = subscription.stats_of(consumer)
+        session = _add_client(broker, consumer.connection, shown)
+        if session is not None and broker.access.enabled:
+            shown["appId"] = session.identity.role
+        found.append(shown)
+        if len(found) % CLIENTS_A_STEP == 0:
+            yield
+    return found
 
 
 def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Session | None":
@@ -147,13 +200,18 @@ def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Se
     return session
 
 
-def internal_stats(broker: "Broker", topic: "Topic") -> dict[str, Any]:
+def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
     """Pulsar's internal stats of one topic or partition."""
     log = topic.log
-    ledgers = log.ledger_infos()
-    cursors = {name: subscription.internal_stats() for name, subscription in topic.subscriptions.items()}
+    cursors: dict[str, dict[str, Any]] = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        cursors[name] = subscription.internal_stats()
+        yield
     for state in broker.replication.states(topic):
-        cursors[state["subscription"]]["replicatedState"] = state
+        if state["subscription"] in cursors:  # others came meanwhile
+            cursors[state["subscription"]]["replicatedState"] = state
+    yield
+    ledgers = log.ledger_infos()
     cursors |= broker.links.cursor_stats(topic)
     if topic.deduplication is not None:
         cursors[CURSOR_NAME] = topic.deduplication.internal_stats()

@@ -530,9 +530,14 @@ class Subscription(AckedSubscription):
         self.meter.update(now_ms, self.counters())
         self.expired_meter.update(now_ms, (self.expired_entries,))
 
-    def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (SubscriptionStats)."""
-        return subscription_stats.stats(self, self._dispatcher, self._log)
+    def stats(self, *, consumers: bool = True) -> dict[str, Any]:
+        """With Pulsar's keys (SubscriptionStats), with its consumers or without."""
+        shown = subscription_stats.stats(self, self._dispatcher, self._log)
+        return shown | {"consumers": [self.stats_of(one) for one in self.consumers]} if consumers else shown
+
+    def stats_of(self, consumer: Consumer) -> dict[str, Any]:
+        """Of one of its consumers, with Pulsar's keys (ConsumerStats)."""
+        return consumer.stats() | self._dispatcher.consumer_stats(consumer)
 
     def internal_stats(self) -> dict[str, Any]:
         """With Pulsar's keys (ManagedLedgerInternalStats.CursorStats)."""

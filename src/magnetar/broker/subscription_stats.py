@@ -17,7 +17,7 @@ RANGES_SHOWN_MAX = 100
 
 
 def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "DispatchLog") -> dict[str, Any]:
-    """Pulsar's SubscriptionStats. `msgBacklog` counts entries without markers; `msgBacklogMessages` is ours."""
+    """Pulsar's SubscriptionStats without consumers. `msgBacklog` counts entries without markers, `msgBacklogMessages` is ours."""
     cursor, moments = subscription.cursor, subscription.moments
     consumers = dispatcher.consumers
     counters = subscription.counters()
@@ -43,7 +43,7 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "msgInReplay": 0,
             "allowOutOfOrderDelivery": False,
             "activeConsumerName": active.name if active is not None else "",
-            "consumers": [consumer.stats() | dispatcher.consumer_stats(consumer) for consumer in consumers],
+            "consumers": [],
             "msgOutCounter": counters.messages_out,
             "bytesOutCounter": counters.bytes_out,
             "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),

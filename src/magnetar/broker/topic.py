@@ -9,7 +9,7 @@ that is not confirmed is read by a subscription or by a link.
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from magnetar.broker.compaction import Compacted
 from magnetar.broker.consumer import Counters
@@ -599,10 +599,6 @@ class Topic:
             # Nothing moved so far in the interval that is running for the topic.
             found = self.flows[cluster] = LinkFlow(self.meter.since_ms)
         return found
-
-    def publisher_stats(self) -> list[dict[str, Any]]:
-        """One dict per live producer, with Pulsar's keys."""
-        return [producer.stats() for producer in self.producers.live.values()]
 
     def validate(self) -> None:
         """Check what must hold after every step."""

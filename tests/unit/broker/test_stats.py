@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.stats import CLIENTS_A_STEP, Steps, at_once
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
@@ -183,3 +184,47 @@ def test_a_broker_is_named_by_its_admin_interface() -> None:
     passing = "non-persistent://public/default/t"
     consumer(node, topic=passing)
     assert stats(node)["ownerBroker"] == node.control.topic_stats(passing)["ownerBroker"] == "127.0.0.1:8081"
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/passing"])
+def test_statistics_of_many_clients_are_made_in_steps_while_clients_go(topic: str) -> None:
+    node = World("a")["a"]
+    node.create()
+    clients = [node.client() for _ in range(6)]
+    for client in clients:
+        for number in range(15):
+            client.send(
+                pb.BaseCommand(
+                    type=4,
+                    subscribe=pb.CommandSubscribe(
+                        topic=topic, subscription="s", subType=1, consumer_id=number, request_id=number
+                    ),
+                )
+            )
+            producer = pb.CommandProducer(topic=topic, producer_id=number, request_id=100 + number)
+            client.send(pb.BaseCommand(type=5, producer=producer))
+    node.world.settle()
+    whole = node.control.topic_stats(topic)
+    assert len(whole["publishers"]) == len(whole["subscriptions"]["s"]["consumers"]) == 90
+    count = 0
+
+    def while_one_goes() -> Steps:
+        nonlocal count
+        steps = node.control.topic_stats_steps(topic)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return dict(end.value)
+            count += 1
+            if count == 2:
+                node.run(node.broker.disconnected, clients[-1].number)
+            yield
+
+    seen = at_once(while_one_goes())
+    assert count >= 2 * 75 // CLIENTS_A_STEP
+    assert 75 <= len(seen["subscriptions"]["s"]["consumers"]) <= 90
+    assert len(seen["publishers"]) == 75
+    bare = at_once(node.control.topic_stats_steps(topic, publishers=False, consumers=False))
+    assert bare["publishers"] == bare["subscriptions"]["s"]["consumers"] == []
+    assert bare.keys() == whole.keys()

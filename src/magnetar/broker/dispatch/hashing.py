@@ -164,6 +164,7 @@ class StickyRanges:
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, Consumer]] = []
+        self._found: dict[Consumer, list[tuple[int, int]]] | None = None
 
     def overlap(self, ranges: tuple[tuple[int, int], ...]) -> str:
         """What is wrong with these ranges of a newcomer, or ""."""
@@ -197,18 +198,21 @@ class StickyRanges:
 
     def add(self, consumer: Consumer, ranges: tuple[tuple[int, int], ...]) -> None:
         """A consumer's ranges, found free."""
+        self._found = None
         self._ranges = sorted([*self._ranges, *((first, last, consumer) for first, last in ranges)], key=_first)
 
     def remove(self, consumer: Consumer) -> None:
         """Its ranges are free again."""
+        self._found = None
         self._ranges = [each for each in self._ranges if each[2] is not consumer]
 
     def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
         """Which slots are whose: ranges in ascending order, both ends inclusive."""
-        found: dict[Consumer, list[tuple[int, int]]] = {}
-        for first, last, consumer in self._ranges:
-            found.setdefault(consumer, []).append((first, last))
-        return found
+        if self._found is None:
+            self._found = {}
+            for first, last, consumer in self._ranges:
+                self._found.setdefault(consumer, []).append((first, last))
+        return self._found
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None when nobody named it."""

@@ -203,10 +203,9 @@ class NonPersistentSubscription:
         for consumer in self.consumers:
             consumer.meter.update(now_ms, Counters.of(consumer))
 
-    def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentSubscriptionStats); `msgDropCount` is ours."""
-        counters, consumers, keyed = self.counters(), self.consumers, self.sub_type is SubType.KEY_SHARED
-        ranges = self._ring.ranges() if keyed else {}
+    def stats(self, *, consumers: bool = True) -> dict[str, Any]:
+        """With Pulsar's keys (NonPersistentSubscriptionStats), with its consumers or without; `msgDropCount` is ours."""
+        counters, present, keyed = self.counters(), self.consumers, self.sub_type is SubType.KEY_SHARED
         shown = (
             rates_out(self.meter)
             | statkeys.of_subscriptions_without_log()
@@ -218,18 +217,20 @@ class NonPersistentSubscription:
                 "msgDropCount": self.dropped,
                 "msgDropRate": self.drop_meter.per_s[0],
                 "activeConsumerName": self._active.name if self._active is not None else "",
-                "lastConsumedFlowTimestamp": max((consumer.flow_ms for consumer in consumers), default=0),
-                "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
-                "lastAckedTimestamp": max((consumer.last_acked_ms for consumer in consumers), default=0),
+                "lastConsumedFlowTimestamp": max((consumer.flow_ms for consumer in present), default=0),
+                "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in present), default=0),
+                "lastAckedTimestamp": max((consumer.last_acked_ms for consumer in present), default=0),
                 "allowOutOfOrderDelivery": keyed and self._policy.out_of_order,
-                "consumers": [
-                    consumer.stats()
-                    | NOTHING_DRAINS
-                    | (shown_ranges(ranges.get(consumer, [])) | {"drainingHashes": []} if keyed else {})
-                    for consumer in consumers
-                ],
+                "consumers": [self.stats_of(consumer) for consumer in present] if consumers else [],
             }
         )
         if keyed:
             shown["keySharedMode"] = self._policy.mode
+        return shown
+
+    def stats_of(self, consumer: Consumer) -> dict[str, Any]:
+        """Of one of its consumers, with Pulsar's keys (ConsumerStats)."""
+        shown = consumer.stats() | NOTHING_DRAINS
+        if self.sub_type is SubType.KEY_SHARED:
+            shown |= shown_ranges(self._ring.ranges().get(consumer, [])) | {"drainingHashes": []}
         return shown

@@ -1,5 +1,6 @@
 """A topic that stores nothing: its producers and its subscriptions."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.broker import statkeys
@@ -121,11 +122,14 @@ class NonPersistentTopic:
         """Consumers of all subscriptions."""
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
-    def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentTopicStats); `msgDropCount` is ours."""
-        subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
-        # A producer that is too fast is slowed down by its socket: nothing is dropped before the subscriptions.
-        publishers = [producer.stats() | {"msgDropRate": 0.0} for producer in self.producers.live.values()]
+    def stats(self, subscriptions: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+        """With Pulsar's keys (NonPersistentTopicStats), without publishers; `msgDropCount` is ours.
+
+        Args:
+            subscriptions: the statistics of its subscriptions; None: as they are.
+        """
+        if subscriptions is None:
+            subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}
         return (
             rates_in(self.meter)
             | statkeys.of_topics_without_log()
@@ -143,7 +147,7 @@ class NonPersistentTopic:
                 "msgChunkPublished": self.chunked,
                 "topicCreationTimeStamp": self.created_ms,
                 "lastPublishTimeStamp": self.published_ms,
-                "publishers": publishers,
+                "publishers": [],
                 "waitingPublishers": len(self.producers.waiting),
                 "subscriptions": subscriptions,
             }
