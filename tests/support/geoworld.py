@@ -227,7 +227,7 @@ class Node:
         try:
             while self._events:
                 event, arguments = self._events.popleft()
-                self.outbox.now_ms = self.world.now_ms
+                self.outbox.now_ms, self.outbox.ahead_ms = self.world.now_ms, self.world.ahead_ms
                 self.handle(event, arguments)
                 for effect in self.outbox.drain():
                     self._perform(effect)
@@ -365,6 +365,7 @@ class World:
         **settings: Any,
     ) -> None:
         self.now_ms = 1_700_000_000_000
+        self.ahead_ms = 0
         self.settings = SubscriptionsConfig(**settings)
         self.machines, self.cache_bytes = machines, cache_bytes
         self._timers: list[tuple[int, int, Node, int, Callable[[int], None]]] = []

@@ -105,7 +105,7 @@ class Access:
             then: told the outcome.
             wanted: whether anybody still wants to know: who is gone takes no time from who waits.
         """
-        source, now_ms = source_of(address), self._outbox.now_ms
+        source = source_of(address)
 
         def end(outcome: Outcome) -> None:
             if isinstance(outcome, BrokerError):
@@ -118,7 +118,7 @@ class Access:
             self._password(address, source, data, end, wanted)
             return
         try:
-            identity = self.verifier.verify(method, data, now_ms, certificate)
+            identity = self.verifier.verify(method, data, self._outbox.day_ms, certificate)
         except BrokerError as error:
             end(self._wrong_token(address, source, error))
         else:

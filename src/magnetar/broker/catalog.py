@@ -660,7 +660,7 @@ class Catalog:
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:
         """When a new subscription starts that asks for what was published since some time, ms."""
-        return self._outbox.now_ms - command.start_message_rollback_duration_sec * 1000
+        return self._outbox.day_ms - command.start_message_rollback_duration_sec * 1000
 
     def _rollback(self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe) -> None:
         """`start_message_rollback_duration_sec`: a new subscription starts so long ago."""

@@ -328,7 +328,7 @@ class Run:
     def _keep(self, left: Iterator[Loser], kept: Deletions) -> None:
         """Decide about some deletions: those that have been kept for long enough are superfluous."""
         known, gone = self._compacted.deletions, self._compacted.gone
-        now_ms, retention_ms = self._outbox.now_ms, self._retention_ms
+        now_ms, retention_ms = self._outbox.day_ms, self._retention_ms
         step_ms = max(1, retention_ms // GROUPS) if retention_ms >= 0 else DAY_MS
         fresh_ms = now_ms // step_ms * step_ms
         some = list(islice(left, DELETIONS_PER_STEP))

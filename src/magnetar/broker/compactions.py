@@ -202,7 +202,7 @@ class Compactions:
         if compacted.horizon == NONE or compacted.gone:
             compacted.trim()
         if compacted.deletions:
-            compacted.expire(self._broker.outbox.now_ms, self._retention_ms(topic))
+            compacted.expire(self._broker.outbox.day_ms, self._retention_ms(topic))
         threshold = self._broker.resources.compaction_threshold(topic.name)
         if not threshold or topic.deleting or self.status(topic).state is State.RUNNING:
             return

@@ -655,7 +655,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
         """Acknowledge what is old."""
         outbox = self._broker.outbox
-        self._change(topic, subscription, lambda found: found.expire(outbox.now_ms - older_than_s * 1000), done)
+        self._change(topic, subscription, lambda found: found.expire(outbox.day_ms - older_than_s * 1000), done)
 
     # -------------------------------------------------------------------------------------------------------- links
 

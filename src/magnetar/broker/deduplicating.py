@@ -179,7 +179,7 @@ class TopicDeduplication:
         """
         if stored is not None:
             cursor = Cursor.decode(self._log, stored)
-            self.numbers.load(cursor.properties, cursor.labels, self._outbox.now_ms)
+            self.numbers.load(cursor.properties, cursor.labels, self._outbox.day_ms)
             self.durable_mark_delete = cursor.mark_delete
             self._replay(cursor.mark_delete)
             return
@@ -343,7 +343,7 @@ class TopicDeduplication:
         self._observe_highest(highest)
 
     def _observe_highest(self, highest: dict[bytes, int]) -> None:
-        now_ms = self._outbox.now_ms
+        now_ms = self._outbox.day_ms
         for found, high in highest.items():
             name = _counted(found)
             if name:
@@ -379,7 +379,7 @@ class TopicDeduplication:
                     "for one sequence and drops what is lower; give producers that run side by side different names",
                 )
             )
-        self.numbers.observe(name, low, high, chunk_of(entry.flags, metadata), self._outbox.now_ms)
+        self.numbers.observe(name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms)
 
     def fail(self) -> None:
         """An append of the topic failed."""
@@ -403,7 +403,7 @@ class TopicDeduplication:
         """Now and then: forget unused names, store the numbers when that is due."""
         if self.status is not Status.ENABLED:
             return
-        evicted = self.numbers.expire(now_ms)
+        evicted = self.numbers.expire(self._outbox.day_ms)
         every = self._settings.snapshot_s if self.snapshot_s is None else self.snapshot_s
         due = every > 0 and now_ms - self._snapshot_ms >= every * 1000
         if evicted or (due and self._log.last > self.durable_mark_delete):

@@ -141,14 +141,25 @@ class Outbox:
 
     Attributes:
         now_ms: wall clock in ms, set by the driver before each event; never goes back within a run.
+        ahead_ms: how far that is ahead of the time of day that is believed: the system's clock was set back, or jumped ahead.
         moment_s: a finer clock, set likewise, of which only differences mean anything. It measures; nothing is decided by it.
         effects: since the last drain.
         wake: called by the driver's owner when effects were added outside an event (never by machines).
     """
 
     now_ms: int = 0
+    ahead_ms: int = 0
     moment_s: float = 0.0
     effects: list[Effect] = field(default_factory=list)
+
+    @property
+    def day_ms(self) -> int:
+        """The time of day, ms: what the times of messages, tokens and other clusters are compared with. It may go back.
+
+        Timers, pauses and rates go by `now_ms`. What deletes, delivers or refuses by age, and what others will compare with
+        their clocks, goes by this.
+        """
+        return self.now_ms - self.ahead_ms
 
     def put(self, effect: Effect) -> None:
         """Ask for one effect."""

@@ -187,7 +187,7 @@ class TopicIdempotency:
 
     def _begin(self) -> None:
         if self.status is Status.RECOVERING:
-            since_ms = self._outbox.now_ms - self.table.window_ms
+            since_ms = self._outbox.day_ms - self.table.window_ms
             self._replay(before(self._log, since_ms), since_ms)
 
     def _replay(self, after: Position, since_ms: int) -> None:
@@ -221,7 +221,7 @@ class TopicIdempotency:
     def _recovered(self) -> None:
         self.status = Status.ENABLED
         self._resolves = True
-        self.table.expire(self._outbox.now_ms, EXPIRED_PER_ROUND)
+        self.table.expire(self._outbox.day_ms, EXPIRED_PER_ROUND)
         self._durable = self.table.tail
         # What links have staged meanwhile is not in the log yet.
         flying, self._flying = self._flying, deque()
@@ -286,7 +286,7 @@ class TopicIdempotency:
         if None in keys or len(set(keys)) < len(keys):
             return None
         found: list[bytes] = keys  # type: ignore[assignment]  # there is no None in it
-        return found if self.table.all_new(found, self._outbox.now_ms) else None
+        return found if self.table.all_new(found, self._outbox.day_ms) else None
 
     def take_new(self, keys: list[bytes], entries: Sequence[NewEntry]) -> None:
         """Entries with one new key each are about to be staged, as one append."""
@@ -301,7 +301,7 @@ class TopicIdempotency:
             Keys; None: none, or to be looked for by `judge`. Numbers; NEW: not known. Whether no key comes twice.
         """
         keys = self._property.easily((data, ENTRY_HEADER_BYTES + from_bytes(data[6:10], "big")) for data in entries)
-        now_ms = self._outbox.now_ms
+        now_ms = self._outbox.day_ms
         if None in keys:
             find = self.table.find
             return keys, [NEW if key is None else find(key, now_ms) for key in keys], False
@@ -311,7 +311,7 @@ class TopicIdempotency:
     def number(self, key: bytes, looked_up: int) -> int:
         """The number of a key that was looked up with others, some of which may have been taken since."""
         if looked_up == NEW:
-            looked_up = numbered(self.table, self.pending, key, self._outbox.now_ms)
+            looked_up = numbered(self.table, self.pending, key, self._outbox.day_ms)
         if looked_up != NEW:
             self._count_repeated(1)
         return looked_up
@@ -325,7 +325,7 @@ class TopicIdempotency:
         Raises:
             BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
         """
-        keyed = judge(self.table, self.pending, self._property, seen, self._outbox.now_ms)
+        keyed = judge(self.table, self.pending, self._property, seen, self._outbox.day_ms)
         if keyed is not None and keyed.repeated:
             self._count_repeated(keyed.repeated)
         return keyed
@@ -360,7 +360,7 @@ class TopicIdempotency:
                     if entry.flags & _REPLICATED:
                         self._remember(entry)
                 losers, self._losers = self._losers, []
-            self.table.expire(self._outbox.now_ms, EXPIRED_PER_STEP + brought)
+            self.table.expire(self._outbox.day_ms, EXPIRED_PER_STEP + brought)
             self._count()
         self._flying.append((append, self.table.tail, losers))
 
@@ -370,7 +370,7 @@ class TopicIdempotency:
         if keys:
             self._announced = ([], [])
             entries = [entry.entry for entry in append.entries]
-            self.table.extend(keys, self._outbox.now_ms, abouts, append.entries[0].ledger, entries)
+            self.table.extend(keys, self._outbox.day_ms, abouts, append.entries[0].ledger, entries)
             return
         pending, taken = self.pending, self.taken
         if pending:
@@ -378,7 +378,7 @@ class TopicIdempotency:
             if len(pending) != len(entries) or max(taken) > 1:
                 entries = [entry for entry, count in zip(entries, taken, strict=True) for _ in range(count)]
             about = list(pending.values())
-            self.table.extend(list(pending), self._outbox.now_ms, about, append.entries[0].ledger, entries)
+            self.table.extend(list(pending), self._outbox.day_ms, about, append.entries[0].ledger, entries)
             pending.clear()
         taken.clear()
 
@@ -460,7 +460,7 @@ class TopicIdempotency:
     def tick(self, now_ms: int) -> None:
         """Now and then: forget what is old."""
         if self.status is Status.ENABLED:
-            self.table.expire(now_ms, EXPIRED_PER_ROUND)
+            self.table.expire(self._outbox.day_ms, EXPIRED_PER_ROUND)
             self._count()
             if now_ms - self._save_ms >= SAVE_MS and self._log.last > self._saving.covered:
                 self.save()

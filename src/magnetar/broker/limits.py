@@ -93,7 +93,7 @@ class Limits:
             del self._concerned[text]
             topic = self._broker.topics.get(text)
             if topic is not None:
-                self._broker.upkeep.enforce(topic, now_ms)
+                self._broker.upkeep.enforce(topic, self._broker.outbox.day_ms)
         if self._concerned:
             self._broker.outbox.put(Timer(now_ms, self._look))
 

@@ -45,7 +45,7 @@ class LinkReports:
 
     def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
         """One topic of the link to a target."""
-        return self._topic_state(state, self._broker.outbox.now_ms, target)
+        return self._topic_state(state, self._broker.outbox.day_ms, target)
 
     def _state(self, source: LinkSource, topics: list[LinkTopicState]) -> LinkState:
         wanted = [topic for topic in topics if not topic["orphan"]]
@@ -144,7 +144,7 @@ class LinkReports:
 
     def topic_stats(self, topic: Topic) -> dict[str, Any]:
         """Pulsar's `replication` part of a topic's statistics."""
-        now_ms = self._broker.outbox.now_ms
+        now_ms = self._broker.outbox.day_ms
         found: dict[str, Any] = {}
         for target, source in self.sources.items():
             state = source.topics.get(topic.text)

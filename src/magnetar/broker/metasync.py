@@ -71,7 +71,7 @@ class MetadataSync(SyncTelling):
         """The broker has loaded everything: adopt what the cluster has, then open the topic."""
         if self.machine is None:
             return
-        update = self.machine.adopt(self._broker.resources.documents(), self._from_file, self._outbox.now_ms)
+        update = self.machine.adopt(self._broker.resources.documents(), self._from_file, self._outbox.day_ms)
         self._starting = True
         self._hello = self._snapshot_due = True
         self._adopt(list(update.pieces(STEP_DOCUMENTS)))
@@ -98,7 +98,7 @@ class MetadataSync(SyncTelling):
         self._open()
         news = self.machine.digest != self._said_digest or now_ms - self._said_ms >= BEACON_MS
         if news and not self._publishing and not self._snapshot_due:
-            self._append([self.machine.beacon(now_ms)], lambda _error: None)
+            self._append([self.machine.beacon(self._outbox.day_ms)], lambda _error: None)
         self._make_topics()
         self._schedule_round()
 
@@ -146,7 +146,7 @@ class MetadataSync(SyncTelling):
         if machine is None:
             return change
         changes: dict[str, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
-        update = machine.local(changes, self._outbox.now_ms, found=found)
+        update = machine.local(changes, self._outbox.day_ms, found=found)
         if update.empty:
             return change
         puts, deletes = machine.stored(update)
@@ -161,7 +161,7 @@ class MetadataSync(SyncTelling):
         if update is None:
             return
         assert self.machine is not None
-        self.machine.commit(update, self._outbox.now_ms)
+        self.machine.commit(update, self._outbox.day_ms)
         self.machine.served(key for key in change.puts if key.startswith(NAMESPACE_PREFIX))
         if not found:
             self._untold.update(dict.fromkeys(update.told))
@@ -202,7 +202,7 @@ class MetadataSync(SyncTelling):
         at_ms = self.machine.next_release_ms()
         if at_ms is not None and (self._release_at is None or at_ms < self._release_at):
             self._release_at = at_ms
-            self._broker.timer(max(at_ms, self._outbox.now_ms + BUSY_MS), self._released)
+            self._broker.timer(max(at_ms + self._outbox.ahead_ms, self._outbox.now_ms + BUSY_MS), self._released)
 
     def _released(self, now_ms: int) -> None:
         assert self.machine is not None
@@ -210,7 +210,9 @@ class MetadataSync(SyncTelling):
         if self._applying or self._reading:
             self._broker.timer(now_ms + BUSY_MS, self._released)
             return
-        self._apply(self.machine.release(now_ms), self._read, again=lambda: self._released(self._outbox.now_ms))
+        self._apply(
+            self.machine.release(self._outbox.day_ms), self._read, again=lambda: self._released(self._outbox.day_ms)
+        )
 
     def _got(self, topic: "Topic", start: Position, entries: list["StoredEntry"], error: str) -> None:
         self._reading = False
@@ -257,7 +259,7 @@ class MetadataSync(SyncTelling):
 
     def _merge(self, batch: Batch, last: Position) -> None:
         assert self.machine is not None
-        update = self.machine.merge(batch, self._outbox.now_ms)
+        update = self.machine.merge(batch, self._outbox.day_ms)
         was_ahead = set(self.machine.ahead)
 
         def applied() -> None:
@@ -279,7 +281,7 @@ class MetadataSync(SyncTelling):
             f"{len(update.ahead)} documents of {', '.join(writers)} are ahead of this cluster's clock and wait for it",
         )
         if not self._publishing and self.text in self._broker.topics:
-            self._append([self.machine.beacon(self._outbox.now_ms)], lambda _error: None)
+            self._append([self.machine.beacon(self._outbox.day_ms)], lambda _error: None)
 
     def _answer(self, batch: Batch) -> None:
         """A cluster that has just started, or that does not know of a deletion, is told everything."""
@@ -302,7 +304,7 @@ class MetadataSync(SyncTelling):
 
     def _apply(self, update: Update, then: Callable[[], None], again: Callable[[], None] | None = None) -> None:
         """Store an update with what follows from it, and put it in force; `again` makes it anew when it has to wait."""
-        machine, now_ms = self.machine, self._outbox.now_ms
+        machine, now_ms = self.machine, self._outbox.day_ms
         assert machine is not None
         if update.empty:
             machine.commit(update, now_ms)
@@ -324,7 +326,7 @@ class MetadataSync(SyncTelling):
                 self._note("error", f"cannot store metadata of other clusters: {error}; trying again")
                 self._retry(repeat)
                 return
-            self.machine.commit(update, self._outbox.now_ms)
+            self.machine.commit(update, self._outbox.day_ms)
             self.counters["documents"] += len(update.records)
             self._applying = False
             self.machine.served(update.puts)
@@ -373,7 +375,7 @@ class MetadataSync(SyncTelling):
             if error is not None:
                 self._stuck(path, str(error))
                 return
-            machine.commit(update, self._outbox.now_ms)
+            machine.commit(update, self._outbox.day_ms)
             machine.due.discard(path)
             self.stuck.pop(path, None)
 

@@ -45,11 +45,11 @@ class SyncTelling(SyncView):
                 else:
                     self.counters["told"] += len(told)
 
-            self._append(machine.changes(told, now_ms), answered)
+            self._append(machine.changes(told, self._outbox.day_ms), answered)
         elif self._snapshot_due:
             self._snapshot_due, hello, self._hello = False, self._hello, False
             self._snapshot_ms = now_ms
-            snapshot = machine.snapshot(now_ms, hello=hello)
+            snapshot = machine.snapshot(self._outbox.day_ms, hello=hello)
             self._append(snapshot.messages, partial(self._snapshot_stored, snapshot, hello))
 
     def _gathered(self, _now_ms: int) -> None:
@@ -61,7 +61,7 @@ class SyncTelling(SyncView):
         if topic is None or not messages:
             then("" if topic is not None else "the topic is gone")
             return
-        entries = [encode_entry(message, self._broker.cluster, self._outbox.now_ms) for message in messages]
+        entries = [encode_entry(message, self._broker.cluster, self._outbox.day_ms) for message in messages]
         self._publishing = True
         assert self.machine is not None
         digest = self.machine.digest

@@ -102,22 +102,31 @@ class SessionLogin(SessionPart):
         self._asked = False
         if identity.expires_ms is None:
             return
-        now_ms = self._broker.outbox.now_ms
-        ahead_ms = min(self._broker.access.config.refresh_ms, max(0, identity.expires_ms - now_ms) // 2)
-        at_ms = identity.expires_ms - ahead_ms if self._refreshes else identity.expires_ms
-        current = self._round
-        self._broker.timer(at_ms, lambda now_ms: self._due(current, identity.expires_ms or 0, now_ms))
+        day_ms = self._broker.outbox.day_ms
+        early_ms = min(self._broker.access.config.refresh_ms, max(0, identity.expires_ms - day_ms) // 2)
+        at_ms = identity.expires_ms - early_ms if self._refreshes else identity.expires_ms
+        self._wake(at_ms, identity.expires_ms)
 
-    def _due(self, current: int, expires_ms: int, now_ms: int) -> None:
-        if current != self._round or self._session.closed:
-            return
+    def _wake(self, at_ms: int, expires_ms: int) -> None:
+        """Look again at a time of day, which comes later when the clock is set back meanwhile."""
+        outbox, current = self._broker.outbox, self._round
+
+        def due(_now_ms: int) -> None:
+            if current == self._round and not self._session.closed:
+                if outbox.day_ms < at_ms:
+                    self._wake(at_ms, expires_ms)
+                else:
+                    self._due(expires_ms)
+
+        self._broker.timer(at_ms + outbox.ahead_ms, due)
+
+    def _due(self, expires_ms: int) -> None:
         if self._asked or not self._refreshes:
             self._expired()
             return
         self._asked = True
         self._session.send(commands.auth_challenge(self._session.handshake.protocol_version, self._method))
-        until_ms = max(expires_ms, now_ms + ANSWER_MS_MIN)
-        self._broker.timer(until_ms, lambda now_ms: self._due(current, expires_ms, now_ms))
+        self._wake(max(expires_ms, self._broker.outbox.day_ms + ANSWER_MS_MIN), expires_ms)
 
     def _expired(self) -> None:
         session = self._session
@@ -151,9 +160,7 @@ class SessionLogin(SessionPart):
                 # The same token again: its issuer has not made another yet. It is asked for once more, at its end.
                 self._asked = False
                 self._round += 1
-                again = self._round
-                expires_ms = identity.expires_ms
-                self._broker.timer(expires_ms, lambda now_ms: self._due(again, expires_ms, now_ms))
+                self._wake(identity.expires_ms, identity.expires_ms)
                 return
             self._watch(identity)
 

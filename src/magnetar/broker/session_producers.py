@@ -272,7 +272,7 @@ class SessionProducers(SessionPart):
         deduplication = topic.deduplication
         if deduplication is not None and producer.ready:
             # While one waits for access, the numbers are the holder's, who may have the same name.
-            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.now_ms)
+            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.day_ms)
             if topic.appending and deduplication.numbers.undecided(producer.name):
                 # The holder left something on its way: it begins behind that.
                 topic.when_answered(partial(self._admitted, producer, topic))
@@ -400,7 +400,7 @@ class SessionProducers(SessionPart):
         topic.used_ms = self._broker.outbox.now_ms
         self.closed(producer_id)
         if topic.deduplication is not None and producer.numbers is not None:
-            topic.deduplication.numbers.detach(producer.name, self._broker.outbox.now_ms)
+            topic.deduplication.numbers.detach(producer.name, self._broker.outbox.day_ms)
         self._broker.follow_up(topic.producers.remove(producer))
         for request_id in self._closing.pop(producer, ()):
             self._session.send(commands.success(request_id))

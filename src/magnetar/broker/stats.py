@@ -124,7 +124,7 @@ def _backlog(broker: "Broker", topic: "Topic", subscriptions: dict[str, dict[str
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "backlogQuotaLimitSize": size.limit_size,
         "backlogQuotaLimitTime": age.limit_time,
-        "oldestBacklogMessageAgeSeconds": max(0, broker.outbox.now_ms - oldest_ms) // 1000 if oldest else -1,
+        "oldestBacklogMessageAgeSeconds": max(0, broker.outbox.day_ms - oldest_ms) // 1000 if oldest else -1,
         "oldestBacklogMessageSubscriptionName": oldest,
     }
 

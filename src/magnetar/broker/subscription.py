@@ -119,7 +119,7 @@ class Subscription(AckedSubscription):
         self.durable = durable
         self.durable_mark_delete = cursor.mark_delete
         self.created_ms = self.left_ms = outbox.now_ms
-        self.used_ms = cursor.properties.get(USED, outbox.now_ms)
+        self.used_ms = cursor.properties.get(USED, outbox.day_ms)
         self.closed = False
         self.ended = False
         self.sought = False
@@ -205,7 +205,7 @@ class Subscription(AckedSubscription):
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer closed, or its connection did; what it did not acknowledge goes to others."""
         if consumer in self._dispatcher.consumers:
-            self.used_ms = self._outbox.now_ms
+            self.used_ms = self._outbox.day_ms
             self._gone += Counters.of(consumer)
             self._dispatcher.remove(consumer)
 
@@ -219,7 +219,7 @@ class Subscription(AckedSubscription):
         gone = list(self._dispatcher.consumers)
         self.left_ms = self._outbox.now_ms
         if gone:
-            self.used_ms = self.left_ms
+            self.used_ms = self._outbox.day_ms
         self._dispatcher.remove_all()
         for consumer in gone:
             self._gone += Counters.of(consumer)
@@ -235,7 +235,7 @@ class Subscription(AckedSubscription):
     def note_use(self, step_ms: int) -> None:
         """Store when a consumer was last there, if what is stored is more than `step_ms` behind."""
         if self.consumers:
-            self.used_ms = self._outbox.now_ms
+            self.used_ms = self._outbox.day_ms
         if self.used_ms - self.cursor.properties.get(USED, 0) > step_ms:
             self.cursor.properties[USED] = self.used_ms
             self._on_dirty(self)

@@ -309,7 +309,7 @@ class Topic:
             check_size(seen, size, limits, self.text)
         check_encrypted(seen, limits, self.text)
         if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
-            wait_ms = seen.metadata.deliver_at_time - self.outbox.now_ms
+            wait_ms = seen.metadata.deliver_at_time - self.outbox.day_ms
             if wait_ms > limits.delayed.delay_ms_max:
                 raise MessageNotAllowed(
                     ErrorCode.NOT_ALLOWED,
@@ -336,7 +336,7 @@ class Topic:
         self.check_writable(marker=marker)
         append = self.log.stage(
             entries,
-            self.outbox.now_ms,
+            self.outbox.day_ms,
             durable=self.durable if durable is None else durable,
             token=token,
         )

@@ -168,7 +168,7 @@ class Upkeep:
             self._summed = self._summed.plus(unkept)
         self.totals, self._summed = self._summed, Totals()
         self._look_at_cache(now_ms)
-        broker.links.tick(now_ms)
+        broker.links.tick(broker.outbox.day_ms)
         broker.timer(max(self._next_ms, now_ms + 1), self._round)
 
     def _look_at_cache(self, now_ms: int) -> None:
@@ -180,14 +180,15 @@ class Upkeep:
 
     def _look_after(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
-        self.inactive(topic, now_ms)
+        day_ms = broker.outbox.day_ms
+        self.inactive(topic, day_ms)
         self.forget_readers(topic, now_ms)
-        self.forget_unused(topic, now_ms)
+        self.forget_unused(topic, day_ms)
         update_rates(topic, now_ms)
         self._summed = self._summed.plus(topic)
         if topic.log.last == NONE or topic.deleting:
             return
-        self.enforce(topic, now_ms)
+        self.enforce(topic, day_ms)
         broker.deduplications.tick(topic, now_ms)
         broker.idempotencies.tick(topic, now_ms)
         broker.compactions.tick(topic)
@@ -202,7 +203,7 @@ class Upkeep:
             if alone and now_ms - subscription.left_ms > READER_BACK_MS:
                 self._broker.forget_subscription(topic, subscription)
 
-    def forget_unused(self, topic: Topic, now_ms: int) -> None:
+    def forget_unused(self, topic: Topic, day_ms: int) -> None:
         """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
 
         Not a replicated one: its consumers may be in another cluster.
@@ -214,8 +215,9 @@ class Upkeep:
             if subscription.replicated:
                 continue
             subscription.note_use(limit_ms // USE_STEPS)
-            back = now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
-            if not subscription.consumers and not back and now_ms - subscription.used_ms > limit_ms:
+            subscription.used_ms = min(subscription.used_ms, day_ms)  # else it was told by a clock that was wrong
+            back = self._broker.outbox.now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
+            if not subscription.consumers and not back and day_ms - subscription.used_ms > limit_ms:
                 self._forget(topic, subscription, limit_ms)
 
     def _forget(self, topic: Topic, subscription: Subscription, limit_ms: int) -> None:
@@ -229,27 +231,28 @@ class Upkeep:
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 
-    def enforce(self, topic: Topic, now_ms: int) -> None:
-        """Expiry and quotas of one topic, as its policies are now."""
+    def enforce(self, topic: Topic, day_ms: int) -> None:
+        """Expiry and quotas of one topic, as its policies are now, at a time of day (`Outbox.day_ms`)."""
         if topic.log.last != NONE and not topic.deleting:
-            self.expire(topic, now_ms)
-            self.check_quota(topic, now_ms)
+            self.expire(topic, day_ms)
+            self.check_quota(topic, day_ms)
 
-    def expire(self, topic: Topic, now_ms: int) -> None:
+    def expire(self, topic: Topic, day_ms: int) -> None:
         """Acknowledge what is older than the namespace's TTL."""
         ttl_s = self._broker.resources.message_ttl_s(topic.name)
         if ttl_s:
             for subscription in topic.durable_subscriptions():
-                subscription.expire(now_ms - ttl_s * 1000)
+                subscription.expire(day_ms - ttl_s * 1000)
 
-    def inactive(self, topic: Topic, now_ms: int) -> None:
+    def inactive(self, topic: Topic, day_ms: int) -> None:
         """Delete a topic that nobody uses, where a policy says so: never by itself, never one that a link concerns, and no
         single partition.
         """
         if topic.producers.live or topic.producers.waiting or topic.consumer_count():
-            topic.used_ms = now_ms
+            topic.used_ms = day_ms
+        topic.used_ms = min(topic.used_ms, day_ms)  # else it was told by a clock that was wrong
         policy = topic.limits.inactive
-        if policy is None or now_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
+        if policy is None or day_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
             return
         broker, name = self._broker, topic.name
         kept = name.partition >= 0 and broker.resources.partitions(name.base) is not None
@@ -281,17 +284,17 @@ class Upkeep:
         somebody's way. So acknowledgements need not know of quotas.
         """
         if topic.quota_stop is not None:
-            self.check_quota(topic, self._broker.outbox.now_ms)
+            self.check_quota(topic, self._broker.outbox.day_ms)
         return topic.quota_stop
 
-    def check_quota(self, topic: Topic, now_ms: int) -> None:
+    def check_quota(self, topic: Topic, day_ms: int) -> None:
         """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
         quotas = self._broker.resources.backlog_quotas(topic.name)
         stop = None
         for kind, quota in quotas.items():
-            over = self._over(topic, kind, quota, now_ms)
+            over = self._over(topic, kind, quota, day_ms)
             if over and quota.policy == "consumer_backlog_eviction":
-                self._evict(topic, kind, quota, now_ms)
+                self._evict(topic, kind, quota, day_ms)
             elif over:
                 stop = self._stop(topic, kind, quota)
         if stop is not None and topic.quota_stop is None:
@@ -314,21 +317,21 @@ class Upkeep:
         reason = f"the slowest subscription of {topic.text} is more than {most} behind ({source})"
         return QuotaStop(_CODES[quota.policy], reason)
 
-    def _over(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> bool:
+    def _over(self, topic: Topic, kind: str, quota: BacklogQuota, day_ms: int) -> bool:
         log = topic.log
         slowest = min((one.mark_delete for one in topic.durable_subscriptions()), default=log.last)
         if kind == "destination_storage":
             return 0 <= quota.limit_size < log.bytes_between(slowest, log.last)
         oldest = log.next_after(slowest)
-        return oldest is not None and 0 <= quota.limit_time * 1000 < now_ms - log.stored_by(oldest)
+        return oldest is not None and 0 <= quota.limit_time * 1000 < day_ms - log.stored_by(oldest)
 
-    def _evict(self, topic: Topic, kind: str, quota: BacklogQuota, now_ms: int) -> None:
+    def _evict(self, topic: Topic, kind: str, quota: BacklogQuota, day_ms: int) -> None:
         """Acknowledge the oldest messages of the subscriptions that lag too much, ledger by ledger or by time."""
         log = topic.log
         for subscription in topic.durable_subscriptions():
             before = subscription.backlog_entries()
             if kind == "message_age":
-                subscription.expire(now_ms - quota.limit_time * 1000)
+                subscription.expire(day_ms - quota.limit_time * 1000)
             else:
                 for ledger in log.ledger_infos():
                     if log.bytes_between(subscription.mark_delete, log.last) <= quota.limit_size:
@@ -384,7 +387,7 @@ class Upkeep:
         broker = self._broker
         retention = Retention(0, 0) if everything else self._retention(topic)
         # While nothing can be stored, all room that is given back counts: no new entry will close a topic's last ledger.
-        trim = topic.log.trim(self.keep_from(topic), broker.outbox.now_ms, retention, whole=not broker.healthy)
+        trim = topic.log.trim(self.keep_from(topic), broker.outbox.day_ms, retention, whole=not broker.healthy)
         if trim is None:
             then("")
             return

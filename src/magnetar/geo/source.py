@@ -107,7 +107,7 @@ class LinkSource(OperatedLink):
         state.wanted = wanted
         self.topics[topic] = state
         if wanted == bool(state.orphan_since_ms):
-            state.orphan_since_ms = 0 if wanted else max(1, self.outbox.now_ms)
+            state.orphan_since_ms = 0 if wanted else max(1, self.outbox.day_ms)
             self._dirty.add(topic)
         if state.cursor.c > log.last:
             # Settled past the end: a foreign watermark was met before the restart, or all entries are deleted. What comes
@@ -145,7 +145,7 @@ class LinkSource(OperatedLink):
             state = before
             if state.wanted == wanted:
                 return {}, _nothing
-        since = 0 if wanted else max(1, self.outbox.now_ms)
+        since = 0 if wanted else max(1, self.outbox.day_ms)
         record = state.record()
         record.orphan_since_ms = since
 
@@ -167,7 +167,7 @@ class LinkSource(OperatedLink):
         if state is None:
             self.added(topic, log, wanted=wanted, latest=latest)
         elif state.wanted != wanted:
-            state.wanted, state.orphan_since_ms = wanted, 0 if wanted else max(1, self.outbox.now_ms)
+            state.wanted, state.orphan_since_ms = wanted, 0 if wanted else max(1, self.outbox.day_ms)
             self._touch_record(state)
             self._changed(state)
         else:

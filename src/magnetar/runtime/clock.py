@@ -1,8 +1,21 @@
 """The wall clock, behind an interface that tests replace."""
 
+import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+JUMP_MS: Final = 60_000
+"""A clock that is set ahead by more than this at once jumps. Corrections of clocks that are kept by NTP are far smaller."""
+
+BELIEVED_MS: Final = 300_000
+"""How long a jump has to stand before it is believed: time to see the line in the log, and to set the clock right, before
+anything expires by it."""
+
+_NS: Final = 1_000_000
+_JUMP_NS: Final = JUMP_MS * _NS
+
+logger = logging.getLogger("magnetar.clock")
 
 
 class Clock(Protocol):
@@ -18,21 +31,61 @@ class SystemClock:
     Held still instead, it would hold up every timer for as long as it was set back: no cursor would be stored, no poll
     answered for an hour after an administrator corrected a clock by an hour.
 
+    The time of day that is believed (`ahead_ms` behind) follows the system's clock back at once, and ahead as well, but for a
+    jump: that it follows when the jump has stood for `BELIEVED_MS`. So a clock that was wrong for a moment expires nothing,
+    and one that was wrong for longer is not believed any more when it is right again.
+
+    Attributes:
+        ahead_ms: how far `now_ms`, when it was asked last, is ahead of the time of day that is believed.
+
     Args:
         wall_ns: nanoseconds since 1970, which somebody may set.
         monotonic_ns: nanoseconds of a clock that nobody can set.
+        say: told in one line of a clock that was set.
     """
 
     def __init__(
-        self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        say: Callable[[str], None] = logger.warning,
     ) -> None:
+        self.ahead_ms = 0
+        self._say = say
         self._wall_ns, self._monotonic_ns = wall_ns, monotonic_ns
-        self._shown_ns = wall_ns()
+        self._shown_ns = self._day_ns = wall_ns()
         self._read_ns = monotonic_ns()
+        self._jumped_ns: int | None = None
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        read_ns = self._monotonic_ns()
-        self._shown_ns = max(self._wall_ns(), self._shown_ns + (read_ns - self._read_ns) // 2)
+        read_ns, wall_ns = self._monotonic_ns(), self._wall_ns()
+        passed_ns = read_ns - self._read_ns
         self._read_ns = read_ns
-        return self._shown_ns // 1_000_000
+        if self._shown_ns == self._day_ns and 0 <= wall_ns - self._day_ns <= passed_ns + _JUMP_NS:
+            self._shown_ns = self._day_ns = wall_ns  # nearly always, and for every event
+            return wall_ns // _NS
+        self._shown_ns = max(wall_ns, self._shown_ns + passed_ns // 2)
+        self._day_ns += passed_ns
+        if wall_ns <= self._day_ns + _JUMP_NS:
+            self._follow(wall_ns)
+        elif self._jumped_ns is None:
+            self._jumped_ns = read_ns
+            jump_s = (wall_ns - self._day_ns) // (1000 * _NS)
+            self._say(
+                f"the system's clock jumped ahead by {jump_s} s: nothing expires by it for {BELIEVED_MS // 1000} s; "
+                "set it right if it is wrong"
+            )
+        elif read_ns - self._jumped_ns >= BELIEVED_MS * _NS:
+            self._say("the system's clock stays where it jumped to: it is believed from now on")
+            self._follow(wall_ns)
+        now_ms = self._shown_ns // _NS
+        self.ahead_ms = max(0, now_ms - self._day_ns // _NS)
+        return now_ms
+
+    def _follow(self, wall_ns: int) -> None:
+        if self._day_ns - wall_ns > _JUMP_NS:
+            self._say(f"the system's clock was set back by {(self._day_ns - wall_ns) // (1000 * _NS)} s")
+        elif self._jumped_ns is not None and wall_ns <= self._day_ns + _JUMP_NS:
+            self._say("the system's clock is back from where it had jumped to: nothing expired by it")
+        self._day_ns, self._jumped_ns = wall_ns, None

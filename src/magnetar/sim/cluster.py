@@ -98,7 +98,9 @@ class Cluster:
         self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._running = False
         self.clock = SystemClock(
-            lambda: (world.clock.now_ms + self.skew_ms) * 1_000_000, lambda: world.clock.now_ms * 1_000_000
+            lambda: (world.clock.now_ms + self.skew_ms) * 1_000_000,
+            lambda: world.clock.now_ms * 1_000_000,
+            lambda _text: None,
         )
         self.outbox = Outbox(now_ms=self.now_ms)
         life = self.life
@@ -232,6 +234,7 @@ class Cluster:
             while self._pending and life == self.life:
                 event, arguments = self._pending.popleft()
                 self.outbox.now_ms = self.now_ms
+                self.outbox.ahead_ms = self.clock.ahead_ms
                 event(*arguments)
                 self.events += 1
                 while self.outbox.effects:

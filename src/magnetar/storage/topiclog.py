@@ -249,7 +249,7 @@ class TopicLog(Ledgers):
         return (
             self._staged_entries >= self._entries_max
             or self._staged_bytes >= self._bytes_max
-            or now_ms - self._opening_ms >= self._age_ms_max
+            or abs(now_ms - self._opening_ms) >= self._age_ms_max  # the clock may be set back
         )
 
     def _open(self, now_ms: int) -> int:

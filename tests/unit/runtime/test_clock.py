@@ -1,8 +1,10 @@
 """The wall clock of a broker."""
 
-from magnetar.runtime.clock import SystemClock
+from magnetar.runtime.clock import BELIEVED_MS, SystemClock
 
 SECOND = 1_000_000_000
+BELIEVED_S = BELIEVED_MS // 1000
+YEAR = 365 * 24 * 3600
 
 
 class Hands:
@@ -10,12 +12,17 @@ class Hands:
 
     def __init__(self) -> None:
         self.wall, self.monotonic = 1000, 50
-        self.clock = SystemClock(lambda: self.wall * SECOND, lambda: self.monotonic * SECOND)
+        self.said: list[str] = []
+        self.clock = SystemClock(lambda: self.wall * SECOND, lambda: self.monotonic * SECOND, self.said.append)
 
     def after(self, seconds: int) -> int:
         self.wall += seconds
         self.monotonic += seconds
         return self.clock.now_ms()
+
+    def day(self, seconds: int = 0) -> int:
+        """The time of day that is believed, seconds."""
+        return (self.after(seconds) - self.clock.ahead_ms) // 1000
 
 
 def test_follows_the_wall_clock() -> None:
@@ -41,3 +48,42 @@ def test_never_goes_back() -> None:
         hands.wall += step
         shown.append(hands.after(1))
     assert shown == sorted(shown)
+
+
+def test_the_time_of_day_follows_the_clock_back_at_once() -> None:
+    """Also when that was ahead for long, and was believed: nobody waits for a restart."""
+    hands = Hands()
+    hands.wall += YEAR
+    assert hands.day(BELIEVED_S + 1) < 2000 < hands.day(BELIEVED_S), "it is asked often"
+    assert hands.day(10) == hands.wall
+    hands.wall -= YEAR
+    shown = hands.after(0)
+    assert hands.day() == hands.wall == 1000 + 2 * BELIEVED_S + 11
+    assert hands.after(10) == shown + 5_000, "timers go on"
+    assert hands.day(10) == hands.wall
+    assert "was set back by" in hands.said[-1]
+
+
+def test_a_jump_ahead_is_believed_when_it_has_stood_for_a_while() -> None:
+    hands = Hands()
+    hands.wall += 3600
+    assert hands.after(0) == 4_600_000, "timers follow"
+    assert [hands.day(BELIEVED_S // 4) for _ in range(3)] == [1075, 1150, 1225]
+    hands.wall -= 3600
+    assert hands.day(1) == 1226
+    assert [text.partition(":")[0] for text in hands.said] == [
+        "the system's clock jumped ahead by 3600 s",
+        "the system's clock is back from where it had jumped to",
+    ]
+    hands.wall += 3600
+    hands.day()
+    assert hands.day(BELIEVED_S - 1) == hands.wall - 3600
+    assert hands.day(1) == hands.wall
+
+
+def test_what_a_clock_is_corrected_by_is_followed_at_once() -> None:
+    hands = Hands()
+    for step in (30, -30, -45, 60):
+        hands.wall += step
+        assert hands.day(1) == hands.wall
+    assert hands.said == []

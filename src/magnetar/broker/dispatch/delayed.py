@@ -92,6 +92,7 @@ class Delayed:
         self._numbers = 0
         self._count = 0
         self._armed_ms: int | None = None
+        self._was_ahead = False
         self._generation = 0
 
     def __len__(self) -> int:
@@ -104,7 +105,7 @@ class Delayed:
         except ProtocolError:
             # Its client can tell; holding it for ever would be worse than delivering it.
             return False
-        if at_ms <= self._outbox.now_ms:
+        if at_ms <= self._outbox.day_ms:
             return False
         self._add((at_ms, entry.ledger, entry.entry, tag(entry) if tag is not None else 0))
         self._count += 1
@@ -185,12 +186,12 @@ class Delayed:
         """
         if not self._count:
             return
-        first, now_ms = self._first_due(), self._outbox.now_ms
-        if first <= now_ms:
+        wait_ms, now_ms = self._first_due() - self._outbox.day_ms, self._outbox.now_ms
+        if wait_ms <= 0:
             return
-        at_ms = min(first, now_ms + AHEAD_MS)
+        at_ms = now_ms + min(wait_ms, AHEAD_MS)
         if self._armed_ms is None or at_ms < self._armed_ms:
-            self._armed_ms = at_ms
+            self._armed_ms, self._was_ahead = at_ms, self._outbox.ahead_ms > 0
             generation = self._generation
             self._outbox.put(Timer(at_ms, lambda _now_ms: self._fire(generation, at_ms)))
 
@@ -198,7 +199,7 @@ class Delayed:
         if generation != self._generation or at_ms != self._armed_ms:
             return
         self._armed_ms = None
-        if self.is_due(self._outbox.now_ms):
+        if self.is_due(self._outbox.day_ms):
             self._due()
         self._arm()
 
@@ -207,6 +208,8 @@ class Delayed:
         assert self._count == len(self._fresh) + sum(len(run) for _, _, run in self._runs), "entries are miscounted"
         assert all(due == run.first_due() for due, _, run in self._runs), "a run is in the wrong place"
         assert len(self._fresh) < self._run_entries, "the heap is too large"
-        if self._count and self._first_due() > self._outbox.now_ms:
+        if self._count and self._first_due() > self._outbox.day_ms:
             assert self._armed_ms is not None, "no timer is set"
-            assert self._armed_ms <= self._first_due(), "the timer comes too late"
+            # While the time of day was further behind the clock it was set for later; by AHEAD_MS at the most.
+            most = self._first_due() if not self._was_ahead else self._outbox.now_ms + AHEAD_MS
+            assert self._armed_ms <= most, "the timer comes too late"

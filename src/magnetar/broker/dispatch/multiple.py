@@ -283,7 +283,7 @@ class MultipleConsumers(Dispatcher):
 
     def _admit_due(self) -> bool:
         """Take some of the delayed entries whose time has come, as far as there is room; whether more are due."""
-        up_to_ms = self.around.outbox.now_ms if self.around.delays else EVER_MS
+        up_to_ms = self.around.outbox.day_ms if self.around.delays else EVER_MS
         room = min(self.due_room(), DUE_TAKEN_MAX)
         if room > 0 and self.delayed.is_due(up_to_ms):
             due = []
