@@ -10,7 +10,8 @@ import secrets
 import signal
 import ssl
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
-from magnetar.broker.proofs import begin_proving
+from magnetar.broker.proofs import Loss, begin_proving, missing
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
@@ -44,7 +45,7 @@ from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
 from magnetar.runtime.places import per_address
-from magnetar.runtime.recovering import MARK_FILE, begin_mark, check_store, place_of
+from magnetar.runtime.recovering import LEDGER_FILE, MARK_FILE, begin_mark, check_log, check_store, place_of
 from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
@@ -53,10 +54,14 @@ from magnetar.runtime.stores.mark import StoreMark
 from magnetar.runtime.stores.opening import open_store
 from magnetar.runtime.strangers import Urls, handshake_failed, malformed
 from magnetar.runtime.tls import Listening
+from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 logger = logging.getLogger("magnetar.broker")
+
+LOSSES_TOLD_MAX: Final = 1_000
+"""A ceiling on lines about what is missing in the log."""
 
 FOLDER_LOOK_S: Final = 1.0
 """Between two looks whether the data folder is still this broker's, by an idle one; the log looks before it writes."""
@@ -100,7 +105,15 @@ def _make_link_token(path: Path) -> None:
         temporary.unlink()
 
 
-def start_log(log: Lanes, reserve: Reserve) -> Recovered:
+def close_ledgers(ledgers: LedgerFile) -> None:
+    """The file of ledgers knows what the log's end told it, durably."""
+    try:
+        ledgers.close()
+    except OSError as error:
+        logger.warning("the file of ledgers cannot be synced: %s", error.strerror or error)
+
+
+def start_log(log: Lanes, reserve: Reserve, check: Callable[[Recovered], None] | None = None) -> Recovered:
     """Start the log; on a full disk with room from the reserve: what it holds may be what retention can give back.
 
     Raises:
@@ -108,7 +121,7 @@ def start_log(log: Lanes, reserve: Reserve) -> Recovered:
     """
     while True:
         try:
-            return log.start()
+            return log.start() if check is None else log.start(check)
         except StorageError as error:
             full = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
             if not full or not reserve.give():
@@ -201,6 +214,7 @@ class BrokerApp:
         outbox = Outbox(now_ms=clock.now_ms())
         # The log thread needs to know whom to tell before the driver exists; nothing is told before the first append.
         told: list[Driver] = []
+        ledgers = LedgerFile(OsFiles(), folder.path / LEDGER_FILE, threading.Lock())
         discarder = Discarder()
         self._stack.callback(discarder.close)
         self.log = Lanes(
@@ -211,16 +225,28 @@ class BrokerApp:
             on_failed=lambda batch, error: told[0].append_failed(batch, error),  # noqa: PLW0108
             on_healed=lambda: told[0].healed(),  # noqa: PLW0108
             discard=discarder.discard,
+            ledgers=ledgers,
         )
-        recovered = start_log(self.log, reserve)
-        self._stack.callback(self.log.stop)
-        check_together(stored, recovered, self.config.metadata.store, folder.path)
         place = place_of(self.config.metadata.store, folder.path)
-        check_store(mark, stored, self.store.version, place, name)
+        losses: list[Loss] = []
+
+        def check(found: Recovered) -> None:
+            check_together(stored, found, self.config.metadata.store, folder.path)
+            check_store(mark, stored, self.store.version, place, name)
+            losses[:] = check_log(found, ledgers, stored, folder.path / "log", name)
+
+        recovered = start_log(self.log, reserve, check)
+        self._stack.callback(close_ledgers, ledgers)
+        self._stack.callback(self.log.stop)
+        self.log.forget(missing(stored, recovered)[1])
         for piece in begin_proving(stored, recovered.topics):
             self.store.apply(piece.puts)
             stored |= piece.puts
         begin_mark(mark, self.store, stored)
+        for loss in losses[:LOSSES_TOLD_MAX]:
+            logger.error("%s; see magnetar recover %s", loss, name)
+        if len(losses) > LOSSES_TOLD_MAX:
+            logger.error("and %d more ledgers miss entries", len(losses) - LOSSES_TOLD_MAX)
         for problem in recovered.problems:
             logger.error("%s", problem)
         resources = Resources.load(stored)

@@ -74,6 +74,13 @@ class Life:
         await self._answer(lambda done: self.app.broker.outbox.put(Sync(done)))
         self.app.store.apply({})
 
+    async def marked(self) -> None:
+        """The file of ledgers knows what was confirmed."""
+        while any(  # noqa: ASYNC110
+            lane._log.unmarked for lane in (self.app.log._usual, self.app.log._large)
+        ):
+            await asyncio.sleep(0.01)  # another thread's; it has no event
+
     def texts(self, topic: str) -> list[str]:
         """What a topic holds; an entry that cannot be read is the error."""
         log = self.app.broker.topics[name_of(topic)].log

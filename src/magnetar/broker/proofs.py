@@ -23,6 +23,7 @@ from magnetar.broker.formernames import by_present_name, former_names
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
+from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import RecoveredTopic
 
 if TYPE_CHECKING:
@@ -155,6 +156,62 @@ def begin_proving(stored: Mapping[str, bytes], recovered: Iterable[tuple[str, in
     )
     chunks = [chunk(dead[at : at + SINGLE_MAX]) for at in range(0, len(dead), SINGLE_MAX)]
     return [*cut(Piece((), {key: value}) for key, value in chunks), Piece((), {PROVES_KEY: b"1"})]
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Entries of a ledger that were stored and are not in the log.
+
+    Attributes:
+        topic: full name.
+        ledger: which of its ledgers.
+        entries: how many are missing.
+        stored: how many there were.
+    """
+
+    topic: str
+    ledger: int
+    entries: int
+    stored: int
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic}: {self.entries} of {self.stored} stored entries of ledger {self.ledger} are not in the log: a "
+            "segment is missing, cut or damaged"
+        )
+
+
+def missing(stored: Mapping[str, bytes], recovered: Recovered) -> tuple[list[Loss], list[int]]:
+    """Compare what should be in the log with what is.
+
+    Returns:
+        What is missing of topics that exist, or of which nobody knows, by topic and ledger; ledgers that were dropped for certain
+        and that the file of ledgers still names.
+
+    Raises:
+        StorageError: a record is damaged.
+    """
+    proofs = proven(stored)
+    losses: list[Loss] = []
+    dropped: list[int] = []
+    records: dict[str, TopicRecord | None] = {}
+    for ledger, known in recovered.known.items():
+        if known.topic not in records:
+            data = stored.get(TOPIC_PREFIX + known.topic)
+            records[known.topic] = None if data is None else TopicRecord.decode(known.topic, data)
+        record = records[known.topic]
+        if record is not None and record.incarnation == known.incarnation:
+            dead = ledger < record.first_ledger
+        else:
+            dead = known.incarnation in proofs
+        if dead:
+            dropped.append(ledger)
+            continue
+        topic = recovered.topics.get((known.topic, known.incarnation))
+        found = None if topic is None else topic.ledgers.get(ledger)
+        lost = known.entries - (0 if found is None else found.entries - found.missing)
+        if lost > 0:
+            losses.append(Loss(known.topic, ledger, lost, known.entries))
+    return sorted(losses, key=lambda each: (each.topic, each.ledger)), dropped
 
 
 class Proofs:

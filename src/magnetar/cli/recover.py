@@ -28,6 +28,9 @@ def recover(
         bool,
         typer.Option("--accept-store", help="Go on with a metadata store that is older than the data, or another one."),
     ] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on without what is missing in the log.")
+    ] = False,
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Copy what is whole of a damaged meta.sqlite into a new one.")
     ] = False,
@@ -51,6 +54,8 @@ def recover(
         found = folder.look()
         if accept_store:
             folder.accept_store()
+        if accept_loss:
+            folder.accept_loss()
         folder.keep(keep or [])
         folder.discard(discard or [])
     finally:
@@ -59,7 +64,7 @@ def recover(
     if as_json:
         print_json(msgspec.to_builtins(found) | {"clean": found.clean})
     else:
-        for line in [*found.done, *([found.store] if found.store else []), *found.lost, *found.damage]:
+        for line in [*found.done, *filter(None, [found.store, found.log]), *found.lost, *found.damage]:
             print_line(line)
         for each in found.unknown:
             print_line(

@@ -255,6 +255,10 @@ class OsFiles:
         """Make a folder with its parents, durably."""
         make_folder(folder)
 
+    def replace(self, path: Path, over: Path) -> None:
+        """Give a file the name of another one."""
+        path.replace(over)
+
     def unlink(self, path: Path) -> None:
         """Delete a file."""
         path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ appends failed go on when *both* are sound: they give the same origin indexes ag
 safe only when what failed is sealed off (FINDINGS A2, A4).
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from magnetar.core.config import BrokerConfig
 from magnetar.runtime.logthread import LogThread
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files
+from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import Span
 
@@ -62,6 +64,7 @@ class Lanes:
         config: see `LogThread`. Only with `fsync = "always"` the large lane is used: else what is answered may be lost with the
             power, and of a topic that was in both lanes the earlier part could be.
         on_appended, on_failed, on_healed: see `LogThread`; called on either thread.
+        ledgers: see `LogThread`.
         more: what else both are made with.
     """
 
@@ -74,8 +77,10 @@ class Lanes:
         on_appended: Callable[[list[tuple[Append, Location]]], None],
         on_failed: Callable[[list[Append], str], None],
         on_healed: Callable[[], None],
+        ledgers: LedgerFile | None = None,
         **more: Any,
     ) -> None:
+        self._ledgers = ledgers
         health = Health(on_failed, on_healed)
 
         def failed(name: str, batch: list[Append], error: str) -> None:
@@ -92,6 +97,7 @@ class Lanes:
                 on_failed=partial(failed, name),
                 on_healed=partial(health.healed, name),
                 beside=beside,
+                ledgers=ledgers,
                 **more,
             )
 
@@ -99,21 +105,31 @@ class Lanes:
         self._large = lane("large", self._usual)
         self._two = config.fsync == "always"
 
-    def start(self) -> Recovered:
+    def start(self, check: Callable[[Recovered], None] = lambda _recovered: None) -> Recovered:
         """Recover, open a new segment for each lane, start the threads.
 
         Every start begins both, also where one is not used: recovery takes the last segment of each lane for one that a crash
         may have torn, and what is older for whole. May be called again when it failed.
 
+        Args:
+            check: is given what was recovered, before anything is begun; what it raises is raised.
+
         Raises:
             StorageError: the log cannot be read, or no new segment can be made.
         """
         recovered = self._usual.recover()
+        check(recovered)
         self._usual.begin(recovered)
         self._large.begin(Recovered(last_ledger=recovered.last_ledger))
         self._usual.run()
         self._large.run()
         return recovered
+
+    def forget(self, ledgers: Iterable[int]) -> None:
+        """The file of ledgers names these no more: they were dropped in a life before, and are not in the log."""
+        if self._ledgers is not None:
+            with contextlib.suppress(OSError):  # the next start says so again
+                self._ledgers.tell((), (), ledgers)
 
     def stop(self) -> None:
         """Write what waits, then end."""

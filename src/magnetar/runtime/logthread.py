@@ -32,6 +32,7 @@ from magnetar.runtime.housekeeping import Housekeeping
 from magnetar.runtime.readers import SegmentReaders
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files
+from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.log import SegmentLog, SegmentNumbers
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
@@ -54,6 +55,9 @@ COPYING_BYTES_MIN: Final = 64 * 1024
 RECENTLY_S: Final = 10.0
 """Who has published so recently may do so again while the other lane writes."""
 
+MARK_S: Final = 0.1
+"""How often the file of ledgers is told what is on the disk: what is cut off later than that is noticed at the next start."""
+
 ROOM_S: Final = 0.05
 """How often the thread looks how full the disk is, apart from what it writes itself: as quickly as others may fill it."""
 
@@ -72,6 +76,7 @@ class LogThread:
         salt: random bytes, see `storage.records`.
         step_aside: see `runtime.readers`.
         discard: see `storage.log`.
+        ledgers: the file that says what the log should hold; None: nothing does.
         beside: this is the lane of large appends beside that one, with whom it shares readers and the numbers of segments.
     """
 
@@ -88,6 +93,7 @@ class LogThread:
         salt: Callable[[], bytes] = lambda: os.urandom(SALT_BYTES),
         step_aside: Callable[[], None] = pause,
         discard: Callable[[Path], None] | None = None,
+        ledgers: LedgerFile | None = None,
         beside: "LogThread | None" = None,
     ) -> None:
         self._files = files
@@ -111,6 +117,7 @@ class LogThread:
             numbers=self._numbers,
             large=beside is not None,
             shares=lambda: beside is not None and beside.recent,
+            ledgers=ledgers,
         )
         self._readers: SegmentReaders = (
             SegmentReaders(files, folder, self, step_aside) if beside is None else beside._readers
@@ -125,7 +132,9 @@ class LogThread:
         self._thread: threading.Thread | None = None
         self._flying: list[Append] = []
         self._failed_epochs: dict[str, int] = {}
+        self._ledgers = ledgers
         self._next_sync_s = 0.0
+        self._next_mark_s = 0.0
         self._next_background_s = 0.0
         self._room_s = 0.0
         self._wrote_s = -RECENTLY_S
@@ -155,7 +164,11 @@ class LogThread:
         Raises:
             StorageError: it cannot be read.
         """
-        recovered = recover(self._files, self._folder)
+        try:
+            known = self._ledgers.read() if self._ledgers is not None else {}
+        except OSError as error:
+            raise StorageError(f"the file of ledgers beside {self._folder} cannot be read: {error.strerror}") from error
+        recovered = recover(self._files, self._folder, known)
         for note in recovered.notes:
             logger.info("%s", note)
         for line in recovered.odd:
@@ -169,6 +182,8 @@ class LogThread:
             StorageError: no new segment can be made.
         """
         try:
+            if self._ledgers is not None and not self._stands_back:
+                self._ledgers.begin(recovered.known)
             self._log.begin(recovered)
         except OSError as error:
             raise StorageError(f"cannot write to the log in {self._folder}: {error.strerror or error}") from error
@@ -272,7 +287,7 @@ class LogThread:
             while not (self._queue or self._dropped or self._barriers or self._looking or self._stopping):
                 if self._background.pending:
                     break
-                pause_s = self._until_sync_s()
+                pause_s = self._until_due_s()
                 self._wake.wait(pause_s)
                 if pause_s is not None:
                     break
@@ -292,7 +307,25 @@ class LogThread:
         if batch or barriers or self._sync_due():
             self._commit(batch, barriers)
         self._work(idle=not batch)
+        if self._log.unmarked and time.monotonic() >= self._next_mark_s:
+            self._mark()
         return True
+
+    def _mark(self) -> None:
+        """Tell the file of ledgers what is on the disk."""
+        self._next_mark_s = time.monotonic() + MARK_S
+        try:
+            self._log.mark()
+        except OSError as error:
+            logger.warning("the file of ledgers cannot be written: %s", error.strerror or error)
+
+    def _until_due_s(self) -> float | None:
+        """Until there is something to do although nobody asks."""
+        sync_s = self._until_sync_s()
+        if not self._log.unmarked:
+            return sync_s
+        mark_s = max(0.0, self._next_mark_s - time.monotonic())
+        return mark_s if sync_s is None else min(mark_s, sync_s)
 
     def _take(self) -> list[Append]:
         """What the next cycle writes: all of it, where a barrier waits behind it. Called with the lock held."""

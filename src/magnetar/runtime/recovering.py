@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.broker.proofs import Unknown, begin_proving, deletion_key, sort_out
+import msgspec
+
+from magnetar.broker.proofs import Loss, Unknown, begin_proving, deletion_key, missing, sort_out
 from magnetar.broker.records import (
     CURSOR_PREFIX,
     LAST_LEDGER_KEY,
@@ -38,6 +40,7 @@ from magnetar.runtime.stores.opening import open_store
 from magnetar.runtime.stores.sqlite import SCHEMA_VERSION, SqliteStore, checksum_of, is_whole
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.cursor import Cursor
+from magnetar.storage.ledgerfile import Known, LedgerFile
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import RecoveredTopic, TopicLog
@@ -48,6 +51,7 @@ STORE_ID_KEY: Final = "broker/store"
 """The id of a metadata store, a uuid: its number of transactions says something about this store alone."""
 
 MARK_FILE: Final = "store.mark"
+LEDGER_FILE: Final = "ledgers"
 EVERYTHING: Final = "all"
 """As the name of a topic: each of them."""
 
@@ -90,6 +94,28 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
         )
 
 
+def check_log(
+    recovered: Recovered, ledgers: LedgerFile, stored: Mapping[str, bytes], log: Path, cluster: str
+) -> list[Loss]:
+    """Compare the log with what should be in it; what is missing.
+
+    Raises:
+        StorageError: there is no log at all, and there should be.
+    """
+    if ledgers.damaged:
+        logger.warning("the file of ledgers beside %s is damaged: nobody can tell whether the log is whole", log)
+    losses, _ = missing(stored, recovered)
+    topics = {each.topic for each in losses}
+    if ledgers.missing or ledgers.damaged:
+        topics |= {key.removeprefix(TOPIC_PREFIX) for key in stored if key.startswith(TOPIC_PREFIX)}
+    if not recovered.segments and topics:
+        raise StorageError(
+            f"there is no log in {log}, and the metadata store knows {len(topics)} topics that should be in it, such as "
+            f"{min(topics)}: put it back, or go on without those messages: magnetar recover {cluster} --accept-loss"
+        )
+    return losses
+
+
 def begin_mark(mark: StoreMark, store: Store, stored: dict[str, bytes]) -> None:
     """From now on the folder and its store belong together; gives the store an id if it has none.
 
@@ -108,6 +134,7 @@ class Findings:
 
     Attributes:
         store: why a start refuses the metadata store, or "".
+        log: why a start refuses the log, or "".
         unknown: topics that the log holds and the store does not know.
         lost: one line for each ledger of which entries are missing.
         damage: one line for each damaged place of the log.
@@ -115,6 +142,7 @@ class Findings:
     """
 
     store: str = ""
+    log: str = ""
     unknown: list[Unknown] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
@@ -123,7 +151,7 @@ class Findings:
     @property
     def clean(self) -> bool:
         """Whether nothing is left to decide."""
-        return not (self.store or self.unknown or self.lost)
+        return not (self.store or self.log or self.unknown or self.lost)
 
 
 class Recovering:
@@ -208,15 +236,28 @@ class Recovering:
             check_store(self._mark, self._stored, self._store.version, self._place, self._cluster)
         except StorageError as error:
             self.found.store = str(error)
-        self._recovered: Recovered = recover(OsFiles(), self.path / "log")
+        files = OsFiles()
+        self._ledgers = LedgerFile(files, self.path / LEDGER_FILE)
+        try:
+            known = self._ledgers.read()
+            self._recovered: Recovered = recover(files, self.path / "log", known)
+        except OSError as error:
+            raise StorageError(explain(self.path, error)) from error
+        try:
+            losses = check_log(self._recovered, self._ledgers, self._stored, self.path / "log", self._cluster)
+        except StorageError as error:
+            self.found.log = str(error)
+            losses, _ = missing(self._stored, self._recovered)
+        self.found.lost = list(map(str, losses))
         self.found.damage = [*self._recovered.problems, *self._recovered.odd]
         _, self.found.unknown = sort_out(self._stored, self._recovered.topics)
         return self.found
 
-    def _write(self, puts: Mapping[str, bytes], done: str) -> None:
+    def _write(self, puts: Mapping[str, bytes], done: str = "") -> None:
         self._store.apply(puts)
         self._stored.update(puts)
-        self.found.done.append(done)
+        if done:
+            self.found.done.append(done)
 
     # ------------------------------------------------------------------------------------------------------- decisions
 
@@ -244,6 +285,34 @@ class Recovering:
                 self.found.done.append(f"topic {topic} had no subscription: {SUBSCRIPTION} holds its messages")
         self._store.apply(puts)
         self._stored.update(puts)
+
+    def accept_loss(self) -> None:
+        """Go on without what is missing in the log; it is not reported any more.
+
+        Raises:
+            StorageError: that cannot be written.
+        """
+        for (topic, _), log in self._recovered.topics.items():
+            data = self._stored.get(TOPIC_PREFIX + topic)
+            record = None if data is None else TopicRecord.decode(topic, data)
+            if record is not None and record.next_index < log.next_index:
+                # The origin indexes of what is lost are not given again.
+                record.next_index = log.next_index
+                self._write({TOPIC_PREFIX + topic: record.encode()})
+        kept: dict[int, Known] = {}
+        for owner in self._recovered.topics.values():
+            for ledger in owner.ledgers.values():
+                told = self._recovered.known[ledger.ledger]
+                if whole := ledger.entries - ledger.missing:
+                    kept[ledger.ledger] = msgspec.structs.replace(told, entries=whole)
+        try:
+            self._ledgers.begin(kept)
+            self._ledgers.close()
+        except OSError as error:
+            raise StorageError(explain(self.path, error)) from error
+        if self.found.lost or self.found.log:
+            self.found.done.append(f"what is missing in {self.path / 'log'} is accepted: it is not reported any more")
+        self.found.lost, self.found.log = [], ""
 
     def _subscription(self, topic: str, record: TopicRecord, log: RecoveredTopic) -> dict[str, bytes]:
         made = TopicLog(topic, record.incarnation, LedgerIds(), EntryCache(0), recovered=log, saved=record, fresh=False)

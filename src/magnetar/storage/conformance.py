@@ -112,6 +112,17 @@ class FilesConformance:
         assert files.names(folder) == ["b"]
         files.sync_folder(folder)
 
+    def test_a_file_takes_the_name_of_another(self, files: Files, folder: Path) -> None:
+        """Who writes a file anew leaves the old one or the new one, and goes on writing to it."""
+        files.create(folder / "a").writev([b"old"])
+        file = files.create(folder / "a.new")
+        file.writev([b"new"])
+        files.replace(folder / "a.new", folder / "a")
+        file.writev([b"er"])
+        assert files.names(folder) == ["a"]
+        assert files.open(folder / "a").pread(0, 10) == b"newer"
+        file.close()
+
     def test_a_reader_keeps_what_is_deleted(self, files: Files, folder: Path) -> None:
         """A segment may be deleted while it is read."""
         file = files.create(folder / "a")

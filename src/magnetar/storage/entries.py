@@ -113,6 +113,7 @@ class Append:
             told of a failure must not be written after it: its positions and origin indexes are void.
         asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
         large: for the lane of large appends, where the log has one.
+        next_index: the topic's next origin index behind it.
     """
 
     topic: str
@@ -127,3 +128,4 @@ class Append:
     epoch: int = 0
     asked_s: float = 0.0
     large: bool = False
+    next_index: int = 0

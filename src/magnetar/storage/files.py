@@ -78,6 +78,9 @@ class Files(Protocol):
     def make_folder(self, folder: Path) -> None:
         """Make a folder with its parents, durably, if it is not there."""
 
+    def replace(self, path: Path, over: Path) -> None:
+        """Give a file another name, in one step, and delete the one that had it; durable when the folder is synced."""
+
     def unlink(self, path: Path) -> None:
         """Delete a file; no error if it is gone."""
 

@@ -24,7 +24,16 @@ from typing import Final, cast
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import SEGMENT_MAX
-from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
+from magnetar.storage.ledgerfile import LedgerFile, Mark, Opening
+from magnetar.storage.records import (
+    LARGE_MAGIC,
+    SEGMENT_MAGIC,
+    LedgerOpened,
+    pack_check,
+    pack_seal,
+    pack_start,
+    read_head,
+)
 from magnetar.storage.recovery import Recovered, index_name, segment_name
 from magnetar.storage.segmentindex import SegmentIndex, encode_index
 
@@ -84,6 +93,7 @@ class SegmentLog:
         numbers: for its segments; shared by the lanes of a log.
         large: whether this is the lane of large appends.
         shares: whether it shall leave the disk to others in between.
+        ledgers: is told what is stored and what was dropped.
     """
 
     def __init__(
@@ -98,6 +108,7 @@ class SegmentLog:
         numbers: SegmentNumbers | None = None,
         large: bool = False,
         shares: Callable[[], bool] = lambda: False,
+        ledgers: LedgerFile | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -123,6 +134,11 @@ class SegmentLog:
         self._keepers: set[int] = set()
         self._pinned: set[int] = set()
         self._unanswered: list[tuple[int, int]] = []
+        self._ledgers = ledgers
+        self._written: dict[int, Mark] = {}
+        self._opened: list[bytes] = []
+        self._marks: dict[int, Mark] = {}
+        self._openings: list[Opening] = []
         self._live: dict[int, dict[int, int]] = {}
         self.sizes: dict[int, int] = {}
         self.closed: list[tuple[int, int]] = []
@@ -162,6 +178,9 @@ class SegmentLog:
                 # So that damage at the end is not taken for a torn tail at the next start.
                 file.writev([pack_check(self._salt, self.offset)])
                 file.sync()
+            self.synced = self.offset
+            self._now_durable()
+            self.mark()
         finally:
             file.close()
 
@@ -184,6 +203,7 @@ class SegmentLog:
         located: list[tuple[Append, Location]] = []
         offset = self.offset + sum(map(len, buffers))
         live = self._live.setdefault(self.segment, {})
+        newest: dict[int, Append] = {}
         for append in batch:
             located.append((append, Location(self.segment, offset)))
             offset += append.bytes_total
@@ -195,7 +215,12 @@ class SegmentLog:
             ledger = append.entries[0].ledger
             live[ledger] = live.get(ledger, 0) + append.bytes_total
             self._unanswered.append((ledger, append.bytes_total))
-            self.ledger_high = max(self.ledger_high, ledger)
+            newest[ledger] = append
+            if append.preamble:
+                self._opened.append(records[0])
+        self.ledger_high = max(self.ledger_high, *newest)
+        for ledger, append in newest.items():
+            self._written[ledger] = ledger, append.entries[-1].entry + 1, append.next_index
         self._writev(buffers, offset, through=through)
         return located
 
@@ -251,6 +276,7 @@ class SegmentLog:
             for piece in _pieces(buffers) if self._shares() else [buffers]:
                 self._file.write_through(piece)
             self.synced = end
+            self._now_durable()
         else:
             self._file.writev(buffers)
         self.offset = end
@@ -265,6 +291,35 @@ class SegmentLog:
         assert self._file is not None
         self._file.sync()
         self.synced = self.offset
+        self._now_durable()
+
+    def _now_durable(self) -> None:
+        """What was written may be told of."""
+        self._marks.update(self._written)
+        self._written.clear()
+        for record in self._opened:
+            opened = read_head(memoryview(record), 0)
+            assert isinstance(opened, LedgerOpened)
+            self._openings.append((opened.ledger, opened.incarnation, opened.created_ms, opened.topic))
+        self._opened.clear()
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether something is durable that the file of ledgers does not know."""
+        return bool(self._marks) and self._ledgers is not None
+
+    def mark(self) -> None:
+        """Tell the file of ledgers what is durable.
+
+        Raises:
+            OSError: it could not be told; the log is as it was.
+        """
+        try:
+            if self._ledgers is not None:
+                self._ledgers.tell(self._openings, self._marks.values())
+        finally:
+            self._marks = {}
+            self._openings = []
 
     def answer(self) -> None:
         """Whatever is written is about to be relied on: reported as stored, or an original is deleted."""
@@ -337,6 +392,8 @@ class SegmentLog:
             if held[ledger] <= 0:
                 del held[ledger]
         self._unanswered.clear()
+        self._written.clear()
+        self._opened.clear()
         good = self.answered
         if self._file is not None:
             if good > self.synced and not sync_failed:
@@ -371,6 +428,12 @@ class SegmentLog:
     def release(self, ledgers: Iterable[int]) -> list[int]:
         """Nobody needs these ledgers any more; the segments in which nothing else lives."""
         gone = set(ledgers)
+        if self._ledgers is not None and gone:
+            for ledger in gone & self._marks.keys():
+                del self._marks[ledger]
+            with contextlib.suppress(OSError):  # a start finds out by itself
+                self._ledgers.tell(self._openings, (), gone)
+            self._openings = []
         empty: list[int] = []
         for number, held in self._live.items():
             for ledger in gone & held.keys():

@@ -24,7 +24,7 @@ for torn, and be cut.
 
 import errno
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 from magnetar.core.errors import StorageError
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import SEGMENT_MAX, Ledger
+from magnetar.storage.ledgerfile import Known
 from magnetar.storage.records import (
     LARGE_MAGIC,
     PREFIX_BYTES,
@@ -96,6 +97,8 @@ class Recovered:
         topics: by (topic, incarnation).
         last_ledger: the highest ledger id seen, -1 if none.
         last_segment: the highest segment number in use, 0 if none.
+        segments: how many files of segments were found.
+        known: what should be in the log, by ledger; what is there counts if it is more.
         taken: numbers above it that no segment may get, because a file of that name is in the way.
         segment_ledgers: bytes of each ledger in each segment, for giving room back.
         segment_sizes: bytes of each segment's file.
@@ -108,6 +111,8 @@ class Recovered:
     topics: dict[tuple[str, int], RecoveredTopic] = field(default_factory=dict)
     last_ledger: int = -1
     last_segment: int = 0
+    segments: int = 0
+    known: dict[int, Known] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     segment_ledgers: dict[int, dict[int, int]] = field(default_factory=dict)
     segment_sizes: dict[int, int] = field(default_factory=dict)
@@ -138,10 +143,10 @@ class _Found(NamedTuple):
 class _Recovery:
     """One pass over a folder."""
 
-    def __init__(self, files: Files, folder: Path) -> None:
+    def __init__(self, files: Files, folder: Path, known: dict[int, Known]) -> None:
         self._files = files
         self._folder = folder
-        self.result = Recovered()
+        self.result = Recovered(known=known)
 
     def run(self) -> Recovered:
         names = set(self._files.names(self._folder))
@@ -184,6 +189,7 @@ class _Recovery:
                     self._strange(name, "is no name of a segment")
                 else:
                     numbers.append(number)
+        self.result.segments = len(numbers)
         found: list[_Found] = []
         sure, unsure = 0, set()
         for number in numbers:
@@ -333,6 +339,11 @@ class Assembly:
             result.segment_ledgers[index.number] = index.bytes_by_ledger()
             for placed in index.openings:
                 self._opened(*placed.opened)
+        for ledger, told in result.known.items():
+            # An opening that is lost with its segment; a ledger without one would be taken for deleted.
+            self._opened(ledger, told.incarnation, told.created_ms, told.topic)
+            topic = self._owners[ledger]
+            topic.next_index = max(topic.next_index, told.next_index)
         self._damaged = bool(result.problems)
         pieces = [(piece.ledger, piece.first, index.number, piece) for index in self._indexes for piece in index.pieces]
         pieces.sort(key=lambda item: item[:3])
@@ -348,8 +359,22 @@ class Assembly:
                 )
             if not made.entries:
                 self._forget(made.ledger)
+        self._know()
         if self._deleted:
             result.notes.append(f"{len(self._deleted)} deleted ledgers have entries in segments that are still there")
+
+    def _know(self) -> None:
+        """What the next life should find: what this one found, and what it missed."""
+        known = self._result.known
+        for (topic, incarnation), owner in self._result.topics.items():
+            for ledger in owner.ledgers.values():
+                told = known.get(ledger.ledger)
+                if told is None:
+                    told = known[ledger.ledger] = Known(topic, incarnation, ledger.created_ms)
+                told.entries = max(told.entries, ledger.entries)
+            if owner.ledgers:
+                newest = known[max(owner.ledgers)]
+                newest.next_index = max(newest.next_index, owner.next_index)
 
     def _forget(self, ledger: int) -> None:
         """A ledger that was opened and nothing else; its id stays taken."""
@@ -459,14 +484,19 @@ def _other_version(magic: bytes) -> bool:
     return whole_magic and magic[:name] == SEGMENT_MAGIC[:name] and any(magic[name:])
 
 
-def recover(files: Files, folder: Path) -> Recovered:
+def recover(files: Files, folder: Path, known: Mapping[int, Known] | None = None) -> Recovered:
     """Read all segments of a log.
+
+    Args:
+        files: the file system.
+        folder: of the segments.
+        known: what should be in it, by ledger.
 
     Raises:
         StorageError: a segment is of another version, cannot be read, or cannot be cut or synced.
     """
     try:
         files.make_folder(folder)
-        return _Recovery(files, folder).run()
+        return _Recovery(files, folder, dict(known or {})).run()
     except OSError as error:
         raise StorageError(f"cannot recover the log in {folder}: {error.strerror or error}") from error

@@ -222,6 +222,14 @@ class MemoryFiles:
     def make_folder(self, folder: Path) -> None:
         """Folders are everywhere."""
 
+    def replace(self, path: Path, over: Path) -> None:
+        """Give a file the name of another one."""
+        with self.lock:
+            file = self._files.pop(path)
+            file.path = over
+            self._files[over] = file
+            self._durable.discard(path)
+
     def unlink(self, path: Path) -> None:
         """Delete; until its folder is synced a crash may bring it back."""
         with self.lock:

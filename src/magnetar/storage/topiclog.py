@@ -238,6 +238,7 @@ class TopicLog(Ledgers):
             extra={"opened_ms": now_ms} if preamble else {},
             epoch=self._epoch,
             large=self._large,
+            next_index=index,
         )
 
     @property

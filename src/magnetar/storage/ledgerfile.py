@@ -1,0 +1,217 @@
+"""Which ledgers the log holds, and how far: kept outside of the log, so that a segment that is missing or cut is noticed.
+
+The log says what is there; only this file says what should be. It lies beside the log's folder, which may be missing as a whole.
+
+    magic (12), then frames: length u32 | crc32c u32 | MessagePack [openings, marks, dropped]
+
+    opening   (ledger, incarnation, created ms, topic)
+    mark      (ledger, entries, next origin index): so many entries were on the disk when this was written
+    dropped   ledgers that nobody needs any more
+
+A mark is written behind the sync of what it tells of, and without a sync of its own: it may be behind the log, as after a power
+cut, and is never ahead of it. The first frame that is not whole ends the file. A start writes it anew, durably.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from crc32c import crc32c
+
+from magnetar.storage.files import Files, LogFile
+
+MAGIC: Final = b"MAGNETARL\x00\x00\x01"
+REWRITE_BYTES_MIN: Final = 8 << 20
+"""A ceiling on what is appended before the file is written anew, or four times what it held then, if that is more."""
+
+EARLY_MAX: Final = 10_000
+"""A ceiling on marks that wait for an opening: those of ledgers that were dropped meanwhile never see one."""
+
+_HEAD_BYTES: Final = 8
+_GROWTH: Final = 4
+_LEDGERS_PER_FRAME: Final = 4_096
+
+
+class Known(msgspec.Struct, gc=False):
+    """What should be in the log of one ledger.
+
+    Attributes:
+        topic, incarnation, created_ms: of its opening.
+        entries: so many were stored.
+        next_index: the origin index behind the last of them.
+    """
+
+    topic: str
+    incarnation: int
+    created_ms: int
+    entries: int = 0
+    next_index: int = 0
+
+
+Opening = tuple[int, int, int, str]
+Mark = tuple[int, int, int]
+
+
+class _Frame(msgspec.Struct, array_like=True):
+    openings: list[Opening]
+    marks: list[Mark]
+    dropped: list[int]
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(_Frame)
+
+
+class LedgerFile:
+    """The file of one broker; its two log threads write to it.
+
+    Args:
+        files: the file system.
+        path: of the file.
+        lock: held while it is written to, where there are several threads.
+
+    Attributes:
+        missing: there was none.
+        damaged: there was one that is no such file.
+    """
+
+    def __init__(self, files: Files, path: Path, lock: AbstractContextManager[Any] | None = None) -> None:
+        self._files = files
+        self._path = path
+        self._lock = nullcontext() if lock is None else lock
+        self._file: LogFile | None = None
+        self._known: dict[int, Known] = {}
+        self._early: dict[int, Mark] = {}
+        self._size = self._base = 0
+        self.missing = self.damaged = False
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def read(self) -> dict[int, Known]:
+        """What it says, by ledger; nothing if it is missing or damaged.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            file = self._files.open(self._path)
+        except FileNotFoundError:
+            self.missing = True
+            return {}
+        try:
+            data = memoryview(file.pread(0, self._files.size(self._path)))
+        finally:
+            file.close()
+        if bytes(data[: len(MAGIC)]) != MAGIC:
+            self.damaged = True
+            return {}
+        known: dict[int, Known] = {}
+        early: dict[int, Mark] = {}
+        at = len(MAGIC)
+        while at + _HEAD_BYTES <= len(data):
+            length = int.from_bytes(data[at : at + 4], "little")
+            body = data[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
+            if len(body) < length or crc32c(body) != int.from_bytes(data[at + 4 : at + _HEAD_BYTES], "little"):
+                break
+            try:
+                frame = _DECODER.decode(body)
+            except msgspec.DecodeError:
+                break
+            _take(known, early, frame)
+            at += _HEAD_BYTES + length
+        return known
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def begin(self, known: Mapping[int, Known]) -> None:
+        """Write it anew, durably; what is told from now on is appended.
+
+        Raises:
+            OSError: it cannot be written; the one that was there still is.
+        """
+        with self._lock:
+            self._known = dict(known)
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        temporary = self._path.with_name(self._path.name + ".new")
+        self._files.unlink(temporary)
+        items = list(self._known.items())
+        frames = [MAGIC]
+        for at in range(0, len(items), _LEDGERS_PER_FRAME):
+            part = items[at : at + _LEDGERS_PER_FRAME]
+            openings = [(ledger, each.incarnation, each.created_ms, each.topic) for ledger, each in part]
+            frames.append(
+                _pack(_Frame(openings, [(ledger, each.entries, each.next_index) for ledger, each in part], []))
+            )
+        file = self._files.create(temporary)
+        try:
+            self._base = file.writev(frames)
+            file.sync()
+            self._files.replace(temporary, self._path)
+            self._files.sync_folder(self._path.parent)
+        except OSError:
+            file.close()
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+        self._size = self._base
+
+    def tell(self, openings: Iterable[Opening], marks: Iterable[Mark], dropped: Iterable[int] = ()) -> None:
+        """What the log did, and made durable.
+
+        Raises:
+            OSError: it is not told; nothing of the log is harmed.
+        """
+        with self._lock:
+            gone = [ledger for ledger in dropped if ledger in self._known]
+            frame = _Frame(list(openings), list(marks), gone)
+            _take(self._known, self._early, frame)
+            if self._file is None or not (frame.openings or frame.marks or gone):
+                return
+            self._size += self._file.writev([_pack(frame)])
+            if self._size > max(REWRITE_BYTES_MIN, _GROWTH * self._base):
+                self._rewrite()
+
+    def close(self) -> None:
+        """Make it durable.
+
+        Raises:
+            OSError: it may not be.
+        """
+        with self._lock:
+            file, self._file = self._file, None
+            if file is not None:
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+
+def _take(known: dict[int, Known], early: dict[int, Mark], frame: _Frame) -> None:
+    """Add a frame; `early` are marks that came before the opening of their ledger, which the other lane tells."""
+    marks = frame.marks
+    for ledger, incarnation, created_ms, topic in frame.openings:
+        if ledger not in known:
+            known[ledger] = Known(topic, incarnation, created_ms)
+        if ledger in early:
+            marks = [*marks, early.pop(ledger)]
+    if len(early) > EARLY_MAX:
+        early.clear()
+    for ledger, entries, next_index in marks:
+        found = known.get(ledger)
+        if found is None:
+            early[ledger] = max((ledger, entries, next_index), early.get(ledger, (ledger, 0, 0)))
+        else:
+            found.entries = max(found.entries, entries)
+            found.next_index = max(found.next_index, next_index)
+    for ledger in frame.dropped:
+        known.pop(ledger, None)
+
+
+def _pack(frame: _Frame) -> bytes:
+    body = _ENCODER.encode(frame)
+    return len(body).to_bytes(4, "little") + crc32c(body).to_bytes(4, "little") + body
