@@ -278,6 +278,7 @@ class BrokerApp:
             listeners=self.cluster.listener_urls(),
             security=security,
             keys=keys,
+            lost_entries=sum(loss.entries for loss in losses),
             admin_url=self.cluster.admin_url,
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )

@@ -182,6 +182,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "pendingPublishBytes": 0,
             "cacheSize": 0,
             "cacheEntries": 0,
+            "unknownTopics": 0,
+            "lostEntries": 0,
             "ready": self.ready,
             "state": "" if self.ready else "the disk is full",
         }

@@ -70,6 +70,18 @@ BROKER: Final = _of(
         "Ranges and batches of acknowledgements that stored cursors had no room for (cursor_ranges_max).",
         "cursorRangesLeftOut",
     ),
+    (
+        "magnetar_log_unknown_topics",
+        "gauge",
+        "Topics in the log that the metadata store does not know; they are kept (magnetar recover).",
+        "unknownTopics",
+    ),
+    (
+        "magnetar_log_lost_entries",
+        "gauge",
+        "Entries that were stored and are not in the log, found at the start (magnetar recover).",
+        "lostEntries",
+    ),
 )
 
 CACHE: Final = _of(

@@ -104,6 +104,7 @@ class Broker:
         listeners: name -> the same two for clients that ask for a listener by name.
         security: who is let in, and to what.
         keys: what proofs are checked with.
+        lost_entries: that were stored and are not in the log.
         admin_url: where this broker's REST interface answers, for commands that messages name.
         admin_urls: the same of other clusters.
 
@@ -138,6 +139,7 @@ class Broker:
         listeners: Mapping[str, tuple[str, str]] | None = None,
         security: Security = NO_SECURITY,
         keys: Keys = NO_KEYS,
+        lost_entries: int = 0,
         admin_url: str = "",
         admin_urls: Mapping[str, str] | None = None,
     ) -> None:
@@ -169,6 +171,7 @@ class Broker:
         self._handshakes: deque[tuple[int, int]] = deque()
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
+        self.lost_entries = lost_entries
         self.left_out: dict[str, str] = {}
         self.left_out_lives: dict[str, int] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)

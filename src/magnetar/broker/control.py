@@ -234,6 +234,7 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
         `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start),
         `pendingPublishBytes`, `cacheSize`, `storageSize` (bytes), `cacheEntries`, `cursorRangesLeftOut` (since the start),
+        `unknownTopics` (in the log and not in the metadata store), `lostEntries` (stored once and not in the log),
         `ready` (bool), `state` (one line, such as that the disk is full; "" when all is well).
         """
         ...

@@ -283,6 +283,8 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "cacheEntries": broker.cache.entries,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
         "cursorRangesLeftOut": broker.ranges_left_out,
+        "unknownTopics": len(broker.proofs.unknown),
+        "lostEntries": broker.lost_entries,
         "deduplication": broker.deduplications.stats(),
         "idempotency": broker.idempotencies.stats(),
         "schemas": broker.schemas.stats(),

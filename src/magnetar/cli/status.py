@@ -224,6 +224,17 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
     """A line for everything that needs an operator: blocked topics and sources, gaps, orphaned cursors, missing links."""
     lines: list[str] = []
     for name, one in seen.items():
+        folder = one.get("broker", {})
+        if folder.get("unknownTopics"):
+            lines.append(
+                f"{name}: {folder['unknownTopics']:,} topics are in the log and not in the metadata store; they are kept: "
+                f"stop the broker, and magnetar recover {name}"
+            )
+        if folder.get("lostEntries"):
+            lines.append(
+                f"{name}: {folder['lostEntries']:,} stored entries are not in the log: "
+                f"stop the broker, and magnetar recover {name}"
+            )
         for topic in one.get("blocked", ()):
             since = _ago(topic.get("blocked_since_ms"), one)
             lines.append(

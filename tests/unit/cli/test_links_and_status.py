@@ -165,6 +165,15 @@ def test_status_names_every_trouble(pair: Pair, run: Run) -> None:
     assert "magnetar namespaces set-clusters public/default" in shown
 
 
+def test_status_names_what_a_data_folder_lost(pair: Pair, run: Run) -> None:
+    path, a, b = pair
+    a.answer("GET /geo/v1/status", status(broker={**status()["broker"], "unknownTopics": 2}))
+    b.answer("GET /geo/v1/status", status(broker={**status()["broker"], "lostEntries": 1_500}))
+    shown = " ".join(run("status", "-c", path).out.split())
+    assert "a: 2 topics are in the log and not in the metadata store" in shown
+    assert "b: 1,500 stored entries are not in the log: stop the broker, and magnetar recover b" in shown
+
+
 def test_status_as_json(pair: Pair, run: Run) -> None:
     path, a, _ = pair
     a.answer("GET /geo/v1/status", status())
