@@ -63,7 +63,8 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         await world.have(("PUT", NEW, json.dumps(body)))
         shown = (await world.ask("GET", NEW)).json
         assert shown["replication_clusters"] == ["us-west"]
-        assert not shown.keys() & {"publish_rate", "message_ttl_in_seconds", "schema_compatibility_strategy"}
+        assert not shown.keys() & {"publish_rate", "message_ttl_in_seconds"}
+        assert shown["schema_compatibility_strategy"] == "UNDEFINED"
 
     tell(story)
 
@@ -203,3 +204,23 @@ def test_only_a_superuser_lets_links_in(tell: Tell) -> None:
             await world.have(("DELETE", NEW, None))
 
     tell(story, gate=Doorkeeper())
+
+
+def test_all_keys_that_pulsars_policies_have_are_there(tell: Tell) -> None:
+    """Tools reach into them without looking. What links may bring follows another policy here until somebody sets it."""
+    of_new = {key: value for key, value in JAVA.items() if key != "is_allow_auto_update_schema_with_replicator"}
+
+    async def story(world: World) -> None:
+        await world.have(("PUT", NEW, None))
+        shown = (await world.ask("GET", NEW)).json
+        assert shown.items() >= (of_new | {"replication_clusters": ["us-west"]}).items()
+        assert shown["bundles"] == {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+        await world.have(("DELETE", NEW, None), ("PUT", NEW, json.dumps(shown)))
+        assert (await world.ask("GET", NEW)).json == shown
+        await world.have(
+            ("POST", f"{NEW}/encryptionRequired", "true"), ("POST", f"{NEW}/subscriptionAuthMode", '"Prefix"')
+        )
+        shown = (await world.ask("GET", NEW)).json
+        assert (shown["encryption_required"], shown["subscription_auth_mode"]) == (True, "Prefix")
+
+    tell(story)

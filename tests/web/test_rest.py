@@ -48,6 +48,7 @@ CASES: list[Case] = [
     ("GET", f"{A}/brokers/us-east", None, 404),
     ("GET", f"{A}/brokers/nowhere", None, 404),
     ("GET", f"{A}/brokers/internal-configuration", None, 200),
+    ("DELETE", f"{A}/brokers/configuration/keepAliveIntervalSeconds", None, 412),
     ("GET", f"{A}/brokers/backlog-quota-check", None, 501),
     *(
         ("GET", f"{A}/broker-stats/{part}", None, 200)

@@ -8,7 +8,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.notbuilt import WHOLE_RANGE
 from magnetar.admin.routing import Routes
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.metadata.errors import NotFound
+from magnetar.metadata.errors import NotFound, PreconditionFailed
 
 brokers = Routes("Brokers", "/admin/v2/brokers")
 balancers = Routes("Load balancers")
@@ -101,6 +101,20 @@ async def changed(call: Call) -> Any:
 async def runtime(call: Call) -> Any:
     """`pulsar-admin clusters list` needs the cluster's name."""
     return dict(call.info.settings)
+
+
+@brokers.add(
+    "DELETE",
+    "/configuration/{name}",
+    "Take back a setting that was changed while the broker runs: none can be.",
+    ok=412,
+    reply="always",
+)
+async def remove_changed(call: Call) -> Any:
+    """412, as Pulsar for a setting that cannot be changed so."""
+    raise PreconditionFailed(
+        f"Can't delete non-dynamic configuration: {call.name('name')} is none that can be changed while the broker runs"
+    )
 
 
 @brokers.add(

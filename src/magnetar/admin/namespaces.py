@@ -1,7 +1,7 @@
 """Namespaces and their policies."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from magnetar.admin.applied import APPLIED, NO_QUOTAS, value_of_namespace
 from magnetar.admin.call import Call
@@ -35,7 +35,33 @@ async def get_policies(call: Call) -> Any:
     namespace = call.namespace()
     policies = call.resources.policies(namespace)
     rates = rates_by_cluster(policies, call.info.cluster)
-    return policies.public() | rates | {"bundles": BUNDLES, "auth_policies": _auth_policies(call, namespace)}
+    return (
+        ALWAYS_SHOWN
+        | policies.public()
+        | rates
+        | {"bundles": BUNDLES, "auth_policies": _auth_policies(call, namespace)}
+    )
+
+
+ALWAYS_SHOWN: Final[dict[str, Any]] = {
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What Pulsar's Policies have where nobody set anything: some tools reach into them without looking."""
 
 
 def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:

@@ -32,7 +32,12 @@ QUOTA_KINDS: Final[tuple[str, ...]] = get_args(BacklogQuotaType)
 
 GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
 
-ALWAYS_SOMETHING: Final[dict[str, Any]] = {"max-topics": 0, "encryption-required": False, "subscription-types": []}
+ALWAYS_SOMETHING: Final[dict[str, Any]] = {
+    "max-topics": 0,
+    "encryption-required": False,
+    "subscription-types": [],
+    "subscription-auth-mode": "None",
+}
 """Policies of namespaces that are answered with this where nothing is set: Java's tools fail on an empty answer."""
 
 ALWAYS_SOMETHING_OF_TOPIC: Final[dict[str, Any]] = {"schema-validation": False}
