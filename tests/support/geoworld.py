@@ -498,7 +498,7 @@ class World:
         learn = pb.CommandGeoCommit(request_id=2, to=b.name)
         learn.learned.add(
             topic=text, incarnation=incarnation, watermark=answer.persisted, counter=told[0].counter, gen=state.cursor.gen,
-            foreign=answer.foreign, blocked=answer.blocked or None, reason=answer.reason or None,
+            foreign=answer.foreign, blocked=answer.blocked or None, reason=answer.reason or None, there=answer.incarnation,
         )  # fmt: skip
         self._ask(a, lambda reply: a.broker.links.commit(learn, reply))
         if answer.blocked:

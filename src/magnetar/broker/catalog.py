@@ -388,6 +388,7 @@ class Catalog:
         def stored(error: str) -> None:
             if not error:
                 self.deleted.drop(marks)
+                self._broker.links.destination.refusals.changed()
             done(_problem(error))
 
         self._outbox.put(Store({}, keys(marks), stored))

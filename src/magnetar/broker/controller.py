@@ -254,7 +254,14 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                 )
                 return
             change = broker.resources.create_partitioned(name, partitions, dict(properties))
-            self._broker.create_partitions(name, partitions, change, done)
+
+            def created(error: MagnetarError | None) -> None:
+                if error is None:
+                    broker.links.when_known(name, lambda: done(None))
+                else:
+                    done(error)
+
+            broker.create_partitions(name, partitions, change, created)
 
         self._enter(create)
 

@@ -183,7 +183,9 @@ class GeoSession(SessionPart):
             told.topics.extend(strangers)
             self._answer(1009, geo_watermarks_response=told)
 
-        self._links.destination.watermarks(frame.command.geo_watermarks, reply, narrow=self._access.narrow)
+        self._links.destination.watermarks(
+            frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._session.number
+        )
 
     def _status(self, frame: Frame) -> None:
         request = frame.command.geo_status

@@ -6,7 +6,7 @@ and gives the destination what it asks of a broker (`geo.destination.Destination
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,6 +34,11 @@ from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
+
+
+KNOWN_MS: Final = 3_000
+"""How long creating a partitioned topic waits for other clusters to have it. Where a pipeline is at work that takes a tenth of a
+second; whoever creates topics while a link is slow is not to be held up by it."""
 
 
 class Links(LinkReports):
@@ -86,6 +91,8 @@ class Links(LinkReports):
             source.schemas = self.schemas.life
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
+        self._unknown: list[tuple[str, list[LinkSource], Callable[[], None]]] = []
+        """New partitioned topics, by their first partition, whose creators wait for other clusters."""
         self._applies: dict[int, list[tuple[Topic, Callable[[], None]]]] = {}
         self._syncs = 0
         self._syncing: dict[str, int] = {}
@@ -162,6 +169,32 @@ class Links(LinkReports):
             found[source] = max(position.ledger, found.get(source, -1))
         return found
 
+    def when_known(self, name: TopicName, done: Callable[[], None]) -> None:
+        """Call `done` when every cluster to which a pipeline carries a new partitioned topic has it, too, after `KNOWN_MS` at the
+        latest: who is told that it is there may start clients anywhere.
+        """
+        first = str(name.with_partition(0))
+        waits = [source for source in self.sources.values() if source.carries(first)]
+        if not waits:
+            done()
+            return
+        waiting = (first, waits, done)
+        self._unknown.append(waiting)
+
+        def late(_now_ms: int) -> None:
+            if waiting in self._unknown:
+                self._unknown.remove(waiting)
+                done()
+
+        self._broker.timer(self._broker.outbox.now_ms + KNOWN_MS, late)
+
+    def _look_who_knows(self) -> None:
+        for waiting in list(self._unknown):
+            first, waits, done = waiting
+            if not any(source.carries(first) and not source.incarnation_of(first) for source in waits):
+                self._unknown.remove(waiting)
+                done()
+
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         created = self._created.pop(topic.text, frozenset())
@@ -169,6 +202,7 @@ class Links(LinkReports):
         latest = self._broker.resources.replication_start(topic.name.namespace_name) == "latest"
         for target, source in self.sources.items():
             source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)
+        self.destination.refusals.changed()
 
         self.paced(topic)
 
@@ -179,6 +213,7 @@ class Links(LinkReports):
 
     def removed(self, topic: Topic) -> None:
         """A topic is gone."""
+        self.destination.refusals.changed()
         for source in self.sources.values():
             source.removed(topic.text)
         self._syncing.pop(topic.text, None)
@@ -223,6 +258,7 @@ class Links(LinkReports):
 
     def policies_changed(self, change: Change) -> None:
         """A change of policies is durable and in force."""
+        self.destination.refusals.changed()
         for text in change.namespaces:
             for topic in self._topics_of(NamespaceName.parse(text)):
                 self.follow_durability(topic)
@@ -280,6 +316,7 @@ class Links(LinkReports):
 
     def partitions_changed(self, name: TopicName) -> None:
         """A partitioned topic was created or grew."""
+        self.destination.refusals.changed()
         for number in range(self._broker.resources.partitions(name) or 0):
             for source in self.sources.values():
                 source.touched(str(name.with_partition(number)))
@@ -331,6 +368,8 @@ class Links(LinkReports):
         states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
         before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
         source.commit(request, reply, whole=whole)
+        if self._unknown:
+            self._look_who_knows()
         sent = self._sent[request.to]
         for name, (index, cursor) in before.items():
             state = states[name]

@@ -30,11 +30,15 @@ def create_namespace(broker: "Broker", namespace: NamespaceName, clusters: Itera
 def allow(broker: "Broker", namespace: NamespaceName, clusters: Iterable[str]) -> str:
     """Let topics of a namespace exist in some clusters, in addition to those where they may."""
     resources = broker.resources
-    policies, tenant = resources.policies(namespace), resources.tenant(namespace.tenant)
-    wanted = set(clusters)
+    policies, wanted = resources.policies(namespace), set(clusters)
     commands = []
-    if not wanted <= set(tenant.allowed_clusters):
-        named = _listed(wanted | set(tenant.allowed_clusters))
+    try:
+        admitted = set(resources.tenant(namespace.tenant).allowed_clusters)
+    except NotFound:
+        admitted = wanted
+        commands.append(broker.command("tenants", "create", namespace.tenant))
+    if not wanted <= admitted:
+        named = _listed(wanted | admitted)
         commands.append(broker.command("tenants", "update", namespace.tenant, "--clusters", named))
     if policies.allowed_clusters:
         named = _listed(wanted | set(policies.allowed_clusters))

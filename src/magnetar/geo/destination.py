@@ -333,6 +333,7 @@ class LinkDestination(Handshakes):
     def disconnected(self, connection: int) -> None:
         """A connection is gone: nobody waits for its answers. What it sent is stored all the same, but for what waits."""
         self.schemas.disconnected(connection)
+        self.refusals.disconnected(connection)
         for key in list(self._waiting):
             left = [one for one in self._waiting[key] if one.connection != connection]
             if left:

@@ -13,6 +13,7 @@ from magnetar.core.ids import LEDGER_MAX, NONE, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.geo.identity import SILENCE_MS, Peers, Standing
 from magnetar.geo.reading import place
+from magnetar.geo.refusals import Asked, Refusals
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
@@ -106,6 +107,7 @@ class Handshakes:
         self.peers = Peers(outbox, silence_ms)
         self._host = host
         self._heard: dict[tuple[str, str], tuple[str, int]] = {}
+        self.refusals = Refusals(outbox, boot, self._refused)
         self.on_heard: Callable[[str, str, bool], None] = _nobody
         self.on_retained: Callable[[str, tuple[Mark, ...]], None] = lambda _topic, _marks: None
 
@@ -124,11 +126,22 @@ class Handshakes:
             raise ProtocolError(f"a link names {text!r}: only full names of persistent topics are replicated")
         return name
 
-    def watermarks(self, request: pb.CommandGeoWatermarks, reply: WatermarksReply, *, narrow: str = "") -> None:
-        """GEO_WATERMARKS. `reply` is called once, when what has to be made or stored for it is durable.
+    def _refused(self, asked: Asked) -> bool:
+        """Whether a topic that was refused still is."""
+        topic, source, incarnation, partitions = asked
+        name = TopicName.parse(topic)
+        refused = bool(self._host.refuses(name, source, incarnation, partitions))
+        return refused or self._conflict(name, source, partitions) is not None
+
+    def watermarks(
+        self, request: pb.CommandGeoWatermarks, reply: WatermarksReply, *, narrow: str = "", connection: int = 0
+    ) -> None:
+        """GEO_WATERMARKS. `reply` is called once, when what has to be made or stored for it is durable; or, when nothing but news
+        is asked for, when there is some.
 
         Args:
             request, reply: of the link.
+            connection: of the link.
             narrow: its role, if that may replicate some topics only: nobody is believed for what it says of a cluster.
 
         Raises:
@@ -154,6 +167,9 @@ class Handshakes:
             reply(self._answer(request, {}, reason, foreign=True))
         elif standing in (Standing.RIVAL, Standing.FORMER):
             reply(self._answer(request, {}, self.peers.explain(request.source, request.uuid)))
+        elif standing is Standing.KNOWN and request.wait_ms and not request.topics:
+            wait_ms, known = request.wait_ms, request.news
+            self.refusals.hold(connection, known, wait_ms, lambda: reply(self._answer(request, {})))
         elif standing is Standing.KNOWN:
             self._make_topics(request, names, reply)
         elif standing is Standing.STORING:
@@ -226,6 +242,9 @@ class Handshakes:
             elif self._host.find(query.topic) is None or self._too_few(name, query.partitions):
                 base = name.base if query.partitions else name
                 missing.setdefault(base, (query.partitions, []))[1].append(query.topic)
+        for query in request.topics:
+            if query.topic in trouble:
+                self.refusals.note((query.topic, request.source, query.incarnation, query.partitions))
         left = len(missing) + 1
 
         def made(topics: list[str], error: str) -> None:
@@ -300,7 +319,9 @@ class Handshakes:
         *,
         foreign: bool = False,
     ) -> pb.CommandGeoWatermarksResponse:
-        response = pb.CommandGeoWatermarksResponse(request_id=request.request_id, counter=self.counter, uuid=self.uuid)
+        response = pb.CommandGeoWatermarksResponse(
+            request_id=request.request_id, counter=self.counter, uuid=self.uuid, news=self.refusals.news
+        )
         if identity:
             response.blocked, response.reason = "identity", identity
         for query in request.topics:

@@ -189,6 +189,12 @@ class LinkSource(OperatedLink):
         state = self.topics.get(topic)
         return state.there if state is not None else 0
 
+    def carries(self, topic: str) -> bool:
+        """Whether a pipeline is at work that brings the topic's entries to the target, as far as is known here."""
+        state = self.topics.get(topic)
+        works = self.linked and self.lease.live and not self.record.paused and not self.trouble
+        return works and state is not None and state.wanted and not state.paused and state.blocked is None
+
     def wants(self, topic: str) -> bool:
         """Whether the topic's entries go over this link."""
         state = self.topics.get(topic)

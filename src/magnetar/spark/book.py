@@ -49,6 +49,9 @@ HANDSHAKE_TOPICS_MAX: Final = 1000
 BLOCKED_MS_MIN: Final = 1000
 """First pause of a blocked topic; the longest is `ReplicationLimits.blocked_retry_ms_max`."""
 
+REFUSALS: Final = frozenset({"policy", "partitions"})
+"""Blocks of which the destination says when they may be over."""
+
 BLOCKED_SCHEMA_MS_MAX: Final = 3_000
 """The longest pause of a topic that is blocked by a schema: whoever makes it compatible watches it go on."""
 
@@ -157,10 +160,8 @@ class Book:
 
     def _handshake(self, state: LinkState, now_ms: int) -> Handshake | None:
         names: Iterable[str] = ()
-        if state.unready and not state.flying:
-            names = list(
-                islice((n for n in state.unready if state.topics[n].retry_at_ms <= now_ms), HANDSHAKE_TOPICS_MAX)
-            )
+        if state.unready:
+            names = list(islice((n for n in state.unready if self._may_greet(state, n, now_ms)), HANDSHAKE_TOPICS_MAX))
         # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
         # new source is, and it can judge that only by positions.
         if not names and (not state.target_uuid or now_ms < state.checked_ms + self._limits.handshake_idle_ms):
@@ -173,6 +174,17 @@ class Book:
         topics = [state.topics[name] for name in names]
         queries, gens = tuple(map(self._query, topics)), tuple(topic.cursor.gen for topic in topics)
         return Handshake(state.link, state.uuid, state.counter, queries, gens)
+
+    @staticmethod
+    def _may_greet(state: LinkState, name: str, now_ms: int) -> bool:
+        """Whether a topic may be compared now: with nothing of the link in flight, for no confirmation may come behind that.
+
+        Of a topic that was never planned there can be none: it need not wait for the others, and is made there at once.
+        """
+        topic = state.topics[name]
+        if topic.retry_at_ms > now_ms:
+            return False
+        return not state.flying or bool(state.target_uuid and not topic.planned)
 
     @staticmethod
     def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
@@ -235,6 +247,22 @@ class Book:
         if watermark < topic.cursor.s and not answer.foreign:
             topic.awaited_gen = topic.cursor.gen + 1
             topic.retry_at_ms = now_ms + AWAIT_MS_MAX
+
+    def listens(self, target: str) -> list[Handshake]:
+        """In whose name to ask a destination for the end of what it refuses; nothing while it refuses nothing."""
+        for state in self.links.values():
+            asks = state.link.target == target and state.target_uuid and not state.blocked and state.lease
+            if asks and any(state.topics[name].blocked in REFUSALS for name in state.troubled if name in state.topics):
+                return [Handshake(state.link, state.uuid, state.counter, ())]
+        return []
+
+    def refusals_changed(self, target: str) -> None:
+        """A destination may let in topics that it refused: compare them now, not after their pause."""
+        for state in self.links.values():
+            if state.link.target == target:
+                for name in state.troubled & state.unready:
+                    if state.topics[name].blocked in REFUSALS:
+                        state.topics[name].retry_at_ms = 0
 
     def target_changed(self, number: int) -> None:
         """Every topic of a link has to be compared again."""
@@ -300,7 +328,7 @@ class Book:
             for link, name, size in grants:
                 state = self.links[link]
                 topic = state.topics[name]
-                topic.planned_ms = now_ms
+                topic.planned_ms, topic.planned = now_ms, True
                 state.in_flight.setdefault(lane, set()).add(name)
                 # What was published since the source's last report should go with the rest, unless somebody counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)

@@ -4,7 +4,8 @@ Threads, all asleep unless something happens:
 
 - a *poller* for each source cluster: GEO_TOPICS of all its links on one connection, long polls;
 - a *teller* for each source cluster: GEO_COMMIT with everything owed, commits before what was learned;
-- a *greeter* for each destination cluster: handshakes, the idle comparison, probes of a broken cluster.
+- a *greeter* for each destination cluster: handshakes, the idle comparison, probes of a broken cluster;
+- a *listener* for each destination cluster: while it refuses topics, a long poll for the end of that.
 
 Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the book; nobody holds it
 while talking to a broker.
@@ -20,6 +21,7 @@ from magnetar.spark import messages as m
 from magnetar.spark.book import Book
 from magnetar.spark.desk import Desk, Pipeline, wall_ms
 from magnetar.spark.greeter import Greeter
+from magnetar.spark.listener import Listener
 from magnetar.spark.poller import Poller
 from magnetar.spark.rpc import Server
 from magnetar.spark.teller import Teller
@@ -68,6 +70,7 @@ class Conductor:
             *((f"poll-{name}", Poller(self._desk, name).run) for name in sources),
             *((f"tell-{name}", Teller(self._desk, name).run) for name in sources),
             *((f"greet-{name}", Greeter(self._desk, name).run) for name in targets),
+            *((f"listen-{name}", Listener(self._desk, name).run) for name in targets),
         ]
         for name, job in jobs:
             thread = threading.Thread(target=job, name=f"magnetar-{name}", daemon=True)

@@ -94,6 +94,11 @@ class Desk:
             if not self.stopping:
                 self.changed.wait(ms / 1000)
 
+    def pause(self, ms: int) -> None:
+        """Sleep so long, whatever changes, unless the pipeline stops."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopping, ms / 1000)
+
     # ------------------------------------------------------------------------------------------------------- talking
 
     def present(self, token: str) -> None:

@@ -50,7 +50,7 @@ class Greeter:
             patience = self._limits.progress_ms if broken else self._limits.answer_ms
             for handshake in asked:
                 self._request += 1
-                command = self._watermarks(self._request, handshake)
+                command = watermarks(self._request, handshake)
                 answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
                 self._handshaken(handshake, answer)
                 patience = self._limits.answer_ms
@@ -76,15 +76,16 @@ class Greeter:
             for _, readable, writable in wire.wait([channel], left):
                 channel.pump(readable, writable)
 
-    @staticmethod
-    def _watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
-        asked = command.geo_watermarks
-        asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
-        asked.counter = handshake.counter
-        asked.topics.extend(handshake.topics)
-        return command
-
     def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
         with self._desk.changing() as book:
             book.handshake_answered(handshake, answer, self._desk.clock_ms())
+
+
+def watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
+    """A GEO_WATERMARKS."""
+    command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
+    asked = command.geo_watermarks
+    asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
+    asked.counter = handshake.counter
+    asked.topics.extend(handshake.topics)
+    return command

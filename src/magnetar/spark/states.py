@@ -78,6 +78,7 @@ class TopicState:
     retry_at_ms: int = 0
     awaited_gen: int = 0
     planned_ms: int = 0
+    planned: bool = False
 
     @property
     def pending(self) -> bool:

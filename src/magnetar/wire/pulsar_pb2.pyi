@@ -2757,11 +2757,17 @@ class CommandGeoWatermarks(message.Message):
     UUID_FIELD_NUMBER: builtins.int
     COUNTER_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
+    WAIT_MS_FIELD_NUMBER: builtins.int
+    NEWS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     source: builtins.str
     uuid: builtins.str
     counter: builtins.int
     """the destination's counter known to the asker; 0: none"""
+    wait_ms: builtins.int
+    """without topics: answer when `news` is another, so late at most"""
+    news: builtins.int
+    """as it was answered last"""
     @builtins.property
     def topics(self) -> containers.RepeatedCompositeFieldContainer[GeoWatermarkQuery]: ...
     def __init__(
@@ -2772,10 +2778,12 @@ class CommandGeoWatermarks(message.Message):
         uuid: builtins.str | None = ...,
         counter: builtins.int | None = ...,
         topics: abc.Iterable[GeoWatermarkQuery] | None = ...,
+        wait_ms: builtins.int | None = ...,
+        news: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "request_id", b"request_id", "source", b"source", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "news", b"news", "request_id", b"request_id", "source", b"source", "uuid", b"uuid", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "request_id", b"request_id", "source", b"source", "topics", b"topics", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "news", b"news", "request_id", b"request_id", "source", b"source", "topics", b"topics", "uuid", b"uuid", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2824,12 +2832,15 @@ class CommandGeoWatermarksResponse(message.Message):
     UUID_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    NEWS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     counter: builtins.int
     uuid: builtins.str
     blocked: builtins.str
     """the whole link: "identity" """
     reason: builtins.str
+    news: builtins.int
+    """another number when topics that were refused may be let in now"""
     @builtins.property
     def topics(self) -> containers.RepeatedCompositeFieldContainer[GeoWatermark]:
         """of those asked; empty when the counter is the same and nothing was asked"""
@@ -2843,10 +2854,11 @@ class CommandGeoWatermarksResponse(message.Message):
         uuid: builtins.str | None = ...,
         blocked: builtins.str | None = ...,
         reason: builtins.str | None = ...,
+        news: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "reason", b"reason", "request_id", b"request_id", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "news", b"news", "reason", b"reason", "request_id", b"request_id", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "reason", b"reason", "request_id", b"request_id", "topics", b"topics", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "counter", b"counter", "news", b"news", "reason", b"reason", "request_id", b"request_id", "topics", b"topics", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

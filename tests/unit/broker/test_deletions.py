@@ -1,13 +1,14 @@
 """What a deletion keeps out: the lives of a topic that were there before it, and no other; and the way to have these, too."""
 
 import shlex
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
 from magnetar.broker.deletions import Deletions
 from magnetar.broker.records import DELETED_PREFIX, DeletedMark
-from magnetar.core.names import TopicName
+from magnetar.core.names import NamespaceName, TopicName
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Node, World
 
@@ -267,3 +268,86 @@ def test_the_way_out_is_quoted_for_a_shell(name: str) -> None:
     world.advance(1_000)
     follow(world, way_out(a, "b", topic))
     assert held(b, topic) == [b"x"]
+
+
+class Waiting:
+    """A pipeline that waits for news of what b refuses."""
+
+    def __init__(self, world: World, connection: int = 1) -> None:
+        self.world, self.connection = world, connection
+        self.answers: list[pb.CommandGeoWatermarksResponse] = []
+        self.ask(0)
+
+    def ask(self, known: int) -> None:
+        self.answers.clear()
+        request = pb.CommandGeoWatermarks(
+            request_id=1, source="a", uuid="uuid-a", counter=0, wait_ms=10_000, news=known
+        )
+        b = self.world["b"]
+        watermarks = b.broker.links.destination.watermarks
+        b.run(lambda: watermarks(request, self.answers.append, connection=self.connection))
+
+    def hears(self, ms: int = 30) -> bool:
+        """Whether it is answered with something new within so long, or has been."""
+        known = self.answers[0].news if self.answers else 0
+        if known:
+            self.ask(known)
+        self.world.advance(ms, links=False)
+        return bool(self.answers) and self.answers[0].news != known
+
+
+def by_a_client(world: World) -> None:
+    world["b"].client().subscribe("s", replicated=False, force_topic_creation=True)
+
+
+@pytest.mark.parametrize("how", [lambda world: make(world["b"]), by_a_client])
+def test_the_end_of_a_refusal_is_heard_at_once_by_who_waits_for_it(how: Callable[[World], None]) -> None:
+    world = World("ab")
+    a, b = world["a"], world["b"]
+    make(a)
+    publish(a, b"old")
+    delete(b)
+    publish(a, b"more")
+    assert blocked(a, "b")
+    waiting = Waiting(world)
+    assert waiting.answers and not waiting.hears()
+    b.create("persistent://public/default/other")
+    assert not waiting.hears()
+    before = waiting.answers
+    assert not before
+    how(world)
+    world.advance(30, links=False)
+    assert waiting.answers
+    world.advance(100)
+    assert held(b) == [b"old", b"more"]
+
+
+def test_who_waits_in_vain_is_answered_all_the_same_and_who_is_gone_is_forgotten() -> None:
+    world = World("ab")
+    make(world["a"])
+    publish(world["a"], b"x")
+    waiting, gone = Waiting(world), Waiting(world, 2)
+    known = waiting.answers[0].news
+    waiting.ask(known), gone.ask(known)
+    destination = world["b"].broker.links.destination
+    world["b"].run(destination.disconnected, 2)
+    world.advance(9_000, links=False)
+    assert not waiting.answers
+    world.advance(2_000, links=False)
+    assert [answer.news for answer in waiting.answers] == [known] and not gone.answers
+
+
+def test_a_policy_ends_a_refusal_too() -> None:
+    world = World("ab")
+    a, b = world["a"], world["b"]
+    space = NamespaceName.parse("public/default")
+    b.apply(b.broker.resources.change_policies(space, replication_clusters=["a"]))
+    make(a)
+    publish(a, b"x")
+    assert blocked(a, "b")
+    waiting = Waiting(world)
+    waiting.ask(waiting.answers[0].news)
+    assert not waiting.answers
+    b.apply(b.broker.resources.change_policies(space, replication_clusters=["a", "b"]))
+    world.advance(30, links=False)
+    assert waiting.answers

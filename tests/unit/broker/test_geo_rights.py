@@ -60,7 +60,8 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
     ),
     1008: (
         "geo_watermarks",
-        {"request_id": OWN, "source": IDENTITY, "uuid": IDENTITY, "counter": OWN, "topics": TOPIC},
+        {"request_id": OWN, "source": IDENTITY, "uuid": IDENTITY, "counter": OWN, "topics": TOPIC,
+         "wait_ms": OWN, "news": OWN},
     ),
     1010: ("geo_status", {"request_id": OWN, "to": LINK}),
     1012: (

@@ -221,3 +221,39 @@ def test_no_schema_makes_a_partition() -> None:
     client.send(pb.BaseCommand(type=39, getOrCreateSchema=command))
     assert client.answers[-1].getOrCreateSchemaResponse.error_code == ErrorCode.TOPIC_NOT_FOUND
     assert there(node) == []
+
+
+def serve(node: Node, to: str) -> None:
+    """A pipeline asks for news of a link."""
+    request = pb.CommandGeoTopics(request_id=1, to=to, counter=0, wait_ms=0, pipeline="p", lease_ms=60_000)
+    node.run(lambda: node.broker.links.source(to).poll(1, request, lambda _told: None))
+
+
+def test_a_partitioned_topic_is_there_for_its_creator_when_the_clusters_have_it_that_a_pipeline_serves() -> None:
+    world = World("abc")
+    a = world["a"]
+    serve(a, "b")
+    answers: list[object] = []
+    a.control.create_topic(TOPIC, 2, {}, answers.append)
+    world.work()
+    assert there(a) == names(TOPIC, 2) and not answers
+    world.advance(1_000, links=False)
+    assert not answers
+    world.settle()
+    assert answers == [None] and there(world["b"]) == names(TOPIC, 2)
+
+
+@pytest.mark.parametrize("why", ["nobody serves", "paused", "slow"])
+def test_nobody_waits_for_a_link_that_does_not_work(why: str) -> None:
+    world = World("ab")
+    a = world["a"]
+    if why != "nobody serves":
+        serve(a, "b")
+    if why == "paused":
+        assert a.control_call(lambda done: a.control.link_pause("b", None, done)) is None
+    answers: list[object] = []
+    a.control.create_topic(TOPIC, 2, {}, answers.append)
+    world.work()
+    assert answers == ([] if why == "slow" else [None])
+    world.advance(3_000, links=False)
+    assert answers == [None] and there(world["b"]) == []

@@ -249,6 +249,50 @@ def test_a_topic_blocked_at_the_handshake() -> None:
     assert ranges(of, now=90_000)
 
 
+def test_a_destination_that_may_let_a_topic_in_is_asked_at_once() -> None:
+    of = book()
+    report(of, state())
+    assert not of.listens("b"), "it knows nothing of this source yet"
+    [asked] = of.handshakes("b", 0)
+    nowhere = pb.GeoPosition(ledger=-1, entry=-1)
+    mark = pb.GeoWatermark(topic="t", persisted=nowhere, blocked="policy", reason="was deleted")
+    of.handshake_answered(asked, pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=[mark]), 0)
+    [waits] = of.listens("b")
+    assert (waits.topics, waits.uuid) == ((), "ua") and not of.listens("a")
+    assert not of.handshakes("b", 10)
+    of.refusals_changed("a")
+    assert not of.handshakes("b", 10)
+    of.refusals_changed("b")
+    shake(of, now=10)
+    assert ranges(of, now=10)
+    told(of, ALL, outcome(ranges(of, now=10)[0], c=9, s=9), now=11)
+    assert not of.listens("b")
+
+
+def test_what_the_source_blocks_is_not_asked_for_at_the_destination() -> None:
+    of = ready()
+    told(of, ALL, outcome(ranges(of)[0], trouble=m.BLOCKED, kind="corrupt", reason="disk"))
+    assert of.links[0].troubled and not of.listens("b")
+
+
+def test_a_new_topic_need_not_wait_for_the_batches_of_others() -> None:
+    """It is made there at its handshake: clients that come first would make it otherwise."""
+    of = ready()
+    assert ranges(of)
+    report(of, state(), state("new", last=-1))
+    [asked] = of.handshakes("b", 0)
+    assert [query.topic for query in asked.topics] == ["new"]
+    of.links[0].unready.add("t")
+    [asked] = of.handshakes("b", 0)
+    assert [query.topic for query in asked.topics] == ["new"], "what is in flight waits"
+
+
+def test_the_first_handshake_of_all_waits_for_no_batch_of_a_former_life() -> None:
+    of = book()
+    report(of, state())
+    assert len(of.handshakes("b", 0)) == 1
+
+
 def test_a_blocked_link_is_tried_again() -> None:
     of = book()
     report(of, state())
