@@ -32,6 +32,9 @@ __all__ = ["PENDING_BYTES_MAX", "THROTTLE_MS", "DestinationHost", "DestinationTo
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
 
+NARROW_SHARE: Final = 4
+"""Of `PENDING_BYTES_MAX`, one part of so many is for what waits for schemas of links that may replicate some topics only."""
+
 THROTTLE_MS: Final = 50
 """How long they are asked to wait: a few group commits."""
 
@@ -142,7 +145,7 @@ class LinkDestination(Handshakes):
             response.persisted.ledger, response.persisted.entry = self._persisted_of(request)
             reply(response)
         else:
-            self.schemas.behind(connection, translation, len(payload), lambda: self._judge_late(coming))
+            self.schemas.behind(connection, translation, len(payload), lambda: self._judge_late(coming), whole=whole)
 
     def _judge_late(self, coming: _Coming) -> None:
         """A request that had to wait: nobody is there to be told that it makes no sense."""
@@ -217,7 +220,15 @@ class LinkDestination(Handshakes):
             return False
         versions = wanted(coming.request, coming.payload, unknown, translation)
         size = len(coming.payload)
-        self.schemas.park(coming.connection, translation, size, versions, coming.ask, lambda: self._judge_late(coming))
+        self.schemas.park(
+            coming.connection,
+            translation,
+            size,
+            versions,
+            coming.ask,
+            lambda: self._judge_late(coming),
+            whole=coming.whole,
+        )
         return True
 
     def _kept_out(self, name: TopicName, coming: _Coming, response: pb.CommandGeoAppendResponse) -> bool:
@@ -237,11 +248,13 @@ class LinkDestination(Handshakes):
         if reason:
             response.blocked, response.reason = "policy", reason
             return True
-        if self.pending_bytes + self.schemas.parked_bytes >= self._pending_bytes_max:
+        narrow = self.schemas.parked_narrow_bytes
+        pending = self.pending_bytes + self.schemas.parked_bytes - narrow
+        if not coming.whole:
+            pending = max(pending + narrow, narrow * NARROW_SHARE)
+        if pending >= self._pending_bytes_max:
             response.retry, response.throttle_ms = True, THROTTLE_MS
-            response.reason = (
-                f"{self.pending_bytes + self.schemas.parked_bytes} bytes of links are on their way to the disk"
-            )
+            response.reason = f"{pending} bytes of links are on their way to the disk"
             return True
         return False
 

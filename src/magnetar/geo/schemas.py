@@ -129,12 +129,13 @@ class Translation:
 
 @dataclass(slots=True)
 class _Parked:
-    """A request that waits; `ticket` 0: behind another one."""
+    """A request that waits; `ticket` 0: behind another one; `whole`: of a link that may replicate everything."""
 
     connection: int
     translation: Translation
     size: int
     again: Callable[[], None]
+    whole: bool
     ticket: int = 0
     wanted: frozenset[int] = frozenset()
     left: int = 0
@@ -162,6 +163,8 @@ class SchemaDesk:
     ) -> None:
         self.cluster = cluster
         self.parked_bytes = 0
+        self.parked_narrow_bytes = 0
+        """Of these, what links brought that may replicate some topics only: who brings no schemas holds up no others."""
         self.dropped: Counter[str] = Counter()
         """Entries whose version was left out, by source."""
         self.learnt: Counter[str] = Counter()
@@ -213,10 +216,17 @@ class SchemaDesk:
 
     # ------------------------------------------------------------------------------------------------------- parking
 
-    def behind(self, connection: int, translation: Translation, size: int, again: Callable[[], None]) -> None:
+    def behind(
+        self, connection: int, translation: Translation, size: int, again: Callable[[], None], *, whole: bool = True
+    ) -> None:
         """A request queues behind one that waits."""
-        self._queues[translation.key].append(_Parked(connection, translation, size, again))
+        self._queues[translation.key].append(_Parked(connection, translation, size, again, whole))
+        self._count(size, whole)
+
+    def _count(self, size: int, whole: bool) -> None:
         self.parked_bytes += size
+        if not whole:
+            self.parked_narrow_bytes += size
 
     def park(
         self,
@@ -226,14 +236,16 @@ class SchemaDesk:
         versions: Iterable[int],
         ask: Ask,
         again: Callable[[], None],
+        *,
+        whole: bool = True,
     ) -> None:
         """A request met versions that mean nothing here."""
         self._next_ticket += 1
         wanted = frozenset(versions)
-        parked = _Parked(connection, translation, size, again, self._next_ticket, wanted)
+        parked = _Parked(connection, translation, size, again, whole, self._next_ticket, wanted)
         self._tickets[parked.ticket] = parked
         self._queues.setdefault(translation.key, deque()).appendleft(parked)
-        self.parked_bytes += size
+        self._count(size, whole)
         wanted_here = pb.CommandGeoSchemasWanted(
             ticket=parked.ticket, topic=translation.key[0], source=translation.key[1], schemas=translation.life
         )
@@ -303,7 +315,7 @@ class SchemaDesk:
             if queue[0].ticket in self._tickets:
                 break
             parked = queue.popleft()
-            self.parked_bytes -= parked.size
+            self._count(-parked.size, parked.whole)
             parked.again()
             if key in self._queues:  # it waits again, or another one does
                 self._queues[key].extend(queue)
@@ -330,7 +342,7 @@ class SchemaDesk:
             for parked in queue:
                 if who(parked):
                     self._tickets.pop(parked.ticket, None)
-                    self.parked_bytes -= parked.size
+                    self._count(-parked.size, parked.whole)
             self._queues[key] = deque(parked for parked in queue if not who(parked))
             self._go_on(key)
 
@@ -343,6 +355,8 @@ class SchemaDesk:
         """Check what must hold after every step."""
         queued = [parked for queue in self._queues.values() for parked in queue]
         assert self.parked_bytes == sum(parked.size for parked in queued) >= 0, "bytes of parked requests"
+        narrow = sum(parked.size for parked in queued if not parked.whole)
+        assert self.parked_narrow_bytes == narrow, "bytes of parked requests of links of some topics"
         assert self._pairs == sum(map(len, self._tables.values())), "remembered pairs"
         assert {parked.ticket for parked in queued if parked.ticket} == set(self._tickets), "a ticket of nobody"
         for key, queue in self._queues.items():

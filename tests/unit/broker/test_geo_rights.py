@@ -276,6 +276,34 @@ def brought(it: Secured) -> None:
     assert it.whole.answers[-1].type == 1005
 
 
+def test_who_brings_no_schemas_holds_up_no_other_link() -> None:
+    """What waits for schemas counts as on its way to the disk; a link of one namespace may let it wait for ever."""
+    it = Secured()
+    it.node.broker.links.destination._pending_bytes_max = 4 * 5_000
+    data = metadata.build(
+        pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, schema_version=bytes(8)), b"x" * 3_000
+    )
+    fields = {"incarnation": 5, "gen": 1, "p": geo(NONE), "counts": [1], "sizes": [len(data)], "schemas": 1}
+    told = []
+    for number in range(4):
+        request = pb.CommandGeoAppend(
+            request_id=number, topic=MINE, source="a", uuid=UUID, ledgers=[9], entries=[number], first_indexes=[number],
+            **fields,
+        )  # fmt: skip
+        before = len(it.narrow.answers)
+        it.narrow.send(pb.BaseCommand(type=1004, geo_append=request), data)
+        it.world.work()
+        told += it.narrow.answers[before:]
+    assert [one.type for one in told] == [1016, 1005, 1005], (
+        "schemas are asked for, a second one waits, others come again"
+    )
+    assert all(one.geo_append_response.throttle_ms for one in told[1:])
+    it.node.broker.links.destination._pending_bytes_max = 6_000
+    assert not it.brings(it.whole, OTHER).retry
+    it.node.run(it.node.broker.disconnected, it.narrow.number)
+    assert it.node.broker.links.destination.schemas.parked_narrow_bytes == 0
+
+
 CASES: dict[int, Callable[[Secured], None]] = {
     1000: topics, 1002: read, 1004: append, 1006: commit, 1008: watermarks, 1010: status, 1012: restore, 1014: schemas,
     1017: brought,
