@@ -14,7 +14,7 @@ from typing import Any
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Close, Note, Outbox, Read, Send, Store, Sync, Timer, Write
+from magnetar.broker.effects import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.broker.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
@@ -264,6 +264,8 @@ class Node:
                 self.world.at(effect.at_ms, self, self.boots, effect.then)
             case Note():
                 self.notes.append(effect)
+            case Compute():
+                self.run(effect.then, effect.work())
             case Read():
                 self.reads.append(lambda: self._read(effect))
             case _:

@@ -32,7 +32,7 @@ async def _topics(call: Call) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
             if number % TOPICS_PER_TURN == 0:
                 await call.others()
             if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
-                yield str(namespace), name, call.control.topic_stats(name)
+                yield str(namespace), name, await call.building.steps(call.control.topic_stats_steps(name))
         await call.others()
 
 

@@ -19,13 +19,14 @@ deletions are kept as well: without them a row that they delete would come back.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import msgspec
 from pyroaring import BitMap
 
-from magnetar.broker.effects import Outbox, Read, Timer
+from magnetar.broker.effects import Compute, Outbox, Read, Timer
 from magnetar.broker.idempotency_keys import uncompressed
 from magnetar.broker.withdrawals import Loser, Withdrawals
 from magnetar.core.errors import BrokerError, ProtocolError
@@ -49,6 +50,9 @@ GONE_MAX: Final = 1 << 31
 ENTRIES_PER_READ: Final = 1_000
 BYTES_PER_READ: Final = 1 << 20
 """Of one step of a run: other events come in between."""
+
+MESSAGES_PER_STEP: Final = 2_000
+"""Of what was read, entries among them: some milliseconds. A batch may have many times as many."""
 
 DELETIONS_PER_STEP: Final = 2_000
 """Of the end of a run: some milliseconds."""
@@ -215,6 +219,10 @@ class Compacted:
         self.horizon = horizon if horizon.ledger >= self._log.incarnation else NONE
 
 
+_Message = tuple[bytes, bool, Loser]
+"""Of a message that takes part: its key, whether it is empty, its place."""
+
+
 class Run:
     """One compaction of one topic: a walk over the log, a stretch at a time.
 
@@ -283,44 +291,70 @@ class Run:
                 return
             self._done(self, f"the entry at {first} cannot be read: {error or 'nothing is there'}")
             return
+        self._after = read[-1].position
+        self._walk(iter(read), iter(()))
+
+    def _walk(self, entries: Iterator[StoredEntry], messages: Iterator[_Message]) -> None:
+        """Look at what was read, some messages in an event.
+
+        A batch that is compressed or long is opened where that holds nobody up: a hostile one takes tenths of a second.
+        """
         superfluous: list[Loser] = []
-        for entry in read:
-            self.read_bytes += len(entry.data)
-            for key, empty, place in self._messages(entry):
+        left = MESSAGES_PER_STEP
+        while left > 0:
+            some = list(islice(messages, left))
+            for key, empty, place in some:
+                if place.index >= 0 and (self._compacted.gone.has(place) or self._withdrawn.has(place)):
+                    continue
                 older = self._newest.pop(key, None) or self._deletions.pop(key, None)
                 if older is not None:
                     superfluous.append(older)
                 (self._deletions if empty else self._newest)[key] = place
+            left -= 1 + len(some)
+            if left <= 0:
+                break
+            entry = next(entries, None)
+            if entry is None:
+                break
+            self.read_bytes += len(entry.data)
+            if not self._takes_part(entry):
+                continue
+            metadata = parse_metadata(entry.data)
+            if entry.flags & _BATCH and (metadata.compression or entry.count > MESSAGES_PER_STEP // 10):
+                self.removed += len(self._compacted.gone.add(superfluous))
+                self._outbox.put(
+                    Compute(partial(_opened, entry), lambda found, entry=entry: self._open(entry, entries, found))  # type: ignore[misc]
+                )
+                return
+            messages = iter(
+                self._looked_at(entry, _opened(entry) if entry.flags & _BATCH else _single(entry, metadata))
+            )
         self.removed += len(self._compacted.gone.add(superfluous))
-        self._after = read[-1].position
         if len(self._newest) + len(self._deletions) > KEYS_MAX:
             self._done(self, f"the topic has more than {KEYS_MAX} different keys, the most that are compacted")
-            return
-        self._step()
+        elif left <= 0:
+            self._outbox.put(Timer(self._outbox.now_ms, lambda _now_ms: self._walk(entries, messages)))
+        else:
+            self._step()
 
-    def _messages(self, entry: StoredEntry) -> Iterator[tuple[bytes, bool, Loser]]:
-        """Key, emptiness and place of the messages that take part."""
-        position, gone = entry.position, self._compacted.gone
-        if entry.flags & _MARKER or position in gone.entries or position in self._withdrawn.entries:
-            return
+    def _takes_part(self, entry: StoredEntry) -> bool:
+        position = entry.position
+        if entry.flags & _MARKER or position in self._compacted.gone.entries or position in self._withdrawn.entries:
+            return False
         if entry.flags & _CHUNK:
             self._opaque = self._opaque or position
-            return
-        metadata = parse_metadata(entry.data)
-        if not entry.flags & _BATCH:
-            if metadata.HasField("partition_key"):
-                empty = metadata.null_value or _empty(metadata, len(entry.data) - split(entry.data))
-                yield text_bytes(metadata.partition_key), empty, Loser(position, -1)
-            return
-        try:
-            batch = uncompressed(metadata, memoryview(entry.data)[split(entry.data) :])
-            for index, (one, _, _, _) in enumerate(walk_batch(batch, entry.count)):
-                place = Loser(position, index)
-                if one.HasField("partition_key") and not gone.has(place) and not self._withdrawn.has(place):
-                    yield text_bytes(one.partition_key), one.null_value or not one.payload_size, place
-        except (BrokerError, ProtocolError):
+            return False
+        return True
+
+    def _open(self, entry: StoredEntry, entries: Iterator[StoredEntry], found: list[_Message] | None) -> None:
+        """A compressed batch was opened, or could not be."""
+        self._walk(entries, iter(self._looked_at(entry, found)))
+
+    def _looked_at(self, entry: StoredEntry, found: list[_Message] | None) -> list[_Message]:
+        if found is None:
             self.unread += 1
-            self._opaque = self._opaque or position
+            self._opaque = self._opaque or entry.position
+        return found or []
 
     def _finish(self) -> None:
         self._keep(iter(self._deletions.values()), Deletions(self._log))
@@ -353,6 +387,28 @@ class Run:
         self._compacted.deletions = kept
         self._compacted.horizon = max(self._end, self._compacted.horizon)
         self._done(self, "")
+
+
+def _single(entry: StoredEntry, metadata: MessageMetadata) -> list[_Message]:
+    """Key, emptiness and place of an entry that is one message; nothing without a key."""
+    if not metadata.HasField("partition_key"):
+        return []
+    empty = metadata.null_value or _empty(metadata, len(entry.data) - split(entry.data))
+    return [(text_bytes(metadata.partition_key), empty, Loser(entry.position, -1))]
+
+
+def _opened(entry: StoredEntry) -> list[_Message] | None:
+    """The same of the messages of a batch that have keys; None: it cannot be opened. Pure: it is done beside the others' work."""
+    found: list[_Message] = []
+    try:
+        batch = uncompressed(parse_metadata(entry.data), memoryview(entry.data)[split(entry.data) :])
+        for index, (one, _, _, _) in enumerate(walk_batch(batch, entry.count)):
+            if one.HasField("partition_key"):
+                empty = one.null_value or not one.payload_size
+                found.append((text_bytes(one.partition_key), empty, Loser(entry.position, index)))
+    except (BrokerError, ProtocolError):
+        return None
+    return found
 
 
 def _longest(retention_ms: int) -> int:

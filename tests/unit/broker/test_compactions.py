@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from magnetar.broker import compaction
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.storage.entries import EntryFlags, NewEntry
@@ -217,3 +218,50 @@ def test_an_empty_message_is_a_deletion_however_it_is_packed(
     node.control.compact(TOPIC)
     node.world.settle()
     assert reads(node) == [Position(node.topic.log.last.ledger, 1)]
+
+
+def batch_of(node: Node, keys: list[str], compression: int) -> NewEntry:
+    """An entry with a message a key."""
+    payload = encode_batch([(pb.SingleMessageMetadata(partition_key=key), b"x") for key in keys])
+    meta = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=node.world.now_ms)
+    meta.num_messages_in_batch = len(keys)
+    if compression:
+        meta.compression, meta.uncompressed_size = compression, len(payload)
+        payload = zlib.compress(payload)
+    return NewEntry(metadata.build(meta, payload), int(EntryFlags.BATCH), len(keys), node.world.now_ms)
+
+
+@pytest.mark.parametrize(("compression", "count"), [(2, 3), (0, 10_000), (2, 10_000)], ids=["zlib", "long", "both"])
+def test_batches_are_opened_beside_the_others_work_and_looked_at_in_steps(
+    node: Node, monkeypatch: pytest.MonkeyPatch, compression: int, count: int
+) -> None:
+    entries = [batch_of(node, [f"k{number}" for number in range(count)], compression) for _ in range(2)]
+    node.run(lambda: node.topic.append(entries, lambda _append, error: None))
+    node.world.settle()
+    at_work = False
+    inside = 0
+    events: list[int] = []
+    real_walk, real_handle = compaction.walk_batch, node.handle
+
+    def handle(event: Any, arguments: Any) -> None:
+        nonlocal at_work
+        at_work = True
+        before = node.topic.compacted.gone.messages
+        try:
+            real_handle(event, arguments)
+        finally:
+            at_work = False
+        events.append(node.topic.compacted.gone.messages - before)
+
+    def walk(*arguments: Any) -> Any:
+        nonlocal inside
+        inside += at_work
+        return real_walk(*arguments)
+
+    monkeypatch.setattr(node, "handle", handle)
+    monkeypatch.setattr(compaction, "walk_batch", walk)
+    node.control.compact(TOPIC)
+    node.world.advance(1_000)
+    assert told(node)["RemovedEventCount"] == count
+    assert inside == 0, "a batch was opened within an event"
+    assert max(events) <= compaction.MESSAGES_PER_STEP
