@@ -80,6 +80,16 @@ _Q = f"{A}/resource-quotas"
 CASES: list[Case] = [
     *_of_namespaces(),
     *_of_topics(),
+    *(
+        ("POST", f"{A}/clusters/{cluster}/{path}", "{}", status)
+        for path, missing in (("failureDomains/d", 412), ("namespaceIsolationPolicies/p", 412), ("migrate", 404))
+        for cluster, status in (("us-west", 501), ("nowhere", missing))
+    ),
+    *(
+        ("POST", f"{A}/namespaces/{place}/{path}", "{}", status)
+        for path in ("resourcegroup/g", "migration")
+        for place, status in (("public/default", 501), ("public/missing", 404), (f"x/{BAD}", 412))
+    ),
     ("GET", f"{_C}/migrate", None, 200),
     ("GET", f"{A}/clusters/nowhere/migrate", None, 404),
     ("GET", f"{_C}/failureDomains", None, 200),

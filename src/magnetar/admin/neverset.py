@@ -262,6 +262,24 @@ def _missing(path: str, what: str, methods: tuple[str, ...], said: Callable[[Cal
         never_set.add(method, path, f"{what}: there is none.", ok=404, errors=errors, reply="always")(refuse)
 
 
+def _refused(method: str, path: str, what: str) -> None:
+    """Setting something that is not built; what it would be set for is looked at first, as in Pulsar."""
+
+    async def refuse(call: Call) -> Any:
+        _known_cluster(call)
+        if "{namespace}" in path:
+            call.existing_namespace()
+        return refusal(501, reason(call.request.method, call.request.path))
+
+    errors = (404, 412) if "{namespace}" in path else (404,) if path.endswith("/migrate") else (412,)
+    never_set.add(method, path, f"Not built: {what}.", ok=501, errors=errors, reply="always")(refuse)
+
+
+_refused("POST", CLUSTER + "migrate", "sending clients to another cluster")
+_refused("POST", CLUSTER + "failureDomains/{domain}", "failure domains")
+_refused("POST", CLUSTER + "namespaceIsolationPolicies/{policy}", "policies that isolate namespaces")
+_refused("POST", NAMESPACE + "resourcegroup/{group}", "resource groups")
+_refused("POST", NAMESPACE + "migration", "sending clients to another cluster")
 _nothing(CLUSTER + "migrate", "Whether clients are sent to another cluster.", {"migrated": False}, (404,))
 _nothing(CLUSTER + "failureDomains", "Failure domains: none.", {}, (412,))
 _missing(
