@@ -857,3 +857,49 @@ def test_no_secret_is_in_the_log_the_list_of_processes_or_any_page(secured: Secu
     for text in (log, arguments, *pages):
         for secret in (base64.b64encode(SECRET).decode(), "sesame", token("root"), token("app")):
             assert secret not in text
+
+
+MARK = "eyJhbGciOiJzZWNyZXQtbWFyayI"
+"""The beginning of what no line of the log may show."""
+
+IN_BASE64 = base64.b64encode(f"{MARK}:x".encode()).decode()
+GET = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+
+PRESENTED_BY_HTTP = {
+    "a token": f"{GET}Authorization: Bearer {MARK}\r\n\r\n",
+    "a token of 16 KiB": f"{GET}Authorization: Bearer {MARK * 600}\r\n\r\n",
+    "a token of 100 KiB": f"{GET}Authorization: Bearer {MARK * 4_000}\r\n\r\n",
+    "no scheme": f"{GET}Authorization: {MARK}\r\n\r\n",
+    "a password": f"{GET}Authorization: Basic {IN_BASE64}\r\n\r\n",
+    "no base64": f"{GET}Authorization: Basic {MARK}!\r\n\r\n",
+    "a parameter": f"GET /metrics?token={MARK} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a parameter of an unknown path": f"GET /ws/v2/producer?token={MARK} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "the URL of a proxy": f"GET http://{MARK}:{MARK}@localhost/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a control character": f"{GET}Authorization: Bearer {MARK}\x01\r\n\r\n",
+    "a line end": f"{GET}Authorization: Bearer\r\n {MARK}\r\n\r\n",
+    "no colon": f"{GET}Authorization Bearer {MARK}\r\n\r\n",
+    "the method": f"{MARK} /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "the version": f"GET /metrics {MARK}\r\nHost: localhost\r\n\r\n",
+    "the name of the host": f"GET /metrics HTTP/1.1\r\nHost: {MARK}@localhost\r\n\r\n",
+    "a body": f"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40\r\n\r\n{MARK:40}",
+    "a bad chunk": f"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{MARK}\r\n",
+}
+
+
+@pytest.mark.parametrize("where", PRESENTED_BY_HTTP)
+def test_no_credential_that_comes_by_http_is_in_the_log(secured: Secured, where: str) -> None:
+    port = secured.broker.http_port
+    with socket.create_connection(("127.0.0.1", port), timeout=20, source_address=("127.0.0.98", 0)) as link:
+        link.sendall(PRESENTED_BY_HTTP[where].encode())
+        assert link.recv(65536).startswith(b"HTTP/1.")
+    log = secured.broker.log.read_text()
+    assert MARK not in log and IN_BASE64[:20] not in log
+
+
+@pytest.mark.parametrize(("method", "data"), [("token", MARK), (MARK, "x"), ("basic", f"{MARK}:{MARK}"), ("tls", MARK)])
+def test_no_credential_that_comes_by_the_binary_protocol_is_in_the_log(
+    secured: Secured, method: str, data: str
+) -> None:
+    with stranger(secured.broker, "127.0.0.99") as client:
+        client.handshake(auth_method_name=method, auth_data=data.encode())
+    assert MARK not in secured.broker.log.read_text()
