@@ -24,7 +24,7 @@ from typing import Final, cast
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.ledger import SEGMENT_MAX
-from magnetar.storage.ledgerfile import LedgerFile, Mark, Opening
+from magnetar.storage.ledgerfile import LedgerFile, Opening
 from magnetar.storage.records import (
     LARGE_MAGIC,
     SEGMENT_MAGIC,
@@ -135,10 +135,10 @@ class SegmentLog:
         self._pinned: set[int] = set()
         self._unanswered: list[tuple[int, int]] = []
         self._ledgers = ledgers
-        self._written: dict[int, Mark] = {}
+        self._written: dict[int, tuple[int, int]] = {}
         self._opened: list[bytes] = []
-        self._marks: dict[int, Mark] = {}
-        self._openings: list[Opening] = []
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._openings: list[bytes] = []
         self._live: dict[int, dict[int, int]] = {}
         self.sizes: dict[int, int] = {}
         self.closed: list[tuple[int, int]] = []
@@ -204,6 +204,7 @@ class SegmentLog:
         offset = self.offset + sum(map(len, buffers))
         live = self._live.setdefault(self.segment, {})
         newest: dict[int, Append] = {}
+        opened: list[bytes] = []
         for append in batch:
             located.append((append, Location(self.segment, offset)))
             offset += append.bytes_total
@@ -217,11 +218,16 @@ class SegmentLog:
             self._unanswered.append((ledger, append.bytes_total))
             newest[ledger] = append
             if append.preamble:
-                self._opened.append(records[0])
-        self.ledger_high = max(self.ledger_high, *newest)
-        for ledger, append in newest.items():
-            self._written[ledger] = ledger, append.entries[-1].entry + 1, append.next_index
+                opened.append(records[0])
+        high = max(newest)
+        if high > self.ledger_high:
+            self.ledger_high = high
         self._writev(buffers, offset, through=through)
+        marks, openings = (self._marks, self._openings) if through else (self._written, self._opened)
+        for ledger, append in newest.items():
+            marks[ledger] = append.entries[-1].entry + 1, append.next_index
+        if opened:
+            openings += opened
         return located
 
     def forget_room(self) -> None:
@@ -276,7 +282,6 @@ class SegmentLog:
             for piece in _pieces(buffers) if self._shares() else [buffers]:
                 self._file.write_through(piece)
             self.synced = end
-            self._now_durable()
         else:
             self._file.writev(buffers)
         self.offset = end
@@ -297,10 +302,7 @@ class SegmentLog:
         """What was written may be told of."""
         self._marks.update(self._written)
         self._written.clear()
-        for record in self._opened:
-            opened = read_head(memoryview(record), 0)
-            assert isinstance(opened, LedgerOpened)
-            self._openings.append((opened.ledger, opened.incarnation, opened.created_ms, opened.topic))
+        self._openings += self._opened
         self._opened.clear()
 
     @property
@@ -316,7 +318,8 @@ class SegmentLog:
         """
         try:
             if self._ledgers is not None:
-                self._ledgers.tell(self._openings, self._marks.values())
+                marks = [(ledger, entries, following) for ledger, (entries, following) in self._marks.items()]
+                self._ledgers.tell(map(_opening, self._openings), marks)
         finally:
             self._marks = {}
             self._openings = []
@@ -432,7 +435,7 @@ class SegmentLog:
             for ledger in gone & self._marks.keys():
                 del self._marks[ledger]
             with contextlib.suppress(OSError):  # a start finds out by itself
-                self._ledgers.tell(self._openings, (), gone)
+                self._ledgers.tell(map(_opening, self._openings), (), gone)
             self._openings = []
         empty: list[int] = []
         for number, held in self._live.items():
@@ -537,6 +540,12 @@ class SegmentLog:
         except OSError:
             return False
         return True
+
+
+def _opening(record: bytes) -> Opening:
+    opened = read_head(memoryview(record), 0)
+    assert isinstance(opened, LedgerOpened)
+    return opened.ledger, opened.incarnation, opened.created_ms, opened.topic
 
 
 def _pieces(buffers: Sequence[bytes]) -> Iterator[list[bytes]]:
