@@ -1,4 +1,4 @@
-"""The examples of docs/policies.md, run as they stand; and what every policy shows afterwards."""
+"""The examples of docs/policies.md, run as they stand; and what every policy shows afterwards. Those of compacted topics, too."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from magnetar.cli.commands import app
 from magnetar.core.errors import MagnetarError
-from tests.support.brokers import World
+from tests.support.brokers import BrokerProcess, World
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 
@@ -62,3 +62,21 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "max-producers" in run("magnetar namespaces get public/default")
     finally:
         world.close()
+
+
+def test_compacted_topics(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(broker.config.parent)
+    broker.rest("PUT", "/admin/v2/persistent/public/default/prices")
+    section = PAGE.with_name("topics.md").read_text("utf-8").partition("## Compacted topics\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    (magnetar [^#\n]*)$", section, re.MULTILINE)
+    assert len(commands) >= 4
+    try:
+        for command in commands:
+            answer = run(command)
+            assert not answer.startswith("magnetar:"), (command, answer)
+        path = "/geo/v1/persistent/public/default/prices/compactionDeleteRetention"
+        assert broker.rest("GET", path) == -1
+    finally:
+        for policy in ("compaction-threshold", "compaction-delete-retention"):
+            run(f"magnetar namespaces set public/default {policy} default")
+        broker.rest("DELETE", "/admin/v2/persistent/public/default/prices?force=true")

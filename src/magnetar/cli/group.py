@@ -1,13 +1,27 @@
 """How commands are registered: in the order of their definition, each with an example in its help."""
 
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 SETTINGS = {"help_option_names": ["--help", "-h"]}
+
+
+_NUMBER: Final = re.compile(r"-\d+")
+
+
+class Command(TyperCommand):
+    """A command to which a negative number is a value: no option is called so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the words behind the command's name."""
+        ctx.ignore_unknown_options = any(map(_NUMBER.fullmatch, args))
+        return super().parse_args(ctx, args)
 
 
 class Group:
@@ -31,7 +45,8 @@ class Group:
         """Decorate the function that runs `name`; its docstring is the help."""
 
         def register(function: _F) -> _F:
-            self.typer.command(name, epilog=f"Example: {example}", context_settings=SETTINGS)(function)
+            added = self.typer.command(name, cls=Command, epilog=f"Example: {example}", context_settings=SETTINGS)
+            added(function)
             return function
 
         return register

@@ -73,6 +73,16 @@ AT = "/admin/v2/persistent/public/default/t"
         ("topics create t --partitions 4", f"PUT {AT}/partitions", 4),
         ("topics grow t 8", f"POST {AT}/partitions", 8),
         ("topics unload t", f"PUT {AT}/unload", None),
+        (
+            "topics set t compaction-delete-retention -1",
+            "POST /geo/v1/persistent/public/default/t/compactionDeleteRetention",
+            -1,
+        ),
+        (
+            "namespaces set s/o compaction-delete-retention -1",
+            "POST /geo/v1/namespaces/s/o/compactionDeleteRetention",
+            -1,
+        ),
         ("topics truncate t --yes", f"DELETE {AT}/truncate", None),
         ("topics terminate t --yes", f"POST {AT}/terminate", None),
         ("subscriptions create t s", f"PUT {AT}/subscription/s", LATEST),
