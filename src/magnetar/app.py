@@ -25,6 +25,7 @@ from magnetar.admin.connection import Connection, Room
 from magnetar.admin.gate import Gate
 from magnetar.admin.runtimesettings import runtime_settings
 from magnetar.admin.turns import Turns
+from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
@@ -372,12 +373,25 @@ class BrokerApp:
             gate=Gate(self.broker.access, self.driver.run) if self.broker.access.enabled else None,
             answers=self._answers,
             entry_bytes_max=self.broker.frame_bytes_max,
+            gateway=self._gateway(clock) if self.config.broker.websocket else None,
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         self.http_port = await self._serve_http("http", self.cluster.http, None)
         if self.tls is not None and self.cluster.https is not None:
             await self._serve_http("https", self.cluster.https, self.tls.context)
+
+    def _gateway(self, clock: SystemClock) -> Gateway:
+        config, security = self.config.broker, self.config.security.authentication
+        return Gateway(
+            self.server.inside,
+            self._answers,
+            clock.now_ms,
+            # A message in base64, with as much again for its properties as its metadata may have.
+            2 * config.message_bytes_max,
+            tuple(config.websocket_origins),
+            certificates=security.enabled and "tls" in security.methods,
+        )
 
     def _urls(self) -> Urls:
         cluster = self.cluster

@@ -77,6 +77,9 @@ _COMPILED: Final = tuple(
     (method, re.compile(re.sub(r"\{(\w+)\}", r"\\{\1\\}", pattern)), operation) for method, pattern, operation in RULES
 )
 
+OWN_LOGIN: Final = "/ws/"
+"""Below it credentials may stand in the URL, and the broker's session checks them (`admin.websocket`)."""
+
 IDENTITY: Final = web.RequestKey("identity", Identity)
 
 
@@ -127,7 +130,7 @@ class Gate:
 
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if self._access.enabled:
+            if self._access.enabled and not request.path.startswith(OWN_LOGIN):
                 try:
                     request[IDENTITY] = await self._identify(request)
                 except BrokerError as error:

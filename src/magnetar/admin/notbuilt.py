@@ -32,7 +32,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
     (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
     (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
-    (r"^/ws(/|$)", "the WebSocket API is not built; clients speak the Pulsar protocol"),
+    (r"^/ws(/|$)", "WebSockets are at /ws/v2/producer, consumer and reader, unless `websocket = false`: docs/websocket.md"),
     (r"^/topics(/|$)", "messages are published by the Pulsar protocol, not by REST"),
     (r"/admin/v2/(scalable|segments)(/|$)", "topics have partitions, no segments"),
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),

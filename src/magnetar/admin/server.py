@@ -43,6 +43,7 @@ from magnetar.admin.schemas import own_schemas, schema_policies, schemas
 from magnetar.admin.sequenceids import sequence_ids
 from magnetar.admin.subscriptions import subscriptions
 from magnetar.admin.topics import own_topics, topics
+from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.control import BrokerControl, BrokerInfo
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
@@ -190,6 +191,7 @@ def make_app(
     gate: Gate | None = None,
     answers: Answers | None = None,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
+    gateway: Gateway | None = None,
 ) -> web.Application:
     """The application; run it in the loop that owns the broker. It listens where its runner says.
 
@@ -202,6 +204,7 @@ def make_app(
         gate: who is let in, and to what; None: everybody, to everything.
         answers: memory of answers.
         entry_bytes_max: about how large a stored message may be.
+        gateway: of WebSockets; None: there are none.
     """
     application = web.Application(
         middlewares=[
@@ -225,5 +228,7 @@ def make_app(
         application.router.add_route(route.method, pattern, handler)
         if route.method == "GET":
             application.router.add_route("HEAD", pattern, handler)
+    if gateway is not None:
+        gateway.routes(application)
     application.on_response_prepare.append(quiet_headers)
     return application

@@ -220,10 +220,10 @@ class Session:
 
     @property
     def learns_end(self) -> bool:
-        """Whether the client can be sent REACHED_END_OF_TOPIC. Java's clients are made for it; the C++ client, and Go's, close
-        their connection when they meet it.
+        """Whether the client can be sent REACHED_END_OF_TOPIC. Java's clients and our WebSockets are made for it; the C++
+        client, and Go's, close their connection when they meet it.
         """
-        return self.client_version.startswith("Pulsar-Java")
+        return self.client_version.startswith(("Pulsar-Java", "Magnetar-WebSocket"))
 
     def _refuse_over_limit(self, frame: Refused) -> None:
         """Answer a command that breaks a limit, as one that was understood."""

@@ -17,6 +17,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+Origin = Annotated[str, Meta(max_length=512)]
 CountOrZero = Annotated[int, Meta(ge=0, le=10_000_000)]
 Milliseconds = Annotated[int, Meta(ge=1, le=366 * 24 * 3_600_000)]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 50)]
@@ -390,6 +391,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A ceiling per broker, `http` and `https` together: beyond it connections are closed. Pulsar's default."""
     http_connections_per_address_max: CountOrZero = 0
     """A ceiling on those of one address, as `connections_per_address_max`; 0: four fifths of `http_connections_max`."""
+    websocket: bool = True
+    """Whether producers, consumers and readers may come by WebSocket (docs/websocket.md)."""
+    websocket_origins: list[Origin] = []
+    """Web pages' origins (`https://app.example.com`; `*`: any) whose WebSockets are let in without a token in the URL. A browser
+    adds the password that its user gave it, whatever page asks."""
     http_body_bytes_max: Bytes = 1 * MIB
     """A ceiling on the body of an admin request."""
     http_answers_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * MIB

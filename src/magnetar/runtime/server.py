@@ -12,11 +12,12 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
+from magnetar.runtime.inside import Heard, InsideConnection
 from magnetar.runtime.listener import Listener, shown
 from magnetar.runtime.places import Places
 from magnetar.runtime.portions import Portions
@@ -385,6 +386,11 @@ class PulsarServer:
     def _tell(self, line: str) -> None:
         if self.driver.quiet.allows(line):
             logger.warning("%s", line)
+
+    def inside(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
+        """A connection of this process itself, which takes no socket and no place; open it."""
+        self._next += 1
+        return InsideConnection(self.driver, self.broker, self._next, heard, closed)
 
     def known(self, connection: Connection) -> None:
         """Who a connection is has been proved."""

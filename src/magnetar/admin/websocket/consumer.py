@@ -1,0 +1,396 @@
+"""A consumer's or a reader's WebSocket: messages out; acknowledgements, permits and questions in.
+
+    push   at most `receiverQueueSize` messages are on their way without an acknowledgement; each acknowledgement lets one more
+           come. So a page that does not acknowledge is not buried.
+    pull   as many come as `permit` asks for
+
+A reader's acknowledgements let more come, and acknowledge nothing.
+"""
+
+import asyncio
+import math
+from collections import deque
+from typing import Any, Final, Literal
+
+import msgspec
+
+from magnetar.admin.websocket.client import BrokerClient
+from magnetar.admin.websocket.options import ConsumerOptions, ProducerOptions, message_id
+from magnetar.admin.websocket.outgoing import Outgoing
+from magnetar.admin.websocket.publisher import Publisher
+from magnetar.admin.websocket.unpacking import Beside, Unpacked, Unpacker, Unreadable
+from magnetar.core.errors import BrokerError, MagnetarError
+from magnetar.storage.cursor import words_of
+from magnetar.wire import pulsar_pb2 as pb
+
+SUBSCRIBE: Final = 4
+MESSAGE: Final = 9
+ACK: Final = 10
+FLOW: Final = 11
+UNSUBSCRIBE: Final = 12
+CLOSE_CONSUMER: Final = 16
+REDELIVER: Final = 20
+REACHED_END_OF_TOPIC: Final = 27
+
+REOPEN_S_MIN: Final = 0.1
+REOPEN_S_MAX: Final = 10.0
+REOPEN_FOR_S: Final = 30.0
+"""A consumer that the broker closed (a seek, an unload) is opened again, for so long at most."""
+
+PERMITS_MAX: Final = 10_000
+"""A ceiling on permits that are asked for at once."""
+
+DEAD_LETTERS_ID: Final = 1 << 20
+"""Of the first producer of dead letters: above all consumers' ids."""
+
+DEAD_LETTERS: Final = ProducerOptions("", None, 30_000, 1_000, "JavaStringHash", False, "NONE")
+
+Place = tuple[int, int, int, int]
+"""Partition, ledger, entry, index in its batch (-1: none)."""
+
+
+class Said(msgspec.Struct, rename="camel"):
+    """What an application says (Pulsar's ConsumerCommand)."""
+
+    type: Literal["", "ack", "negativeAcknowledge", "permit", "unsubscribe", "isEndOfTopic"] = ""
+    message_id: str = ""
+    permit_messages: int = 0
+
+
+class Part:
+    """The consumer of one partition."""
+
+    def __init__(self, topic: str, partition: int, unpacker: Unpacker) -> None:
+        self.topic, self.partition, self.unpacker = topic, partition, unpacker
+        self.ended = False
+        self.last: pb.MessageIdData | None = None
+        """The newest message that was taken apart: a reader that is opened again goes on behind it."""
+        self.permits = 0
+        """That were granted and not used; granted again when the consumer is opened again."""
+
+    def behind(self, messages: list[Unpacked]) -> list[Unpacked]:
+        """Those of an entry behind the last one: where a reader begins, its own first message comes again."""
+        last = self.last
+        if last is None:
+            return messages
+        return [message for message in messages if _after(message.id, last)]
+
+
+class ConsumerSocket:
+    """One consumer or reader.
+
+    Args:
+        options: of its URL.
+        topic: its full name.
+        beside: does heavy work on a thread of its own.
+    """
+
+    def __init__(self, options: ConsumerOptions, topic: str, beside: Beside) -> None:
+        self._options, self._topic, self._beside = options, topic, beside
+        self._parts: list[Part] = []
+        self._came: deque[tuple[Part, pb.CommandMessage, bytes]] = deque()
+        self._news = asyncio.Event()
+        self._sent: dict[Place, tuple[float, Unpacked]] = {}
+        self._client: BrokerClient | None = None
+        self._outgoing: Outgoing | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dead: Publisher | None = None
+        self.failed = asyncio.Event()
+        self.reason = ""
+
+    async def open(self, client: BrokerClient) -> None:
+        """Subscribe to all partitions.
+
+        Raises:
+            BrokerError: the broker refuses.
+        """
+        self._client = client
+        partitions = await client.partitions(self._topic)
+        names = [(f"{self._topic}-partition-{number}", number) for number in range(partitions)] or [(self._topic, -1)]
+        self._parts = [Part(topic, partition, Unpacker(partition, self._beside)) for topic, partition in names]
+        for part in self._parts:
+            if self._options.start is not None and self._options.start.entryId < 1 << 62:
+                part.last = self._options.start
+        for number in range(len(self._parts)):
+            await self._subscribe(number)
+
+    def start(self, outgoing: Outgoing) -> None:
+        """The WebSocket is there: messages may come."""
+        self._outgoing = outgoing
+        self._run(self._send())
+        if self._options.ack_ms:
+            self._run(self._look())
+        if not self._options.pull:
+            self._permit(self._options.queue)
+
+    def _run(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _subscribe(self, number: int) -> None:
+        assert self._client is not None
+        part, options = self._parts[number], self._options
+        command = pb.CommandSubscribe(
+            topic=part.topic,
+            subscription=options.subscription,
+            subType=int(options.kind),
+            consumer_id=number,
+            request_id=self._client.request_id(),
+            durable=options.durable,
+            initialPosition=1 if options.earliest else 0,
+            priority_level=options.priority,
+        )
+        if options.name:
+            command.consumer_name = options.name
+        if options.start is not None:
+            command.start_message_id.CopyFrom(part.last or options.start)
+        await self._client.ask(pb.BaseCommand(type=SUBSCRIBE, subscribe=command))
+
+    # -------------------------------------------------------------------------------------------------------- permits
+
+    def _permit(self, permits: int) -> None:
+        """Let so many more messages come, from any partition: each may send its part of them, at least one."""
+        each, more = divmod(permits, len(self._parts))
+        for number in range(len(self._parts)):
+            self._flow(number, each + (1 if number < more else 0))
+
+    def _flow(self, number: int, permits: int) -> None:
+        assert self._client is not None
+        if permits > 0:
+            self._parts[number].permits += permits
+            flow = pb.CommandFlow(consumer_id=number, messagePermits=permits)
+            self._client.tell(pb.BaseCommand(type=FLOW, flow=flow))
+
+    def _number(self, part: Part) -> int:
+        return max(part.partition, 0)
+
+    # ------------------------------------------------------------------------------------------------- from the broker
+
+    def heard(self, command: pb.BaseCommand, payload: bytes) -> None:
+        """The broker says something."""
+        match command.type:
+            case 9:
+                part = self._parts[command.message.consumer_id]
+                self._came.append((part, command.message, payload))
+                if self._outgoing is not None:
+                    self._outgoing.held(len(payload))
+                self._news.set()
+            case 16:
+                self._run(self._reopen(command.close_consumer.consumer_id))
+            case 27:
+                self._parts[command.reachedEndOfTopic.consumer_id].ended = True
+            case _:
+                if self._dead is not None:
+                    self._dead.heard(command)
+
+    async def _reopen(self, number: int) -> None:
+        assert self._client is not None
+        part = self._parts[number]
+        pause_s, began_s = REOPEN_S_MIN, asyncio.get_running_loop().time()
+        while not self._client.ended.is_set():
+            try:
+                await self._subscribe(number)
+            except BrokerError as error:
+                if asyncio.get_running_loop().time() - began_s > REOPEN_FOR_S:
+                    self._fail(error)
+                    return
+            else:
+                # What was on its way comes again: it counts against nobody's permits any more.
+                waits = sum(place[0] == part.partition for place in self._sent)
+                self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
+                permits, part.permits = part.permits + waits, 0
+                self._flow(number, permits)
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, REOPEN_S_MAX)
+
+    def _fail(self, error: MagnetarError) -> None:
+        self.reason = str(error)
+        self.failed.set()
+
+    async def _send(self) -> None:
+        """Take entries apart and send their messages, in order."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._came:
+                part, command, payload = self._came.popleft()
+                await self._entry(part, command, payload)
+                if self._outgoing is not None:
+                    self._outgoing.held(-len(payload))
+
+    async def _entry(self, part: Part, command: pb.CommandMessage, payload: bytes) -> None:
+        assert self._outgoing is not None
+        try:
+            messages = await part.unpacker.messages(command, payload)
+        except Unreadable:
+            self._acknowledge(part, command.message_id, unreadable=True)
+            messages = []
+        for chunk in part.unpacker.given_up:
+            self._acknowledge(part, chunk)
+        part.unpacker.given_up.clear()
+        # A permit is one message. The broker took one for each of the batch that is left, and for a chunk.
+        part.permits = max(0, part.permits - max(1, len(messages)))
+        if self._options.start is not None:
+            messages = part.behind(messages)
+        if not messages:
+            self._flow(self._number(part), 1)
+            part.last = command.message_id
+        for message in messages:
+            part.last = message.id
+            if self._options.redeliveries_max and command.redelivery_count >= self._options.redeliveries_max:
+                await self._bury(part, message)
+                continue
+            self._sent[_place(message.id)] = (asyncio.get_running_loop().time(), message)
+            self._outgoing.put(message.shown | {"redeliveryCount": command.redelivery_count})
+
+    # ------------------------------------------------------------------------------------------------ from the WebSocket
+
+    async def text(self, text: str, outgoing: Outgoing) -> None:
+        """The application says something.
+
+        Raises:
+            MagnetarError: nothing that it can say; the WebSocket is closed with the reason.
+        """
+        try:
+            said = msgspec.json.decode(text, type=Said)
+        except msgspec.DecodeError as error:
+            raise MagnetarError(f"this is no command of a consumer: {error}") from None
+        match said.type:
+            case "permit":
+                if not self._options.pull:
+                    raise MagnetarError("permits are given with pullMode=true")
+                if not 0 < said.permit_messages <= PERMITS_MAX:
+                    raise MagnetarError(f"permitMessages is 1 to {PERMITS_MAX}, not {said.permit_messages}")
+                self._permit(said.permit_messages)
+            case "isEndOfTopic":
+                ended = all(part.ended for part in self._parts)
+                outgoing.put({"endOfTopic": str(ended).lower()})
+            case "unsubscribe":
+                await self._unsubscribe()
+            case "negativeAcknowledge":
+                self._negative(self._known(said.message_id))
+            case _:
+                place = self._known(said.message_id)
+                if place is not None:
+                    self._settle(place)
+
+    def _known(self, text: str) -> Place | None:
+        """The message of an id; None: it was acknowledged before, or comes again."""
+        place = _place(message_id(text))
+        part = max(place[0], 0)
+        if part >= len(self._parts):
+            raise MagnetarError(f"the topic has no partition {place[0]}")
+        return place if place in self._sent else None
+
+    def _settle(self, place: Place) -> None:
+        """Acknowledge a message that was sent."""
+        _, message = self._sent.pop(place)
+        part = self._parts[max(place[0], 0)]
+        for each in (*message.others, message.id):
+            self._acknowledge(part, each)
+        if not self._options.pull:
+            self._flow(self._number(part), 1)
+
+    def _acknowledge(self, part: Part, place: pb.MessageIdData, *, unreadable: bool = False) -> None:
+        assert self._client is not None
+        if not self._options.durable:
+            return
+        acked = pb.MessageIdData(ledgerId=place.ledgerId, entryId=place.entryId)
+        if place.batch_size > 0 and place.batch_index >= 0:
+            acked.ack_set.extend(words_of(((1 << place.batch_size) - 1) & ~(1 << place.batch_index)) or [0])
+            acked.batch_size = place.batch_size
+        ack = pb.CommandAck(consumer_id=self._number(part), ack_type=0, message_id=[acked])
+        if unreadable:
+            ack.validation_error = 1  # DecompressionError
+        self._client.tell(pb.BaseCommand(type=ACK, ack=ack))
+
+    def _negative(self, place: Place | None) -> None:
+        if place is not None:
+            _, message = self._sent[place]
+            self._sent[place] = (math.inf, message)  # it does not also come because nobody acknowledges it
+            asyncio.get_running_loop().call_later(self._options.nack_ms / 1000, self._again, [place])
+
+    async def _look(self) -> None:
+        """What is not acknowledged for too long comes again."""
+        while True:
+            await asyncio.sleep(min(1.0, self._options.ack_ms / 4000))
+            late_s = asyncio.get_running_loop().time() - self._options.ack_ms / 1000
+            self._again([place for place, (sent_s, _) in self._sent.items() if sent_s <= late_s])
+
+    def _again(self, places: list[Place]) -> None:
+        """Ask for messages again; others of their batches that are not acknowledged come with them."""
+        if self._client is None or self._client.ended.is_set():
+            return
+        entries = {place[:3] for place in places if place in self._sent}
+        for number, part in enumerate(self._parts):
+            own = sorted((ledger, entry) for partition, ledger, entry in entries if partition == part.partition)
+            if not own:
+                continue
+            gone = [place for place in self._sent if place[:3] in entries and place[0] == part.partition]
+            for place in gone:
+                del self._sent[place]
+            ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in own]
+            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=number, message_ids=ids)
+            self._client.tell(pb.BaseCommand(type=REDELIVER, redeliverUnacknowledgedMessages=command))
+            if not self._options.pull:
+                self._flow(number, len(gone))
+
+    async def _unsubscribe(self) -> None:
+        assert self._client is not None
+        for number in range(len(self._parts)):
+            command = pb.CommandUnsubscribe(consumer_id=number, request_id=self._client.request_id())
+            await self._client.ask(pb.BaseCommand(type=UNSUBSCRIBE, unsubscribe=command))
+        self.reason = "unsubscribed"
+        self.failed.set()
+
+    async def _bury(self, part: Part, message: Unpacked) -> None:
+        """Publish a message to the topic of dead letters, and acknowledge it when it is there."""
+        assert self._client is not None
+        try:
+            if self._dead is None:
+                topic = self._options.dead_letters or f"{self._topic}-{self._options.subscription}-DLQ"
+                topic = topic if "://" in topic else f"{self._topic.rpartition('/')[0]}/{topic}"
+                dead = Publisher(self._client, topic, DEAD_LETTERS, first_id=DEAD_LETTERS_ID, failed=self._fail)
+                self._dead = dead
+                await dead.open()
+            metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
+            metadata.properties.extend(message.metadata.properties)
+            told = {
+                "REAL_TOPIC": part.topic,
+                "REAL_SUBSCRIPTION": self._options.subscription,
+                "ORIGIN_MESSAGE_ID": f"{message.id.ledgerId}:{message.id.entryId}:{part.partition}",
+            }
+            metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in told.items())
+            if message.metadata.HasField("partition_key"):
+                metadata.partition_key = message.metadata.partition_key
+            await self._dead.publish(metadata, message.payload)
+        except BrokerError as error:
+            self._fail(error)
+            return
+        for each in (*message.others, message.id):
+            self._acknowledge(part, each)
+        self._flow(self._number(part), 1)
+
+    def stop(self) -> None:
+        """Nothing more can come: let who waits go on."""
+        self.failed.set()
+
+    async def close(self) -> None:
+        """The WebSocket is gone."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._dead is not None:
+            self._dead.close()
+
+
+def _after(place: pb.MessageIdData, last: pb.MessageIdData) -> bool:
+    if (place.ledgerId, place.entryId) != (last.ledgerId, last.entryId):
+        return (place.ledgerId, place.entryId) > (last.ledgerId, last.entryId)
+    return -1 < last.batch_index < place.batch_index
+
+
+def _place(place: pb.MessageIdData) -> Place:
+    return place.partition, place.ledgerId, place.entryId, place.batch_index

@@ -1,0 +1,214 @@
+"""Which WebSockets there are, who may open them, and how they end.
+
+    /ws/v2/producer/{persistent|non-persistent}/TENANT/NAMESPACE/TOPIC
+    /ws/v2/consumer/.../TOPIC/SUBSCRIPTION
+    /ws/v2/reader/.../TOPIC
+
+The topic is opened before the WebSocket is accepted, so that a refusal is an answer of HTTP with its reason. Credentials are
+those of HTTP, or `?token=` for browsers, which cannot set headers here; the broker's session checks them and the permissions.
+
+A browser lets any page open a WebSocket to anywhere and adds the credentials that its user gave it. So a page of another site is
+refused, unless it brings a token of its own in the URL, or its origin is one of `websocket_origins`.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from magnetar.admin.answers import Answers
+from magnetar.admin.guard import urlsplit_netloc
+from magnetar.admin.websocket.client import BrokerClient, Opens
+from magnetar.admin.websocket.consumer import ConsumerSocket
+from magnetar.admin.websocket.options import consumer_options, producer_options, reader_options
+from magnetar.admin.websocket.outgoing import Outgoing
+from magnetar.admin.websocket.producer import ProducerSocket
+from magnetar.broker.credentials import basic_from_header, denied
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.errors import BadRequest, Forbidden
+from magnetar.runtime.tls import common_name
+from magnetar.wire import pulsar_pb2 as pb
+
+HEARTBEAT_S: Final = 30.0
+"""Between two pings; who does not answer the next one in half the time is gone."""
+
+REASON_BYTES_MAX: Final = 120
+"""Of a reason with which a WebSocket is closed: its frame holds 125."""
+
+
+class Endpoint(Protocol):
+    """A producer, a consumer or a reader behind a WebSocket."""
+
+    reason: str
+    failed: asyncio.Event
+
+    async def open(self, client: BrokerClient) -> None:
+        """Open it at the broker."""
+
+    def heard(self, command: pb.BaseCommand, payload: bytes) -> None:
+        """The broker says something."""
+
+    async def text(self, text: str, outgoing: Outgoing) -> None:
+        """The application says something."""
+
+    def stop(self) -> None:
+        """The broker's side has ended."""
+
+    async def close(self) -> None:
+        """The WebSocket is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What all WebSockets of a broker share.
+
+    Attributes:
+        opens: makes a connection to the broker.
+        answers: for heavy work.
+        now_ms: the wall clock.
+        text_bytes_max: of what an application sends at once.
+        origins: of pages that are let in though they are another site's; `*`: of any.
+        certificates: whether client certificates are credentials.
+        open: those that are open.
+    """
+
+    opens: Opens
+    answers: Answers
+    now_ms: Callable[[], int]
+    text_bytes_max: int
+    origins: tuple[str, ...]
+    certificates: bool
+    open: set[web.WebSocketResponse] = field(default_factory=set)
+
+    def routes(self, application: web.Application) -> None:
+        """Add the paths to an application."""
+        for root in ("/ws/v2", "/ws"):
+            where = "{domain:persistent|non-persistent}/{tenant:[^/]+}/{namespace:[^/]+}/{topic:[^/]+}"
+            application.router.add_get(f"{root}/producer/{where}", self.producer)
+            application.router.add_get(f"{root}/consumer/{where}/{{subscription:[^/]+}}", self.consumer)
+            application.router.add_get(f"{root}/reader/{where}", self.reader)
+        application.on_shutdown.append(self.shut_down)
+
+    async def producer(self, request: web.Request) -> web.StreamResponse:
+        """A producer."""
+        options, topic = producer_options(request.query), _topic(request)
+        return await self._serve(request, ProducerSocket(options, topic, self.now_ms))
+
+    async def consumer(self, request: web.Request) -> web.StreamResponse:
+        """A consumer."""
+        options = consumer_options(request.query, request.match_info["subscription"])
+        return await self._serve(request, ConsumerSocket(options, _topic(request), self.answers.beside))
+
+    async def reader(self, request: web.Request) -> web.StreamResponse:
+        """A reader."""
+        options = reader_options(request.query, f"reader-{secrets.token_hex(5)}")
+        return await self._serve(request, ConsumerSocket(options, _topic(request), self.answers.beside))
+
+    async def _serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=self.text_bytes_max, compress=False)
+        if not socket.can_prepare(request).ok:
+            raise BadRequest("this path is a WebSocket's: the request has to ask for an upgrade to it")
+        self._check_origin(request)
+        client = BrokerClient(self.opens, endpoint.heard)
+        try:
+            await self._connect(request, client)
+            await endpoint.open(client)
+            await socket.prepare(request)
+            await self._run(socket, endpoint, client)
+        finally:
+            await endpoint.close()
+            client.close()
+        return socket
+
+    async def _connect(self, request: web.Request, client: BrokerClient) -> None:
+        transport = request.transport
+        tls = transport is not None and transport.get_extra_info("ssl_object") is not None
+        certificate = common_name(transport.get_extra_info("peercert")) if transport is not None and tls else ""
+        peer: Any = transport.get_extra_info("peername") if transport is not None else None
+        address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+        method, data = self._credentials(request, certificate)
+        principal = request.headers.get("X-Original-Principal", "")
+        await client.connect(address, certificate, method, data, tls=tls, principal=principal)
+
+    def _credentials(self, request: web.Request, certificate: str) -> tuple[str, bytes]:
+        if (token := request.query.get("token")) is not None:
+            return "token", token.encode("utf-8", "replace")
+        header = request.headers.get("Authorization")
+        if header is None:
+            return ("tls", b"") if certificate and self.certificates else ("", b"")
+        scheme, _, value = header.strip().partition(" ")
+        match scheme.lower():
+            case "bearer":
+                return "token", value.strip().encode("utf-8", "replace")
+            case "basic":
+                return "basic", basic_from_header(value.strip())
+            case _:
+                raise denied("the Authorization header is neither Bearer nor Basic")
+
+    def _check_origin(self, request: web.Request) -> None:
+        origin = request.headers.get("Origin")
+        if origin is None or "token" in request.query or {"*", origin} & set(self.origins):
+            return
+        if urlsplit_netloc(origin) != request.headers.get("Host", "").lower():
+            raise Forbidden(
+                f"WebSockets are not opened by pages of {origin[:80]!a}: bring a token in the URL (?token=), or name the origin "
+                "in websocket_origins"
+            )
+
+    async def _run(self, socket: web.WebSocketResponse, endpoint: Endpoint, client: BrokerClient) -> None:
+        outgoing = Outgoing(socket, client.writable)
+        self.open.add(socket)
+        watch = asyncio.get_running_loop().create_task(_close_at_end(socket, endpoint, client))
+        try:
+            if isinstance(endpoint, ConsumerSocket):
+                endpoint.start(outgoing)
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    await client.may_send()
+                    await endpoint.text(message.data, outgoing)
+                elif message.type is WSMsgType.BINARY:
+                    raise MagnetarError("texts are understood, no binary messages")
+        except MagnetarError as error:
+            await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_reason(str(error)))
+        finally:
+            watch.cancel()
+            self.open.discard(socket)
+            await outgoing.close()
+
+    async def shut_down(self, _application: web.Application) -> None:
+        """The broker stops."""
+        for socket in list(self.open):
+            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the broker stops")
+
+
+async def _close_at_end(socket: web.WebSocketResponse, endpoint: Endpoint, client: BrokerClient) -> None:
+    """Close the WebSocket when the broker ended the connection, or what is behind it cannot go on."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (client.ended, endpoint.failed)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+    reason = endpoint.reason if endpoint.failed.is_set() else client.reason
+    endpoint.stop()
+    code = WSCloseCode.OK if reason == "unsubscribed" else WSCloseCode.INTERNAL_ERROR
+    await socket.close(code=code, message=_reason(reason or "the broker closed the connection"))
+
+
+def _topic(request: web.Request) -> str:
+    """The full name of the topic of the path.
+
+    Raises:
+        NameNotValid: it is none.
+    """
+    names = request.match_info
+    namespace = NamespaceName.parse(f"{names['tenant']}/{names['namespace']}")
+    return str(TopicName.parse(f"{names['domain']}://{namespace}/{names['topic']}"))
+
+
+def _reason(text: str) -> bytes:
+    return text.encode()[:REASON_BYTES_MAX].decode("utf-8", "ignore").encode()

@@ -1,0 +1,225 @@
+"""The parameters of a WebSocket's URL, by Pulsar's names and with its defaults."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.consumer import SubType
+from magnetar.core.ids import EARLIEST, LATEST
+from magnetar.core.names import check_subscription
+from magnetar.core.numbers import whole_number
+from magnetar.metadata.errors import BadRequest
+from magnetar.wire import pulsar_pb2 as pb
+
+QUEUE_MAX: Final = 10_000
+"""A ceiling on messages that a WebSocket is sent without an acknowledgement, or that wait for their receipt."""
+
+NAME_CHARACTERS_MAX: Final = 512
+"""A ceiling on names of producers and consumers."""
+
+TIME_MS_MAX: Final = 24 * 3_600_000
+"""A ceiling on times that are waited for."""
+
+COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+HASHINGS: Final = ("JavaStringHash", "Murmur3_32Hash")
+ROUTINGS: Final = ("RoundRobinPartition", "SinglePartition", "CustomPartition")
+TYPES: Final = {
+    "exclusive": SubType.EXCLUSIVE,
+    "shared": SubType.SHARED,
+    "failover": SubType.FAILOVER,
+    "keyshared": SubType.KEY_SHARED,
+    "key_shared": SubType.KEY_SHARED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """What a producer asks for.
+
+    Attributes:
+        name: "" for one that the broker makes.
+        first_sequence_id: of its first message, less one; None: behind what the broker has of it.
+        send_ms: how long a message waits for its receipt; 0: for ever.
+        pending_max: messages that wait for their receipts before no more are read.
+        hashing: by which hash keys choose partitions.
+        single: messages without a key go to one partition, else to one after the other.
+        compression: one of `COMPRESSIONS`.
+    """
+
+    name: str
+    first_sequence_id: int | None
+    send_ms: int
+    pending_max: int
+    hashing: str
+    single: bool
+    compression: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What a consumer or a reader asks for.
+
+    Attributes:
+        subscription: its name.
+        kind: its type.
+        durable: kept; False for readers.
+        earliest: a new subscription begins with the first message.
+        start: of a reader: behind this message; None: as `earliest` says.
+        name: of the consumer; "" for one that the broker makes.
+        priority: of dispatch.
+        queue: messages that may be on their way without an acknowledgement.
+        pull: messages are sent as far as permits are given.
+        ack_ms: messages that are not acknowledged for so long come again; 0: never by themselves.
+        nack_ms: how long a negatively acknowledged message stays away.
+        redeliveries_max: how often a message comes again before it goes to `dead_letters`; 0: for ever.
+        dead_letters: a topic's name; "" for the usual one.
+    """
+
+    subscription: str
+    kind: SubType
+    durable: bool
+    earliest: bool
+    start: pb.MessageIdData | None
+    name: str
+    priority: int
+    queue: int
+    pull: bool
+    ack_ms: int
+    nack_ms: int
+    redeliveries_max: int
+    dead_letters: str
+
+
+def producer_options(query: Mapping[str, str]) -> ProducerOptions:
+    """Read a producer's parameters; those that concern batches and keys of encryption are passed over.
+
+    Raises:
+        BadRequest: a value is not possible.
+    """
+    first = query.get("initialSequenceId")
+    return ProducerOptions(
+        name=_name(query, "producerName"),
+        first_sequence_id=None if first is None else _number("initialSequenceId", first, 2**62),
+        send_ms=_asked(query, "sendTimeoutMillis", 30_000, TIME_MS_MAX),
+        pending_max=max(1, _asked(query, "maxPendingMessages", 1_000, QUEUE_MAX)),
+        hashing=_choice(query, "hashingScheme", HASHINGS),
+        single=_choice(query, "messageRoutingMode", ROUTINGS) == "SinglePartition",
+        compression=_choice(query, "compressionType", COMPRESSIONS),
+    )
+
+
+def consumer_options(query: Mapping[str, str], subscription: str) -> ConsumerOptions:
+    """Read a consumer's parameters.
+
+    Raises:
+        BadRequest: a value is not possible. NameNotValid: the subscription's name is not.
+    """
+    kind = query.get("subscriptionType", "Exclusive")
+    if kind.lower() not in TYPES:
+        raise BadRequest(f"subscriptionType is Exclusive, Shared, Failover or Key_Shared, not {kind[:40]!a}")
+    begin = query.get("subscriptionInitialPosition", "Latest")
+    if begin.lower() not in {"latest", "earliest"}:
+        raise BadRequest(f"subscriptionInitialPosition is Latest or Earliest, not {begin[:40]!a}")
+    return ConsumerOptions(
+        subscription=check_subscription(subscription),
+        kind=TYPES[kind.lower()],
+        durable=_choice(query, "subscriptionMode", ("Durable", "NonDurable")) == "Durable",
+        earliest=begin.lower() == "earliest",
+        start=None,
+        name=_name(query, "consumerName"),
+        priority=_asked(query, "priorityLevel", 0, 1_000),
+        queue=max(1, _asked(query, "receiverQueueSize", 1_000, QUEUE_MAX)),
+        pull=_flag(query, "pullMode"),
+        ack_ms=_ack_ms(query),
+        nack_ms=_asked(query, "negativeAckRedeliveryDelay", 60_000, TIME_MS_MAX),
+        redeliveries_max=_asked(query, "maxRedeliverCount", 0, 1_000_000),
+        dead_letters=query.get("deadLetterTopic", ""),
+    )
+
+
+def reader_options(query: Mapping[str, str], subscription: str) -> ConsumerOptions:
+    """Read a reader's parameters.
+
+    Args:
+        query: of the URL.
+        subscription: a name that no other reader has.
+
+    Raises:
+        BadRequest: a value is not possible.
+    """
+    start = query.get("messageId", "latest")
+    place = None if start.lower() in {"latest", "earliest"} else message_id(start)
+    if place is None:
+        at = EARLIEST if start.lower() == "earliest" else LATEST
+        place = pb.MessageIdData(ledgerId=at.ledger % (1 << 64), entryId=at.entry % (1 << 64))
+    return ConsumerOptions(
+        subscription=subscription,
+        kind=SubType.EXCLUSIVE,
+        durable=False,
+        earliest=start.lower() == "earliest",
+        start=place,
+        name=_name(query, "readerName"),
+        priority=0,
+        queue=max(1, _asked(query, "receiverQueueSize", 1_000, QUEUE_MAX)),
+        pull=_flag(query, "pullMode"),
+        ack_ms=0,
+        nack_ms=0,
+        redeliveries_max=0,
+        dead_letters="",
+    )
+
+
+def message_id(text: str) -> pb.MessageIdData:
+    """A message's id as texts have it: base64 of Pulsar's MessageIdData.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    try:
+        found = pb.MessageIdData.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        raise BadRequest(f"{text[:80]!a} is no message id in base64") from None
+    if not found.IsInitialized():
+        raise BadRequest(f"{text[:80]!a} is no message id in base64")
+    return found
+
+
+def _asked(query: Mapping[str, str], key: str, default: int, most: int) -> int:
+    return _number(key, query[key], most) if key in query else default
+
+
+def _number(key: str, text: str, most: int) -> int:
+    number = whole_number(text)
+    if number is None or number > most:
+        raise BadRequest(f"{key} is a whole number from 0 to {most}, not {text[:40]!a}")
+    return number
+
+
+def _ack_ms(query: Mapping[str, str]) -> int:
+    found = _asked(query, "ackTimeoutMillis", 0, TIME_MS_MAX)
+    if 0 < found < 1_000:
+        raise BadRequest(f"ackTimeoutMillis is 0 (never) or 1000 or more, not {found}")
+    return found
+
+
+def _name(query: Mapping[str, str], key: str) -> str:
+    name = query.get(key, "")
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise BadRequest(f"{key} has {len(name)} characters; at most {NAME_CHARACTERS_MAX} are possible")
+    return name
+
+
+def _flag(query: Mapping[str, str], key: str) -> bool:
+    return _choice(query, key, ("false", "true")) == "true"
+
+
+def _choice(query: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
+    found = query.get(key, choices[0])
+    for choice in choices:
+        if found.lower() == choice.lower():
+            return choice
+    raise BadRequest(f"{key} is {', '.join(choices[:-1])} or {choices[-1]}, not {found[:40]!a}")

@@ -1,0 +1,171 @@
+"""A producer's WebSocket: JSON messages in, one answer for each."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from magnetar.admin.websocket.client import BrokerClient
+from magnetar.admin.websocket.options import ProducerOptions
+from magnetar.admin.websocket.outgoing import Outgoing
+from magnetar.admin.websocket.publisher import Publisher, Receipt
+from magnetar.core.errors import BrokerError
+from magnetar.wire import pulsar_pb2 as pb
+
+NOT_JSON: Final = (3, "Failed to de-serialize from JSON")
+NOT_BASE64: Final = (7, "Invalid payload encoding")
+UNKNOWN: Final = (8, "Unknown error")
+"""Numbers and words of Pulsar's WebSocketError."""
+
+PENDING_BYTES_MAX: Final = 16 << 20
+"""Bytes of messages without a receipt, beyond which a WebSocket is not read: the broker's memory, times its connections."""
+
+
+class Published(msgspec.Struct, rename="camel"):
+    """What an application sends (Pulsar's ProducerMessage).
+
+    Attributes:
+        payload: in base64.
+        properties: texts.
+        context: given back with the answer.
+        key: chooses the partition, and orders.
+        replication_clusters: where the message goes; None: as its topic's policy says.
+        event_time: ms, as a number or a text.
+        delivery_at, delivery_after_ms: when it is delivered at the earliest, as a time or from now on, ms.
+        disable_replication: it stays here.
+    """
+
+    payload: str = ""
+    properties: dict[str, str] = {}
+    context: str | None = None
+    key: str | None = None
+    replication_clusters: list[str] | None = None
+    event_time: int | str | None = None
+    delivery_at: int | None = msgspec.field(default=None, name="deliverAt")
+    delivery_after_ms: int | None = msgspec.field(default=None, name="deliverAfterMs")
+    disable_replication: bool = False
+
+
+class ProducerSocket:
+    """One producer.
+
+    Args:
+        options: of its URL.
+        topic: its full name.
+        now_ms: the wall clock.
+    """
+
+    def __init__(self, options: ProducerOptions, topic: str, now_ms: Callable[[], int]) -> None:
+        self._options, self._topic, self._now_ms = options, topic, now_ms
+        self.failed = asyncio.Event()
+        """Set when the topic's producers cannot be opened again."""
+        self.reason = ""
+        self._room = asyncio.Event()
+        self._bytes = 0
+        self._publisher: Publisher | None = None
+
+    async def open(self, client: BrokerClient) -> None:
+        """Open the topic's producers.
+
+        Raises:
+            BrokerError: the broker refuses.
+        """
+        self._publisher = Publisher(client, self._topic, self._options, failed=self._lost)
+        await self._publisher.open()
+
+    def heard(self, command: pb.BaseCommand, _payload: bytes) -> None:
+        """The broker says something."""
+        if self._publisher is not None:
+            self._publisher.heard(command)
+
+    async def text(self, text: str, outgoing: Outgoing) -> None:
+        """A message came."""
+        assert self._publisher is not None
+        context: str | None = None
+        try:
+            said = msgspec.json.decode(text, type=Published)
+            context = said.context
+            metadata = self._metadata(said)
+        except (msgspec.DecodeError, ValueError) as error:
+            outgoing.put(_error(NOT_JSON, str(error), context))
+            return
+        try:
+            payload = base64.b64decode(said.payload, validate=True)
+        except (binascii.Error, ValueError) as error:
+            outgoing.put(_error(NOT_BASE64, str(error), context))
+            return
+        receipt = self._publisher.publish(metadata, payload)
+        self._bytes += len(text)
+        receipt.add_done_callback(lambda done: self._answer(done, context, len(text), outgoing))
+        while not self.failed.is_set() and self._full():
+            self._room.clear()
+            await self._room.wait()
+
+    def _full(self) -> bool:
+        assert self._publisher is not None
+        return self._publisher.pending >= self._options.pending_max or self._bytes > PENDING_BYTES_MAX
+
+    def _metadata(self, said: Published) -> pb.MessageMetadata:
+        metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
+        metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in said.properties.items())
+        if said.key is not None:
+            metadata.partition_key = said.key
+        if said.event_time is not None:
+            metadata.event_time = _number("eventTime", said.event_time)
+        if said.disable_replication:
+            metadata.replicate_to.append("__local__")
+        elif said.replication_clusters is not None:
+            metadata.replicate_to.extend(said.replication_clusters)
+        if said.delivery_at is not None:
+            metadata.deliver_at_time = _number("deliverAt", said.delivery_at)
+        elif said.delivery_after_ms is not None:
+            metadata.deliver_at_time = self._now_ms() + _number("deliverAfterMs", said.delivery_after_ms)
+        return metadata
+
+    def _answer(self, done: Receipt, context: str | None, size: int, outgoing: Outgoing) -> None:
+        self._bytes -= size
+        self._room.set()
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            outgoing.put(_error(UNKNOWN, str(error), context))
+        else:
+            outgoing.put(_with_context({"result": "ok", "messageId": _id(done.result())}, context))
+
+    def _lost(self, error: BrokerError) -> None:
+        self.reason = str(error)
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing more can go: let who waits go on."""
+        self.failed.set()
+        self._room.set()
+
+    async def close(self) -> None:
+        """The WebSocket is gone."""
+        if self._publisher is not None:
+            self._publisher.close()
+
+
+def _id(place: pb.MessageIdData) -> str:
+    return base64.b64encode(place.SerializeToString()).decode()
+
+
+def _number(key: str, value: int | str) -> int:
+    number = int(value)
+    if not 0 <= number < 1 << 62:
+        raise ValueError(f"{key} is a time in ms, not {number}")
+    return number
+
+
+def _with_context(answer: dict[str, Any], context: str | None) -> dict[str, Any]:
+    return answer if context is None else answer | {"context": context}
+
+
+def _error(kind: tuple[int, str], reason: str, context: str | None) -> dict[str, Any]:
+    number, words = kind
+    return _with_context({"result": f"send-error:{number}", "errorMsg": f"{words}: {reason}"}, context)

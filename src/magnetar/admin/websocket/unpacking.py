@@ -1,0 +1,201 @@
+"""Stored entries as the messages that applications sent: decompressed, taken out of their batch, put together of their chunks."""
+
+import base64
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+from magnetar.admin.decompressing import Undecompressible, decompress
+from magnetar.core.errors import MagnetarError, ProtocolError
+from magnetar.core.times import iso_time
+from magnetar.storage.cursor import bits_of
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.batches import walk_batch
+from magnetar.wire.metadata import parse_metadata, readable, split
+
+CHUNKED_MAX: Final = 10
+"""Messages in chunks that are being put together at a time; beyond it the oldest is given up, as by clients."""
+
+CHUNKED_BYTES_MAX: Final = 32 << 20
+"""The same in bytes."""
+
+BESIDE_BYTES: Final = 64 * 1024
+"""Larger payloads are decompressed on a thread of their own."""
+
+Beside = Callable[..., Coroutine[Any, Any, bytes]]
+
+
+class Unreadable(MagnetarError):
+    """A stored entry cannot be taken apart; the reason in one line."""
+
+
+class Unpacked(NamedTuple):
+    """One message.
+
+    Attributes:
+        shown: what the WebSocket is sent, but for the number of redeliveries.
+        id: of the message.
+        others: ids that are acknowledged with it: the chunks before its last one.
+        payload: of the message.
+        metadata: its key, properties and event time, for whoever publishes it again.
+    """
+
+    shown: dict[str, Any]
+    id: pb.MessageIdData
+    others: tuple[pb.MessageIdData, ...]
+    payload: bytes
+    metadata: pb.MessageMetadata
+
+
+class Unpacker:
+    """Takes the entries of one partition apart.
+
+    Args:
+        partition: its number, -1 when the topic has none.
+        beside: does heavy work on a thread of its own (`Answers.beside`).
+    """
+
+    def __init__(self, partition: int, beside: Beside) -> None:
+        self._partition, self._beside = partition, beside
+        self._chunked: dict[str, tuple[list[bytes], list[pb.MessageIdData]]] = {}
+        self.given_up: list[pb.MessageIdData] = []
+        """Chunks of messages that will never be whole; emptied by whoever acknowledges them."""
+
+    async def messages(self, command: pb.CommandMessage, data: bytes) -> list[Unpacked]:
+        """The messages of an entry; none for a chunk that is not the last.
+
+        Raises:
+            Unreadable: it cannot be taken apart.
+        """
+        try:
+            metadata = parse_metadata(data)
+            payload = data[split(data) :]
+        except ProtocolError as error:
+            raise Unreadable(str(error)) from None
+        own = pb.MessageIdData(ledgerId=command.message_id.ledgerId, entryId=command.message_id.entryId)
+        if self._partition >= 0:
+            own.partition = self._partition
+        if metadata.encryption_keys:
+            return [self._one(metadata, payload, own)]
+        others: tuple[pb.MessageIdData, ...] = ()
+        if metadata.num_chunks_from_msg > 1:
+            whole = self._chunk(metadata, payload, own)
+            if whole is None:
+                return []
+            payload, others = whole
+        if metadata.compression:
+            payload = await self._plain(metadata, payload)
+        if metadata.HasField("num_messages_in_batch"):
+            return self._batch(metadata, payload, own, command)
+        return [self._one(metadata, payload, own, others)]
+
+    async def _plain(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        wanted = (metadata.compression, metadata.uncompressed_size, payload)
+        try:
+            if max(len(payload), metadata.uncompressed_size) > BESIDE_BYTES:
+                return await self._beside(decompress, *wanted)
+            return decompress(*wanted)
+        except (Undecompressible, MagnetarError) as error:
+            raise Unreadable(str(error)) from None
+
+    def _batch(
+        self, metadata: pb.MessageMetadata, payload: bytes, own: pb.MessageIdData, command: pb.CommandMessage
+    ) -> list[Unpacked]:
+        count = metadata.num_messages_in_batch
+        left = bits_of(command.ack_set) if command.ack_set else -1
+        found = []
+        try:
+            for index, (single, _, start, end) in enumerate(walk_batch(payload, count)):
+                if not left >> index & 1 or single.compacted_out:
+                    continue
+                at = pb.MessageIdData()
+                at.CopyFrom(own)
+                at.batch_index, at.batch_size = index, count
+                found.append(self._one(_of_single(metadata, single), payload[start:end], at))
+        except ProtocolError as error:
+            raise Unreadable(str(error)) from None
+        return found
+
+    def _chunk(
+        self, metadata: pb.MessageMetadata, payload: bytes, own: pb.MessageIdData
+    ) -> tuple[bytes, tuple[pb.MessageIdData, ...]] | None:
+        uuid = metadata.uuid
+        if metadata.chunk_id == 0:
+            self._forget(uuid)
+            self._chunked[uuid] = ([], [])
+        parts = self._chunked.get(uuid)
+        if parts is None or len(parts[0]) != metadata.chunk_id:
+            self._forget(uuid)
+            self.given_up.append(own)
+            return None
+        parts[0].append(payload)
+        parts[1].append(own)
+        if metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
+            del self._chunked[uuid]
+            return b"".join(parts[0]), tuple(parts[1][:-1])
+        while len(self._chunked) > CHUNKED_MAX or self._bytes() > CHUNKED_BYTES_MAX:
+            self._forget(next(iter(self._chunked)))
+        return None
+
+    def _bytes(self) -> int:
+        return sum(len(part) for parts, _ in self._chunked.values() for part in parts)
+
+    def _forget(self, uuid: str) -> None:
+        parts = self._chunked.pop(uuid, None)
+        if parts is not None:
+            self.given_up += parts[1]
+
+    def _one(
+        self,
+        metadata: pb.MessageMetadata,
+        payload: bytes,
+        own: pb.MessageIdData,
+        others: tuple[pb.MessageIdData, ...] = (),
+    ) -> Unpacked:
+        shown: dict[str, Any] = {
+            "messageId": base64.b64encode(own.SerializeToString()).decode(),
+            "payload": base64.b64encode(payload).decode(),
+            "properties": {readable(pair.key): readable(pair.value) for pair in metadata.properties},
+            "publishTime": iso_time(metadata.publish_time),
+        }
+        if metadata.HasField("partition_key"):
+            shown["key"] = readable(metadata.partition_key)
+        if metadata.event_time:
+            shown["eventTime"] = iso_time(metadata.event_time)
+        if metadata.encryption_keys:
+            shown["encryptionContext"] = _encryption(metadata)
+        return Unpacked(shown, own, others, payload, metadata)
+
+
+def _of_single(batch: pb.MessageMetadata, single: pb.SingleMessageMetadata) -> pb.MessageMetadata:
+    """What a message of a batch has of its own, as a message alone has it."""
+    found = pb.MessageMetadata(
+        producer_name=batch.producer_name, sequence_id=single.sequence_id, publish_time=batch.publish_time
+    )
+    found.properties.extend(single.properties)
+    if single.HasField("partition_key"):
+        found.partition_key = single.partition_key
+        found.partition_key_b64_encoded = single.partition_key_b64_encoded
+    if single.event_time:
+        found.event_time = single.event_time
+    return found
+
+
+def _encryption(metadata: pb.MessageMetadata) -> dict[str, Any]:
+    """What a consumer needs to open an encrypted payload itself (Pulsar's EncryptionContext)."""
+    found: dict[str, Any] = {
+        "keys": {
+            readable(key.key): {
+                "keyValue": base64.b64encode(key.value).decode(),
+                "metadata": {readable(pair.key): readable(pair.value) for pair in key.metadata},
+            }
+            for key in metadata.encryption_keys
+        },
+        "param": base64.b64encode(metadata.encryption_param).decode(),
+        "algorithm": readable(metadata.encryption_algo),
+    }
+    if metadata.compression:
+        found["compressionType"] = {1: "LZ4", 2: "ZLIB", 3: "ZSTD", 4: "SNAPPY"}.get(metadata.compression, "NONE")
+        found["uncompressedMessageSize"] = metadata.uncompressed_size
+    if metadata.HasField("num_messages_in_batch"):
+        found["batchSize"] = metadata.num_messages_in_batch
+    return found
