@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from magnetar.broker.control import LinkState, LinkTopicState
+from magnetar.core.hints import command
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import Phase
 from magnetar.geo.linktopic import LinkTopic
@@ -150,9 +151,9 @@ def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopi
     if told["blocked"]:
         reason = f"blocked: {told['blocked']}: {told.get('blocked_detail', '')}"
     elif link["paused"]:
-        reason = f"the link is paused: magnetar links resume {pair}"
+        reason = f"the link is paused: {command('links', 'resume', pair)}"
     elif told["paused"]:
-        reason = f"paused: magnetar links resume {pair} --topic {state.name}"
+        reason = f"paused: {command('links', 'resume', pair, '--topic', state.name)}"
     elif link["state"] != "up":
         reason = f"the link is {link['state']}: {link['detail']}"
     elif state.rewinding is not None:

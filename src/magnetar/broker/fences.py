@@ -25,6 +25,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.broker.waiting import Waits
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.hints import command
 from magnetar.core.ids import NONE, Position
 from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
 from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed
@@ -141,9 +142,10 @@ class Fences:
         """
         there = self._broker.topics.get(text)
         if there is not None and name not in there.subscriptions and self._finals.unsubscribed(there, name):
+            again = self._broker.command("subscriptions", "create", str(there.name.base), name, "--replicated")
             raise PreconditionFailed(
                 f"subscription {name} of {text} was deleted in {self._broker.cluster}, which takes in nothing of it until "
-                f"somebody subscribes there again: magnetar subscriptions create {there.name.base} {name} --replicated"
+                f"somebody subscribes there again: {again}"
             )
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)
@@ -395,13 +397,16 @@ class Fences:
             raise PreconditionFailed(f"subscription {name} of {text} cannot be moved: {refusal}")
         key = text, name
 
+        base, here = str(topic.name.base), self._broker.cluster
+        unfence = command("subscriptions", "unfence", base, name, "--in", here)
+
         def step(fence: Fence) -> Fence:
             now_ms, known = self._outbox.now_ms, max(above, self._finals.heard(topic, name))
             if named == NO_TOKEN:
-                return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms)
+                return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms, unfence)
             if fence.phase is Phase.ACTIVE and named <= known:
                 raise Conflict(f"failover {named} is not later than {known}")
-            return fence.fence(named, target, now_ms)
+            return fence.fence(named, target, now_ms, unfence)
 
         def begun(error: MagnetarError | None) -> None:
             fence = self.fence(*key)

@@ -167,7 +167,7 @@ class Limits:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
                 f"namespace {namespace} has {present} topics and may have {most}: maxTopicsPerNamespace, "
-                f"magnetar namespaces set {namespace} max-topics NUMBER",
+                f"{self._broker.command('namespaces', 'set', str(namespace), 'max-topics', str(max(2 * most, present + more)))}",
             )
 
 

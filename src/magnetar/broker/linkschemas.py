@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.schemas import definition_of, schema_message
 from magnetar.core.errors import MagnetarError
+from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.geo.schemas import WANTED_MAX, Brought, Refusal
 from magnetar.schemas.compatibility import identity
@@ -100,13 +101,17 @@ class LinkSchemas:
             )
         strategy = self._broker.schemas.rules(topic).strategy
         conflict = pb.GeoSchemaConflict(source=there, target=here, strategy=strategy.value, cause=str(error))
-        cluster = self._broker.cluster
+        cluster, broker = self._broker.cluster, self._broker
+        namespaces = broker.command(
+            "namespaces", "set", str(topic.namespace_name), "schema-strategy", "ALWAYS_COMPATIBLE"
+        )
+        schemas = broker.command("schemas", "delete", str(topic.base))
+        foreign = broker.command("topics", "set", str(topic.base), "schema-replication", "foreign")
         in_force = f"version {side_text(here)} is in force" if here.HasField("version") else "none is in force"
         reason = (
             f"has schema version {side_text(there)} of {source}, which {cluster} does not take, where {in_force}: {error}. "
-            f"Make it compatible in {cluster} (magnetar namespaces set {topic.namespace_name} schema-strategy ..., or "
-            f"magnetar schemas delete {id_}), or store it for reading alone (schema-replication foreign), or give messages up: "
-            f"magnetar links skip {source}:{cluster} --topic {topic}"
+            f"Make it compatible in {cluster} ({namespaces}, or {schemas}), or store it for reading alone ({foreign}), or give "
+            f"messages up: {command('links', 'skip', f'{source}:{cluster}', '--topic', str(topic))}"
         )
         return Refusal(reason, conflict)
 

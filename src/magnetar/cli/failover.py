@@ -19,6 +19,7 @@ import typer
 from magnetar.admin.client import AdminClient, AdminError, segment
 from magnetar.cli.common import ConfigOption, JsonOption, duration, print_json, print_line, read_config
 from magnetar.core.errors import MagnetarError
+from magnetar.core.hints import command
 from magnetar.core.names import TopicName, check_subscription
 
 EXAMPLE = "magnetar failover persistent://public/default/orders billing --from us-west --to us-east"
@@ -178,6 +179,11 @@ class Move:
         self._uncertain: set[str] = set()
 
     @property
+    def _unfence(self) -> str:
+        """The command that ends what a failover left at the source."""
+        return command("subscriptions", "unfence", str(self.topic), self.subscription, "--in", self.source)
+
+    @property
     def _what(self) -> str:
         return f"subscription {self.subscription} of {self.topic}"
 
@@ -223,7 +229,7 @@ class Move:
             if not row["replicated"]:
                 raise MagnetarError(
                     f"{self._what} is not replicated in {self.target}, which takes in nothing of it: "
-                    f"magnetar subscriptions replicate {self.topic} {self.subscription} --everywhere"
+                    f"{command('subscriptions', 'replicate', str(self.topic), self.subscription, '--everywhere')}"
                 )
         warnings = self._warnings(rows, there, force=force)
         links = [row["links"][self.target] for row in rows]
@@ -285,7 +291,7 @@ class Move:
         if row["phase"] != "active" and row["target"] != self.target:
             raise MagnetarError(
                 f"{self._what} is {_phase(row)} in {self.source} (failover {row['token']}); to end that: "
-                f"magnetar subscriptions unfence {self.topic} {self.subscription} --in {self.source}"
+                f"{self._unfence}"
             )
         if row["refused"]:
             raise MagnetarError(f"{self._what} cannot be moved: {row['refused']}")
@@ -469,7 +475,7 @@ class Move:
                 if isinstance(error, AdminError) and error.status < 500:
                     raise Refused(
                         f"{self._what} is active in {self.target}, but {self.source} refuses to send its consumers there "
-                        f"({error}); if it is fenced there, run the same command again, or magnetar subscriptions unfence"
+                        f"({error}); if it is fenced there, run the same command again, or: {self._unfence}"
                     ) from None
                 if time.monotonic() > self._deadline:
                     raise MagnetarError(
@@ -563,7 +569,7 @@ class Move:
         except MagnetarError as problem:
             return (
                 f"{self.source} could not be put back ({problem}): it is still fenced there; run the command again, or "
-                f"magnetar subscriptions unfence {row['topic']} {self.subscription} --in {self.source}"
+                f"{command('subscriptions', 'unfence', row['topic'], self.subscription, '--in', self.source)}"
             )
         return f"put back: active in {self.source}; {both}" if both else ""
 

@@ -14,6 +14,8 @@ from magnetar.cli.metadata import compare, differing, remarks, unequal, word
 from magnetar.cli.output import unread
 from magnetar.cli.targets import Target, at_once, of_config
 from magnetar.core.errors import MagnetarError
+from magnetar.core.hints import command
+from magnetar.core.names import TopicName
 
 EXAMPLE = "magnetar status --watch"
 
@@ -198,7 +200,8 @@ def differing_modes(seen: dict[str, dict[str, Any]]) -> list[str]:
             modes.setdefault((state["topic"], state["subscription"]), {}).setdefault(state["mode"], []).append(name)
     return [
         f"subscription {subscription} of {topic} is in {' and in '.join(parts)}: what is acknowledged follows less exactly; "
-        f"give its namespace one mode everywhere: magnetar namespaces set-subscription-mode ... --everywhere"
+        f"give its namespace one mode everywhere: "
+        f"{command('namespaces', 'set-subscription-mode', str(TopicName.parse(topic).namespace_name), 'exact', '--everywhere')}"
         for (topic, subscription), found in modes.items()
         if len(found) > 1
         for parts in [[f"{mode} mode in {', '.join(clusters)}" for mode, clusters in sorted(found.items())]]
@@ -257,7 +260,7 @@ def trouble(seen: dict[str, dict[str, Any]]) -> list[str]:
         for namespace, missing in one.get("unlinked", {}).items():
             lines.append(
                 f"{name}: namespace {namespace} names {', '.join(missing)}, but no link leads there: nothing is sent or kept; "
-                f"add [[links]], or magnetar namespaces set-clusters {namespace} ..."
+                f"add [[links]], or name only clusters with links: magnetar namespaces set-clusters {namespace} CLUSTERS"
             )
         if one.get("replicated_more"):
             lines.append(
@@ -280,10 +283,12 @@ def fenced(cluster: str, fence: dict[str, Any]) -> str:
     if fence["phase"] == "moved":
         return f"{where}: moved to {fence['target']} (failover {fence['token']})"
     step = "its final state is written" if fence["final"] else "its final state is not written yet"
-    again = f"magnetar failover {fence['topic']} {fence['subscription']} --from {cluster} --to {fence['target']}"
+    topic, subscription = fence["topic"], fence["subscription"]
+    again = command("failover", topic, subscription, "--from", cluster, "--to", fence["target"])
+    unfence = command("subscriptions", "unfence", topic, subscription, "--in", cluster)
     return (
         f"{where}: fenced, to be moved to {fence['target']}, {step} (failover {fence['token']}); nobody is served until it "
-        f"is finished: {again}, or magnetar subscriptions unfence"
+        f"is finished: {again}, or ended: {unfence}"
     )
 
 

@@ -140,8 +140,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         return Token(1 + max(now_ms - 1, self.token.time_ms, self.given_up.time_ms, above.time_ms), cluster)
 
-    def fence(self, token: Token, target: str, now_ms: int) -> "Fence":
-        """A failover to `target` begins, or one that began is joined.
+    def fence(self, token: Token, target: str, now_ms: int, unfence: str = "magnetar subscriptions unfence") -> "Fence":
+        """A failover to `target` begins, or one that began is joined; `unfence` is the command that ends another one.
 
         Raises:
             Conflict: it is moving elsewhere, or a later failover is known.
@@ -153,7 +153,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.target != target:
             raise Conflict(
                 f"it {'was moved' if self.phase is Phase.MOVED else 'is being moved'} to {self.target} (failover {self.token}); "
-                "end that first: magnetar subscriptions unfence"
+                f"end that first: {unfence}"
             )
         return self
 
