@@ -223,5 +223,9 @@ def topic_row(
     policy: Policy, topic: TopicName, shared: Policies, client: AdminClient, *, as_json: bool
 ) -> dict[str, Any]:
     """One line of `topics get`."""
-    own = getter(policy, topic_policy_path(policy, topic), client)
-    return _row(policy, {"value": own, "namespace": _of_namespace(policy, shared)}, as_json)
+    path, namespace = topic_policy_path(policy, topic), _of_namespace(policy, shared)
+    own = getter(policy, path, client)
+    if policy.name == "schema-validation" and own is False:
+        # As Pulsar, a broker says false where nothing is set; that differs from false only below a namespace that says true.
+        own = False if namespace is True and client.get(f"{path}?applied=true") is False else None
+    return _row(policy, {"value": own, "namespace": namespace}, as_json)

@@ -8,6 +8,7 @@ import pytest
 from magnetar.cli import policies
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.policies import Policies
 from magnetar.metadata.policytable import BY_NAME, TABLE
 from tests.unit.cli.conftest import Answer
 
@@ -135,6 +136,24 @@ def test_every_policy_has_a_request_that_the_interface_knows(policy: Any, level:
         assert found, (verb, sent)
         if rest and rest[0] is not None and found[0].body is not None:
             msgspec.convert(rest[0], found[0].body)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "answered", "applied", "shown"),
+    [(False, False, False, None), (True, False, True, None), (True, False, False, False), (False, True, True, True)],
+)
+def test_a_broker_that_says_false_where_nothing_is_set(
+    namespace: bool, answered: bool, applied: bool, shown: bool | None
+) -> None:
+    """As Pulsar does for `schemaValidationEnforced`: what is shown as the topic's own is what it has."""
+
+    class Answering:
+        def get(self, path: str) -> bool:
+            return applied if path.endswith("?applied=true") else answered
+
+    shared, topic = Policies(schema_validation_enforced=namespace), TopicName.parse("persistent://a/b/c")
+    row = policies.topic_row(BY_NAME["schema-validation"], topic, shared, Answering(), as_json=True)  # type: ignore[arg-type]
+    assert (row["value"], row["namespace"]) == (shown, namespace)
 
 
 def test_the_reference_page_is_what_the_table_says() -> None:
