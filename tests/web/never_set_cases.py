@@ -1,6 +1,6 @@
 """Cases of what is not built: it can be read and taken back, for it was never set."""
 
-from magnetar.admin.neverset import TABLE
+from magnetar.admin.neverset import TABLE, NeverSet
 
 A = "/admin/v2"
 BAD = "a%20b"
@@ -23,16 +23,17 @@ def _of_namespaces() -> list[Case]:
                 cases += [(method, path.replace("PLACE", "public/default"), None, ok)]
                 cases += _refused(method, path, "public/missing", f"x/{BAD}")
         if read and row.method:
-            cases += _set(row.method, f"{A}/namespaces/PLACE/{read}", ("public/default", "public/missing", f"x/{BAD}"))
+            cases += _set(row, f"{A}/namespaces/PLACE/{read}", ("public/default", "public/missing", f"x/{BAD}"))
     return cases
 
 
-def _set(method: str, path: str, places: tuple[str, str, str]) -> list[Case]:
+def _set(row: NeverSet, path: str, places: tuple[str, str, str]) -> list[Case]:
     """What changes nothing is taken, everything else is not built; and what is not there is 404 before that."""
+    method = row.method
     there, missing, wrong = (path.replace("PLACE", place) for place in places)
     return [
-        (method, there, None, 204),
-        (method, there, "-1", 204),
+        (method, there, None, 204 if row.neutral(None) else 501),
+        (method, there, "-1", 204 if row.neutral(-1) else 501),
         (method, there, '{"some": "thing"}', 501),
         (method, there, "7", 501),
         (method, there, "{", 400),
@@ -43,20 +44,24 @@ def _set(method: str, path: str, places: tuple[str, str, str]) -> list[Case]:
 
 def _of_topics() -> list[Case]:
     cases: list[Case] = []
-    rows = [(row.topic, 204 if row.applied is None else 200, row.method) for row in TABLE if row.topic]
+    rows = [
+        (row.topic, *(204 if value is None else 200 for value in (row.topic_unset, row.applied)), row)
+        for row in TABLE
+        if row.topic
+    ]
     for domain in ("persistent", "non-persistent"):
-        for part, applied, sets in rows:
+        for part, unset, applied, row in rows:
             path = f"{A}/{domain}/public/default/PLACE/{part}"
             there = path.replace("PLACE", "t")
             cases += [
-                ("GET", there, None, 204),
+                ("GET", there, None, unset),
                 ("GET", f"{there}?applied=true", None, applied),
                 ("GET", f"{there}?applied=maybe", None, 400),
                 ("DELETE", there, None, 204),
             ]
             for method in ("GET", "DELETE"):
                 cases += _refused(method, path, "missing", "a%5Cb")
-            cases += _set(sets, path, ("t", "missing", "a%5Cb"))
+            cases += _set(row, path, ("t", "missing", "a%5Cb"))
     return cases
 
 

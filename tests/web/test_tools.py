@@ -188,7 +188,9 @@ def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -
         topic = domains["persistent"][f"{FULL}/t"]
         assert (topic["producerCount"], topic["msgInCount"], topic["msgRateIn"]) == (3, 2, 2.0)
         assert len(topic["subscriptions"]["s"]["consumers"]) == 2
-        (metrics,) = (await world.ask("GET", f"{A}/broker-stats/metrics")).json
+        whole, metrics = (await world.ask("GET", f"{A}/broker-stats/metrics")).json
+        assert whole["dimensions"] == {"cluster": "us-west"}
+        assert whole["metrics"]["brk_ml_count"] == 2
         assert metrics["dimensions"] == {"cluster": "us-west", "namespace": "public/default"}
         told = {
             key: metrics["metrics"][f"brk_{key}"]

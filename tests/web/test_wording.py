@@ -63,6 +63,7 @@ CASES: list[tuple[str, str, str | None, int, str]] = [
     ("PUT", f"{P}/many/partitions", "3", 409, "This topic already exists"),
     ("POST", f"{P}/t/partitions", "3", 409, "Topic is not partitioned topic"),
     ("POST", f"{P}/new/partitions", "3", 409, "Topic is not partitioned topic"),
+    ("DELETE", f"{P}/missing/partitions", None, 404, "Topic persistent://public/default/missing not found"),
     ("GET", f"{P}/new/stats", None, 404, f"Topic {FULL}/new not found"),
     ("GET", f"{NP}/new/stats", None, 404, "Topic non-persistent://public/default/new not found"),
     ("GET", f"{P}/new/retention", None, 404, f"Topic {FULL}/new not found"),
@@ -87,7 +88,7 @@ CASES: list[tuple[str, str, str | None, int, str]] = [
     ("POST", f"{P}/t/subscription/new/skip_all", None, 404, f"Subscription new not found for topic {FULL}/t"),
     ("PUT", f"{P}/t/subscription/s", None, 409, "Subscription already exists for topic"),
     ("POST", f"{N}/public/default/messageTTL", "-1", 412, "Invalid value for message TTL, message TTL must >= 0"),
-    ("POST", f"{P}/t/messageTTL?messageTTL=-1", None, 412, "Invalid value for message TTL, message TTL must >= 0"),
+    ("POST", f"{P}/t/messageTTL?messageTTL=-1", None, 412, "Invalid value for message TTL"),
     (
         "POST",
         f"{N}/public/default/subscriptionExpirationTime",

@@ -101,9 +101,22 @@ async def metrics(call: Call) -> Any:
         one["brk_no_of_consumers"] += sum(len(each.get("consumers", ())) for each in subscriptions)
         one["brk_no_of_replicators"] += len(stats.get("replication", {}))
         one["brk_msg_backlog"] += sum(each.get("msgBacklog", 0) for each in subscriptions)
+    figures, cluster = call.control.broker_figures(), {"cluster": call.info.cluster}
+    # Never an empty list: Java's tool fails on one, without a word.
+    whole = {
+        "brk_ml_count": figures.topics,
+        "brk_ml_cache_used_size": call.control.broker_stats().get("cacheSize", 0),
+        "brk_ml_cache_hits_rate": figures.cache.hits_per_s,
+        "brk_ml_cache_misses_rate": figures.cache.misses_per_s,
+        "brk_ml_cache_hits_throughput": figures.cache.hit_bytes_per_s,
+        "brk_ml_cache_misses_throughput": figures.cache.miss_bytes_per_s,
+    }
     return [
-        {"metrics": one, "dimensions": {"cluster": call.info.cluster, "namespace": namespace}}
-        for namespace, one in sorted(sums.items())
+        {"metrics": whole, "dimensions": cluster},
+        *(
+            {"metrics": one, "dimensions": cluster | {"namespace": namespace}}
+            for namespace, one in sorted(sums.items())
+        ),
     ]
 
 

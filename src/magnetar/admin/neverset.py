@@ -47,6 +47,11 @@ def below_zero(value: Any) -> bool:
     return value is None or (type(value) in {int, float} and value < 0)
 
 
+def is_off(value: Any) -> bool:
+    """Whether a switch is to be off, of which a request without a body says that it is to be on."""
+    return value is False
+
+
 class NeverSet(NamedTuple):
     """One policy.
 
@@ -58,6 +63,7 @@ class NeverSet(NamedTuple):
         removes: last part of the namespace's path for taking it back, where it is not `namespace`; "-": there is none.
         method: of HTTP, to set it; "" where it is another path's.
         neutral: whether a value that is to be set changes nothing; everything else is 501.
+        topic_unset: what reading a topic's answers; None: 204.
     """
 
     what: str
@@ -68,6 +74,7 @@ class NeverSet(NamedTuple):
     removes: str = ""
     method: str = "POST"
     neutral: Callable[[Any], bool] = says_nothing
+    topic_unset: Any = None
 
 
 TABLE: Final[tuple[NeverSet, ...]] = (
@@ -85,8 +92,10 @@ TABLE: Final[tuple[NeverSet, ...]] = (
         "dispatcherPauseOnAckStatePersistent",
         unset=False,
         applied=False,
+        neutral=is_off,
     ),
-    NeverSet("shadows of a topic", "", "shadowTopics", method="PUT"),
+    # Java's tools print the list that they are given, and fail without one.
+    NeverSet("shadows of a topic", "", "shadowTopics", applied=[], method="PUT", topic_unset=[]),
     NeverSet("scaling of segments", "scalableTopicAutoScalePolicy", "scalableTopicAutoScalePolicy"),
     NeverSet("labels of metrics", "allowedTopicPropertyKeysForMetrics"),
 )
@@ -146,10 +155,11 @@ def _of_namespace(row: NeverSet) -> None:
 def _of_topic(row: NeverSet, domain: str) -> None:
     def answer(call: Call) -> Any:
         partitions_of(call, call.topic())
-        return row.applied if call.flag("applied") else None
+        return row.applied if call.flag("applied") else row.topic_unset
 
     path = domain + TOPIC + row.topic
-    _add(row, path, path, (204,) if row.applied is None else (200, 204), answer)
+    told = {204 if value is None else 200 for value in (row.applied, row.topic_unset)}
+    _add(row, path, path, tuple(sorted(told)), answer)
 
 
 for _row in TABLE:
@@ -158,6 +168,7 @@ for _row in TABLE:
     if _row.topic:
         for _domain in DOMAINS:
             _of_topic(_row, _domain)
+
 
 # ------------------------------------------------------------------------------------------- groups of anti-affinity
 

@@ -102,6 +102,7 @@ ROWS: Final[tuple[Words, ...]] = (
     Words("", r"(?:partitioned )?topic .+ exists already", "This topic already exists"),
     Words("", r"topic .+ exists and is not partitioned", "Topic is not partitioned topic"),
     Words("^POST .*/partitions/?$", r"partitioned topic .+ does not exist", "Topic is not partitioned topic"),
+    Words("^DELETE .*/partitions/?$", r"partitioned topic (.+) does not exist", r"Topic \1 not found"),
     Words("", r"partitioned topic (.+) does not exist", r"Partitioned Topic not found: \1"),
     Words("", r"topic (.+) does not exist", r"Topic \1 not found"),
     Words("", r"(\S+://.+) is partitioned: ask its (\S+)", r"Topic \1 not found: it is partitioned; ask its \2"),
@@ -151,6 +152,7 @@ ROWS: Final[tuple[Words, ...]] = (
         "Retention Quota must exceed configured backlog quota for namespace" + _MORE,
     ),
     Words("", r"retention time and size are .+", "Invalid retention policy" + _MORE),
+    Words(_T, "ttl" + _COUNTS, "Invalid value for message TTL"),
     *(Words("", name + _COUNTS, words) for name, words in _OF_BOTH.items()),
     *(Words(_T, name + _COUNTS, words) for name, words in _OF_TOPICS.items()),
     *(

@@ -1,84 +1,25 @@
 """Pulsar's own command-line tools, `pulsar-admin` and `pulsar-client`, do with a broker what people do with them."""
 
 import json
-import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.clients.others.conversation import Missing, java_program
+from tests.clients.others import commands
+from tests.clients.others.conversation import Missing
+from tests.clients.others.pulsartools import Tools, program
 from tests.clients.test_security import Secured, token
 from tests.support.brokers import BrokerProcess, World
 
 pytestmark = pytest.mark.timeout(1200)
-
-JAVA = ("-Xmx400m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off")
-
-
-class Tools:
-    """The tools, told of one broker.
-
-    Args:
-        command: how the program starts.
-        folder: for its configuration.
-        settings: of its client.conf.
-    """
-
-    def __init__(self, command: list[str], folder: Path, **settings: str) -> None:
-        self.conf = folder / "client.conf"
-        self.conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        self.process = subprocess.Popen(
-            [*command, str(self.conf)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def _ask(self, which: str, line: str) -> tuple[int, str]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"tool": which, "words": shlex.split(line)}) + "\n")
-        answer = json.loads(self.process.stdout.readline())
-        lines = [
-            one for one in answer["text"].splitlines() if "in test mode" not in one and "HashedWheelTimer" not in one
-        ]
-        return int(answer["code"]), "\n".join(lines).strip()
-
-    def admin(self, line: str) -> str:
-        """`pulsar-admin ...`, which succeeds; what it printed."""
-        code, text = self._ask("admin", line)
-        assert code == 0, f"pulsar-admin {line}: {text}"
-        return text
-
-    def json(self, line: str) -> Any:
-        """The same, of what prints JSON."""
-        return json.loads(self.admin(line))
-
-    def refused(self, line: str) -> str:
-        """`pulsar-admin ...`, which fails in one line (said twice, as that tool does)."""
-        code, text = self._ask("admin", line)
-        assert code == 1, f"pulsar-admin {line} did not fail: {text}"
-        assert "\tat " not in text, text
-        return text.partition("\n")[0]
-
-    def client(self, line: str) -> str:
-        """`pulsar-client ...`, which succeeds."""
-        code, text = self._ask("client", line)
-        assert code == 0, f"pulsar-client {line}: {text}"
-        return text
-
-    def close(self) -> None:
-        """End the program."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(30)
 
 
 @pytest.fixture(scope="module")
 def command() -> list[str]:
     """The program, built."""
     try:
-        return java_program("tools", "Tools", JAVA)
+        return program()
     except Missing as why:
         pytest.skip(f"the tools cannot be built here: {why}")
 
@@ -349,3 +290,19 @@ def test_with_a_token_by_tls(command: list[str], tmp_path: Path) -> None:
             stranger.close()
     finally:
         secured.world.close()
+
+
+def test_every_sub_command(command: list[str], tmp_path: Path) -> None:
+    """None is left out, and each does what it says, or is refused with the reason."""
+    world = World(tmp_path, ["a", "b"])
+    broker = world["a"]
+    broker.start()
+    urls = {"webServiceUrl": f"http://127.0.0.1:{broker.http_port}/", "brokerServiceUrl": broker.url}
+    tools = Tools(command, tmp_path, **urls)
+    try:
+        told = list(commands.answers(tools, broker, tmp_path))
+        assert commands.every(tools) - {one.name for one in told} == set()
+    finally:
+        tools.close()
+        world.close()
+    assert [(one.line, one.refusal, one.text) for one in told if not one.expected] == []
