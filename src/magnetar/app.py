@@ -30,7 +30,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.control import BrokerInfo
 from magnetar.broker.controller import Controller
 from magnetar.broker.effects import Outbox
-from magnetar.broker.proofs import Loss, begin_proving, missing
+from magnetar.broker.proofs import Loss, begin_proving
 from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
@@ -46,7 +46,7 @@ from magnetar.runtime.folder import DataFolder
 from magnetar.runtime.lanes import Lanes
 from magnetar.runtime.listener import Listener
 from magnetar.runtime.places import per_address
-from magnetar.runtime.recovering import LEDGER_FILE, MARK_FILE, begin_mark, check_log, check_store, place_of
+from magnetar.runtime.recovering import LEDGER_FILE, MARK_FILE, begin_mark, check_log, check_store, check_uuid, place_of
 from magnetar.runtime.reserve import Reserve
 from magnetar.runtime.secretfile import read_token
 from magnetar.runtime.secrets import Watch, key_files, load_keys
@@ -230,16 +230,18 @@ class BrokerApp:
         )
         place = place_of(self.config.metadata.store, folder.path)
         losses: list[Loss] = []
+        dropped: list[int] = []
 
         def check(found: Recovered) -> None:
             check_together(stored, found, self.config.metadata.store, folder.path)
             check_store(mark, stored, self.store.version, place, name)
-            losses[:] = check_log(found, ledgers, stored, folder.path / "log", name)
+            check_uuid(folder.uuid, stored, self.config.metadata.store, folder.path, name)
+            losses[:], dropped[:] = check_log(found, ledgers, stored, folder.path / "log", name)
 
         recovered = start_log(self.log, reserve, check)
         self._stack.callback(close_ledgers, ledgers)
         self._stack.callback(self.log.stop)
-        self.log.forget(missing(stored, recovered)[1])
+        self.log.forget(dropped)
         for piece in begin_proving(stored, recovered.topics):
             self.store.apply(piece.puts)
             stored |= piece.puts

@@ -421,6 +421,18 @@ def test_a_uuid_is_made_again_from_the_store(tmp_path: Path, capsys: pytest.Capt
     assert live(tmp_path, uuid) == before
 
 
+def test_the_uuid_of_another_cluster_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def uuid(life: Life) -> str:
+        return life.app.broker.uuid
+
+    before = live(tmp_path, uuid)
+    (tmp_path / CLUSTER / "uuid").write_text("550e8400-e29b-41d4-a716-446655440000\n")
+    with pytest.raises(StorageError, match=f"knows a as {before}: .*magnetar recover a --uuid$"):
+        live(tmp_path)
+    assert recover(tmp_path, capsys, "--uuid")[0] == 0
+    assert live(tmp_path, uuid) == before
+
+
 def test_recovering_beside_a_broker_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def beside(life: Life) -> tuple[int, str]:
         return recover(tmp_path, capsys)

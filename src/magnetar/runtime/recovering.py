@@ -29,7 +29,8 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 from magnetar.core.places import SQLITE
-from magnetar.metadata.policies import Policies, TenantInfo
+from magnetar.metadata.keys import cluster_key
+from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
 from magnetar.metadata.resources import Resources
 from magnetar.metadata.store import Store
 from magnetar.runtime.files import OsFiles, sync_folder, write_small
@@ -96,15 +97,15 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
 
 def check_log(
     recovered: Recovered, ledgers: LedgerFile, stored: Mapping[str, bytes], log: Path, cluster: str
-) -> list[Loss]:
-    """Compare the log with what should be in it; what is missing.
+) -> tuple[list[Loss], list[int]]:
+    """Compare the log with what should be in it: see `broker.proofs.missing`.
 
     Raises:
         StorageError: there is no log at all, and there should be.
     """
     if ledgers.damaged:
         logger.warning("the file of ledgers beside %s is damaged: nobody can tell whether the log is whole", log)
-    losses, _ = missing(stored, recovered)
+    losses, dropped = missing(stored, recovered)
     topics = {each.topic for each in losses}
     if ledgers.missing or ledgers.damaged:
         topics |= {key.removeprefix(TOPIC_PREFIX) for key in stored if key.startswith(TOPIC_PREFIX)}
@@ -113,7 +114,27 @@ def check_log(
             f"there is no log in {log}, and the metadata store knows {len(topics)} topics that should be in it, such as "
             f"{min(topics)}: put it back, or go on without those messages: magnetar recover {cluster} --accept-loss"
         )
-    return losses
+    return losses, dropped
+
+
+def check_uuid(uuid: str, stored: Mapping[str, bytes], store: str, folder: Path, cluster: str) -> None:
+    """Refuse an identity that is not the one that the metadata store in the same folder knows.
+
+    Raises:
+        StorageError: one line, with the way out.
+    """
+    data = stored.get(cluster_key(cluster))
+    if store != SQLITE or data is None:
+        return  # in ZooKeeper the metadata outlive a lost disk, and with it an identity
+    try:
+        known = msgspec.json.decode(data, type=ClusterData).uuid
+    except msgspec.DecodeError as error:
+        raise StorageError(f"the stored record of cluster {cluster} is damaged: {error}") from error
+    if known and known != uuid:
+        raise StorageError(
+            f"{folder / 'uuid'} says {uuid}, and the metadata store knows {cluster} as {known}: the other clusters would take it "
+            f"for another one; put back what the file held, or have the store's written: magnetar recover {cluster} --uuid"
+        )
 
 
 def begin_mark(mark: StoreMark, store: Store, stored: dict[str, bytes]) -> None:
@@ -244,7 +265,7 @@ class Recovering:
         except OSError as error:
             raise StorageError(explain(self.path, error)) from error
         try:
-            losses = check_log(self._recovered, self._ledgers, self._stored, self.path / "log", self._cluster)
+            losses, _ = check_log(self._recovered, self._ledgers, self._stored, self.path / "log", self._cluster)
         except StorageError as error:
             self.found.log = str(error)
             losses, _ = missing(self._stored, self._recovered)
