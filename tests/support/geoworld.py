@@ -18,6 +18,7 @@ from magnetar.broker.effects import Close, Compute, Note, Outbox, Read, Send, St
 from magnetar.broker.records import LAST_LEDGER_KEY
 from magnetar.broker.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
+from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.metadata.resources import Resources
 from magnetar.runtime.logthread import LogThread
@@ -274,9 +275,13 @@ class Node:
     def _read(self, effect: Read) -> None:
         log = self.broker.log_of(effect.topic)
         entries, spans = effect.find(log) if log is not None else ([], [])
+        error = ""
         if spans:
-            entries = self.log.read(spans)
-        self.run(effect.then, entries, "")
+            try:
+                entries = self.log.read(spans)
+            except StorageError as problem:
+                error = str(problem)
+        self.run(effect.then, entries, error)
 
     def work(self) -> bool:
         """Disk, store and reads answer; whether anything happened."""

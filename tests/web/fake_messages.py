@@ -7,7 +7,7 @@ from typing import Any
 from magnetar.broker.messagecontrol import DonePeek
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.metadata.errors import Conflict, NotFound
+from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.metadata.policies import check_properties
 from magnetar.storage.entries import StoredEntry
 
@@ -49,6 +49,18 @@ class FakeMessages:
             raise NotFound("no such message")
         self.calls.append(("message_at", topic, position))
         self._given(done)
+
+    def stopped(self, topic: str) -> list[dict[str, Any]]:
+        self._topic(topic)
+        return [{"subscription": "s", "position": "7:1", "reason": "corrupt: entry 7:1 is lost"}]
+
+    def give_up(self, topic: str, position: Position, done: Done) -> None:
+        if not (position.ledger == 7 and 0 <= position.entry < len(self._topic(topic).messages)):
+            raise NotFound("no such message")
+        if position.entry != 1:
+            raise PreconditionFailed("it can be read")
+        self.calls.append(("give_up", topic, position))
+        self._soon(done)
 
     def position_since(self, topic: str, time_ms: int) -> Position:
         return Position(7, min(-(-time_ms // 1000), len(self._topic(topic).messages)))

@@ -82,6 +82,12 @@ BROKER: Final = _of(
         "Entries that were stored and are not in the log, found at the start (magnetar recover).",
         "lostEntries",
     ),
+    (
+        "magnetar_damaged_messages_given_up_total",
+        "counter",
+        "Messages that could not be read and that an operator gave up, since the start.",
+        "damagedGivenUp",
+    ),
 )
 
 CACHE: Final = _of(

@@ -17,6 +17,7 @@ from magnetar.admin.building import Building
 from magnetar.admin.call import Call, Services
 from magnetar.admin.clusters import clusters, own_tenants, tenants
 from magnetar.admin.compaction import compaction
+from magnetar.admin.damage import damage
 from magnetar.admin.deduplication import deduplication
 from magnetar.admin.failover import failover
 from magnetar.admin.gate import Gate
@@ -97,6 +98,7 @@ GROUPS: Final = (
     deduplication,
     idempotency,
     sequence_ids,
+    damage,
     permissions,
     schemas,
     own_schemas,

@@ -18,6 +18,7 @@ from magnetar.broker.clientbytes import ClientBytes, Opening
 from magnetar.broker.compactions import Compactions
 from magnetar.broker.control import Done
 from magnetar.broker.credentials import Keys
+from magnetar.broker.damage import Damage
 from magnetar.broker.deduplicating import CURSOR_NAME
 from magnetar.broker.deduplications import Deduplications
 from magnetar.broker.deletions import Deletions
@@ -165,6 +166,7 @@ class Broker:
         self.cache = cache
         self.sessions: dict[int, Session] = {}
         self.client_bytes = ClientBytes(config)
+        self.damage = Damage(self)
         self.connections = Connections()
         self.publish_latency = PublishLatency()
         self.series = Series()
@@ -344,6 +346,7 @@ class Broker:
         made.on_left_out = self._ranges_left_out
         made.bytes_max = self._cursor_bytes_max
         made.withdrawals = topic.withdrawals
+        made.print_commands_by(self.command)
         made.ended = topic.ended
         topic.withdrawals.cover(cursor)
         self.limits.made(topic, made)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.damage import stopped
 from magnetar.broker.effects import Read, Store
 from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -55,6 +56,18 @@ class MessageControl(Protocol):
 
         Raises or answers:
             NotFound: there is none.
+        """
+        ...
+
+    def stopped(self, topic: str) -> list[dict[str, Any]]:
+        """`subscription`, `position` and `reason` of each that stands in front of an entry that cannot be read."""
+        ...
+
+    def give_up(self, topic: str, position: Position, done: Done) -> None:
+        """Withdraw the messages of an entry that cannot be read.
+
+        Raises or answers:
+            NotFound: there is none. PreconditionFailed: it can be read.
         """
         ...
 
@@ -273,6 +286,17 @@ class MessageController:
                 done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"))
 
         self._enter(lambda: self._broker.outbox.put(Read(topic.text, position, 1, 1, read)))
+
+    def stopped(self, topic: str) -> list[dict[str, Any]]:
+        """Which subscriptions stand in front of an entry that cannot be read."""
+        return stopped(self._topic(topic))
+
+    def give_up(self, topic: str, position: Position, done: Done) -> None:
+        """Give up an entry that cannot be read."""
+        found = self._topic(topic)
+        if not found.log.valid(position):
+            raise NotFound(f"{topic} has no entry at {position}")
+        self._enter(lambda: self._broker.damage.give_up(found, position, done))
 
     # --------------------------------------------------------------------------------------------------------- places
 

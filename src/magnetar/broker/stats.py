@@ -285,6 +285,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "cursorRangesLeftOut": broker.ranges_left_out,
         "unknownTopics": len(broker.proofs.unknown),
         "lostEntries": broker.lost_entries,
+        "damagedGivenUp": broker.damage.given_up,
         "deduplication": broker.deduplications.stats(),
         "idempotency": broker.idempotencies.stats(),
         "schemas": broker.schemas.stats(),

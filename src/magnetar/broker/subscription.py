@@ -371,6 +371,15 @@ class Subscription(AckedSubscription):
         self._dispatcher.restart()
         self._changed(before)
 
+    def print_commands_by(self, command: Callable[..., str]) -> None:
+        """How messages print a command of `magnetar`, from its words."""
+        self._around.command = command
+
+    @property
+    def stopped(self) -> tuple[Position, str] | None:
+        """The entry in front of which it stands because it cannot be read, and why; None: none."""
+        return self._dispatcher.stopped
+
     def skip(self, entries: int) -> int:
         """Acknowledge the next so many unacknowledged entries; how many there were."""
         position, found = self.cursor.nth_open(entries)

@@ -66,6 +66,8 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
         }
         | dispatcher.stats()
     )
+    if (stopped := dispatcher.stopped) is not None:
+        shown["stoppedAt"], shown["stoppedReason"] = str(stopped[0]), stopped[1]  # ours
     shown["msgBacklogNoDelayed"] = max(0, shown["msgBacklog"] - shown["msgDelayed"])
     return shown
 

@@ -12,7 +12,9 @@ from magnetar.cli.group import Group
 from magnetar.cli.idempotency import DefaultOption, KeysOption, OffOption, PropertyArgument, WindowOption, setter
 from magnetar.cli.policies import PolicyArgument, ValueArgument
 from magnetar.cli.targets import AdminUrlOption, EverywhereOption, change, show, targets
+from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies import Policies
 
 app = Group("Topics: list, make, look at, delete.")
@@ -313,6 +315,43 @@ def forget_producer(
         lambda client: client.delete(path),
         f"the next sequence id of {producer} in {topic} is new, whatever it is",
     )
+
+
+@app.add("damaged", example="magnetar topics damaged persistent://public/default/orders")
+def damaged(
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which subscriptions stand in front of an entry that cannot be read."""
+    path = _own_path(topic, "damaged")
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        return [{"topic": each} | one for each, rows in sorted(client.get(path).items()) for one in rows]
+
+    show(targets(config, admin_url, everywhere), ask, ("topic", "subscription", "position", "reason"), as_json=as_json)
+
+
+@app.add("give-up", example="magnetar topics give-up persistent://public/default/orders 7:41 --yes")
+def give_up(
+    topic: TopicArgument,
+    position: Annotated[str, typer.Argument(metavar="LEDGER:ENTRY", help="As the error names it.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Give up an entry that cannot be read, so that no subscription and no reader stops at it any more."""
+    before, _, after = position.partition(":")
+    ledger, entry = whole_number(before), whole_number(after)
+    if ledger is None or entry is None:
+        raise MagnetarError(f"{position[:40]!r} is no entry: write LEDGER:ENTRY, such as 7:41")
+    path = _own_path(topic, "damaged", str(ledger), str(entry))
+    confirm(f"Give up the messages at {position} of {topic}?", yes=yes)
+    act = targets(config, admin_url, everywhere)
+    change(act, lambda client: client.delete(path), f"gave up {position} of {topic}")
 
 
 @app.add("compact", example="magnetar topics compact persistent://public/default/prices")

@@ -57,6 +57,7 @@ AT = "/admin/v2/persistent/public/default/t"
             "DELETE /geo/v1/persistent/public/default/t/sequence-ids/a%2Fb",
             None,
         ),
+        ("topics give-up t 7:41 --yes", "DELETE /geo/v1/persistent/public/default/t/damaged/7/41", None),
         ("topics set-deduplication t on", "POST /admin/v2/persistent/public/default/t/deduplicationEnabled", True),
         (
             "topics set-deduplication t default",

@@ -155,6 +155,11 @@ class Dispatcher(ABC):
         return not self.around.held and not self.reading.in_flight and self.reading.after >= self.around.log.last
 
     @property
+    def stopped(self) -> tuple[Position, str] | None:
+        """The entry that could not be read, in front of which everything waits, and why; None: none."""
+        return self.reading.stopped
+
+    @property
     def reads_again(self) -> int:
         """Reads under way of entries that are to be sent again."""
         return 0

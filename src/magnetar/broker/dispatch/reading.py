@@ -3,6 +3,8 @@
     at the tail:      peek -> entries of the log's cache, nothing kept here
     catching up:      peek -> nothing there: Read ... ahead -> peek -> take -> (half empty: Read) ...
     after a rewind:   what was read ahead and a read in flight belong to an older generation and are dropped
+    damaged entry:    everything stops in front of it, and it is tried again and again, until an operator gives it up
+                      (`broker.damage`): then it counts as acknowledged, and is passed over. A damaged marker always is
 
 While one chunk is being consumed the next one is read; both together are bounded by twice `read_bytes_max`.
 """
@@ -15,7 +17,9 @@ from typing import Final
 from magnetar.broker.dispatch.surroundings import Surroundings
 from magnetar.broker.effects import Note, Read, Timer
 from magnetar.core.ids import Position
-from magnetar.storage.entries import StoredEntry
+from magnetar.storage.entries import EntryFlags, StoredEntry
+
+_MARKER: Final = int(EntryFlags.MARKER)
 
 RETRY_MS: Final = 1_000
 """After a read that failed. A disk that fails does not get better by being asked at once."""
@@ -35,6 +39,7 @@ class Reading:
     Attributes:
         after: everything at or below was taken.
         in_flight: a read is under way.
+        stopped: the entry that could not be read, and why; None: none.
     """
 
     def __init__(self, surroundings: Surroundings, wake: Callable[[], None]) -> None:
@@ -44,7 +49,10 @@ class Reading:
         self._ahead: deque[StoredEntry] = deque()
         self._ahead_bytes = 0
         self.in_flight = False
+        self.stopped: tuple[Position, str] | None = None
         self._failed = False
+        self._passed: set[Position] = set()
+        """Entries that cannot be read, and that nobody is to be given."""
         self._generation = 0
 
     def rewind(self, after: Position) -> None:
@@ -52,6 +60,8 @@ class Reading:
         self._generation += 1
         self.in_flight = False
         self._failed = False
+        self.stopped = None
+        self._passed.clear()
         self._ahead.clear()
         self._ahead_bytes = 0
         self.after = after
@@ -70,7 +80,10 @@ class Reading:
             return list(islice(self._ahead, entries_max))
         if self.in_flight or self._failed or self.after >= around.log.last:
             return []
-        start = around.log.next_after(self.after)
+        start = self._next(self.after)
+        if self._passed and start != around.log.next_after(self.after):
+            # What lies between can never be read: it is dealt with.
+            self.after = around.log.position_before(start) if start is not None else around.log.last
         if start is None:
             return []
         entries = around.log.cached(start, entries_max, bytes_max)
@@ -96,9 +109,16 @@ class Reading:
             self._ahead_bytes -= len(ahead.popleft().data)
         if not self.in_flight and not self._failed and self._ahead_bytes * 2 < self._around.limits.read_bytes_max:
             newest = ahead[-1] if ahead else last
-            start = self._around.log.next_after(Position(newest.ledger, newest.entry))
+            start = self._next(Position(newest.ledger, newest.entry))
             if start is not None:
                 self._ask(start)
+
+    def _next(self, after: Position) -> Position | None:
+        """The first entry behind a position that may be read."""
+        start = self._around.log.next_after(after)
+        while start in self._passed:
+            start = self._around.log.next_after(start)
+        return start
 
     def _skip_to(self, position: Position) -> None:
         self.after = position
@@ -122,16 +142,41 @@ class Reading:
         # An answer may be overtaken: the cursor moved on, or retention deleted what was asked for.
         fresh = [entry for entry in entries if entry.position > self.after]
         if fresh:
+            self.stopped = None
             self._ahead.extend(fresh)
             self._ahead_bytes += sum(len(entry.data) for entry in fresh)
         elif error or (not entries and around.log.valid(start)):
-            self._failed = True
             problem = error or "the log gave nothing"
-            around.outbox.put(Note("error", f"{around}: cannot read from {start} on: {problem}; trying again"))
+            if self._pass(start, problem):
+                self._wake()
+                return
+            self._failed = True
+            self.stopped = start, problem
+            way_out = around.command("topics", "give-up", around.topic, str(start))
+            around.outbox.put(
+                Note(
+                    "error", f"{around}: cannot read from {start} on: {problem}; trying again; to give it up: {way_out}"
+                )
+            )
             generation = self._generation
             around.outbox.put(Timer(around.outbox.now_ms + RETRY_MS, lambda now_ms: self._retry(generation)))
             return
         self._wake()
+
+    def _pass(self, position: Position, problem: str) -> bool:
+        """Pass over an entry that cannot be read, if nobody is to be given it: it counts as acknowledged, or is a marker."""
+        around = self._around
+        if not around.log.valid(position):
+            return False
+        if position not in around.cursor.acked:
+            if not around.log.flags_at(position) & _MARKER:
+                return False
+            around.outbox.put(
+                Note("error", f"{around}: the marker at {position} cannot be read and is left out: {problem}")
+            )
+        self.stopped = None
+        self._passed.add(position)
+        return True
 
     def _retry(self, generation: int) -> None:
         if generation == self._generation and self._failed:

@@ -179,7 +179,10 @@ class Refetch:
         self.damaged.pop(position, None)
         self.damaged[position] = None
         around = self._around
-        around.outbox.put(Note("error", f"{around}: cannot read {position} again: {problem}; trying again"))
+        way_out = around.command("topics", "give-up", around.topic, str(position))
+        around.outbox.put(
+            Note("error", f"{around}: cannot read {position} again: {problem}; trying again; to give it up: {way_out}")
+        )
 
     def _retry(self, generation: int) -> None:
         """Go on with the others, and try one of the damaged ones."""

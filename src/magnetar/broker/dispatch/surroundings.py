@@ -1,10 +1,12 @@
 """What a dispatch policy works with, and its limits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.broker.effects import Outbox
 from magnetar.broker.rates import UNLIMITED, Rate
+from magnetar.core.hints import command
 from magnetar.core.ids import Position
 from magnetar.storage.cursor import Cursor, CursorLog
 from magnetar.storage.entries import StoredEntry
@@ -113,6 +115,7 @@ class Surroundings:
         delays: whether entries wait for their `deliver_at_time`.
         served: something was sent since the subscription last waited for a rate.
         throttled: since the subscription was loaded.
+        command: words of a command of `magnetar` -> as messages print it.
     """
 
     outbox: Outbox
@@ -129,6 +132,7 @@ class Surroundings:
     delays: bool = True
     served: bool = False
     throttled: Throttled = field(default_factory=Throttled)
+    command: Callable[..., str] = command
 
     def messages_by_rate(self) -> int:
         """Messages that the rates let go now."""
