@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--links", action="store_true", help="with authentication, and half of the clients as links")
+    parser.add_argument("--http", action="store_true", help="requests of HTTP instead of frames")
     options = parser.parse_args()
     start = time.monotonic()
     print(f"fuzz: seeds from {options.seed} on", flush=True)
@@ -41,6 +42,7 @@ def main() -> None:
                 lambda _n: time.monotonic() < warm,
                 lambda line: print("fuzz:", line, flush=True),
                 login=login,
+                http=options.http,
             )
             clean(broker)
             figures.append((resident_bytes(pid), descriptors(pid)))
@@ -51,6 +53,7 @@ def main() -> None:
                 lambda _n: time.monotonic() < end,
                 lambda line: print("fuzz:", line, flush=True),
                 login=login,
+                http=options.http,
             )
             clean(broker)
             figures.append((resident_bytes(pid), descriptors(pid)))
@@ -75,7 +78,7 @@ def main() -> None:
             Figure("descriptors, last", files, "descriptors", aim="as first"),
         ]
         command = ["tools/fuzz.py", "--minutes", str(options.minutes), "--seed", str(options.seed)]
-        command += ["--links"] * options.links
+        command += ["--links"] * options.links + ["--http"] * options.http
         print(f"fuzz: written to {keep('fuzz', done, command)}")
 
 

@@ -184,6 +184,14 @@ def test_every_command_spoiled_in_every_state(own_broker: BrokerProcess) -> None
         eventually(lambda name=name: own_broker.figure(name) == 0, what=f"nothing is left of {name}")
 
 
+def test_requests_of_http_spoiled_in_every_way(own_broker: BrokerProcess) -> None:
+    fuzz(own_broker, 1, lambda number: number < 60, http=True)
+    files, memory = descriptors(pid(own_broker)), resident_bytes(pid(own_broker))
+    fuzz(own_broker, 9_000, lambda number: number < 200, http=True)
+    eventually(lambda: descriptors(pid(own_broker)) <= files + 3, what="descriptors are closed")
+    assert resident_bytes(pid(own_broker)) - memory < 64 * MIB
+
+
 def test_every_command_of_links_and_logins_spoiled_in_every_state(tmp_path: Path) -> None:
     world, login = secured(tmp_path)
     try:

@@ -42,6 +42,7 @@ from magnetar.wire.limits import LIMITS
 from magnetar.wire.metadata import build
 from magnetar.wire.varint import varint
 from tests.support.brokers import BrokerProcess, World
+from tests.support.fuzzing_http import HttpFuzzer
 
 TOPICS: Final = [f"persistent://public/default/fuzz-{number}" for number in range(6)] + [
     "non-persistent://public/default/fuzz-np",
@@ -872,8 +873,9 @@ def fuzz(
     *,
     clean_every: int = 500,
     login: Login = Login(),
+    http: bool = False,
 ) -> int:
-    """Episodes from one seed on while `more(number)`; how many there were.
+    """Episodes from one seed on, of HTTP if that is said, while `more(number)`; how many there were.
 
     Raises:
         AssertionError: the broker died or answered nonsense, another client was disturbed, or the log has a traceback or
@@ -890,7 +892,7 @@ def fuzz(
         while more(number):
             seed = first_seed + number
             try:
-                fuzzer = Fuzzer(seed, broker.pulsar_port, login)
+                fuzzer = HttpFuzzer(seed, broker.http_port) if http else Fuzzer(seed, broker.pulsar_port, login)
                 fuzzer.run()
                 answers += fuzzer.answers
                 if number % 10 == 9:
