@@ -107,6 +107,8 @@ def test_everything_that_openapi_describes_answers_as_it_says(url: str) -> None:
 
 
 def _try(operation: Any, url: str) -> None:
+    described = {str(status) for status in operation.definition.raw["responses"]}
+
     @EXAMPLES
     @given(case=operation.as_strategy(), known=st.sampled_from([True, True, False]))
     def run(case: Any, known: bool) -> None:
@@ -114,6 +116,8 @@ def _try(operation: Any, url: str) -> None:
         if known:
             case.path_parameters = {key: NAMES.get(key, value) for key, value in (case.path_parameters or {}).items()}
         response = case.call(base_url=url, timeout=20)
-        case.validate_response(response, checks=CHECKS)
+        # 501 is the answer to setting what is not built, where it is described; it is no fault of the broker's.
+        told = response.status_code == 501 and "501" in described
+        case.validate_response(response, checks=CHECKS[1:] if told else CHECKS)
 
     run()
