@@ -169,6 +169,15 @@ def test_asking_by_http_makes_a_partitioned_topic_where_the_policy_says_so(tell:
     tell(story)
 
 
+def test_go_tools_switch_automatic_creation_off_with_an_empty_type(tell: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.have(("POST", f"{N}/autoTopicCreation", '{"allowAutoTopicCreation": false, "topicType": ""}'))
+        answer = await world.ask("GET", f"{N}/autoTopicCreation")
+        assert (answer.json["allowAutoTopicCreation"], answer.json["topicType"]) == (False, None)
+
+    tell(story)
+
+
 def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -> None:
     async def story(world: World) -> None:
         lost = "non-persistent://public/default/n"

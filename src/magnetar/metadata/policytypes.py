@@ -3,6 +3,7 @@
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -89,7 +90,8 @@ class DelayedDelivery(
 
 SubscriptionTypeName = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 
-TopicKind = Literal["non-partitioned", "partitioned"]
+TopicKind = Literal["non-partitioned", "partitioned", ""]
+"""Go's tools send the empty one where nothing is to come into being; it is kept as left out."""
 
 _TOPICS: Final = {"allow": "allowAutoTopicCreation", "kind": "topicType", "partitions": "defaultNumPartitions"}
 
@@ -106,6 +108,10 @@ class AutoTopicCreation(Struct, frozen=True, rename=_TOPICS):
     allow: bool
     kind: TopicKind | None = None
     partitions: Int32 | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "":
+            force_setattr(self, "kind", None)
 
 
 class AutoSubscriptionCreation(Struct, frozen=True, rename={"allow": "allowAutoSubscriptionCreation"}):
