@@ -234,6 +234,12 @@ class Connection(web.RequestHandler):
         """Close behind the answer to the request that is being handled."""
         self._ends = True
 
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """A WebSocket begins: who sends it is known, and it is at work from now on."""
+        if self._room is not None:
+            self._room.known(self)
+        super().set_parser(parser, data_received_cb)
+
     # ------------------------------------------------------------------------------------------------ answers.Taker
 
     def pause_writing(self) -> None:

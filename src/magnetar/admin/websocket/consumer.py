@@ -18,7 +18,7 @@ from magnetar.admin.websocket.client import BrokerClient
 from magnetar.admin.websocket.options import ConsumerOptions, ProducerOptions, message_id
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.publisher import Publisher
-from magnetar.admin.websocket.unpacking import Beside, Unpacked, Unpacker, Unreadable
+from magnetar.admin.websocket.unpacking import Beside, Hold, Unpacked, Unpacker, Unreadable
 from magnetar.core.errors import BrokerError, MagnetarError
 from magnetar.storage.cursor import words_of
 from magnetar.wire import pulsar_pb2 as pb
@@ -83,10 +83,11 @@ class ConsumerSocket:
         options: of its URL.
         topic: its full name.
         beside: does heavy work on a thread of its own.
+        hold: holds memory for large payloads; None: there is enough.
     """
 
-    def __init__(self, options: ConsumerOptions, topic: str, beside: Beside) -> None:
-        self._options, self._topic, self._beside = options, topic, beside
+    def __init__(self, options: ConsumerOptions, topic: str, beside: Beside, hold: Hold | None = None) -> None:
+        self._options, self._topic, self._beside, self._hold = options, topic, beside, hold
         self._parts: list[Part] = []
         self._came: deque[tuple[Part, pb.CommandMessage, bytes]] = deque()
         self._news = asyncio.Event()
@@ -107,7 +108,9 @@ class ConsumerSocket:
         self._client = client
         partitions = await client.partitions(self._topic)
         names = [(f"{self._topic}-partition-{number}", number) for number in range(partitions)] or [(self._topic, -1)]
-        self._parts = [Part(topic, partition, Unpacker(partition, self._beside)) for topic, partition in names]
+        self._parts = [
+            Part(topic, partition, Unpacker(partition, self._beside, self._hold)) for topic, partition in names
+        ]
         for part in self._parts:
             if self._options.start is not None and self._options.start.entryId < 1 << 62:
                 part.last = self._options.start
@@ -216,9 +219,19 @@ class ConsumerSocket:
             self._news.clear()
             while self._came:
                 part, command, payload = self._came.popleft()
-                await self._entry(part, command, payload)
-                if self._outgoing is not None:
-                    self._outgoing.held(-len(payload))
+                try:
+                    await self._entry(part, command, payload)
+                    if self._outgoing is not None:
+                        self._outgoing.held(-len(payload))
+                        if part.unpacker.holding:
+                            await self._outgoing.written()
+                except BrokerError as error:
+                    self._fail(error)  # what was not sent comes again, to whoever asks then
+                    return
+                finally:
+                    for held in part.unpacker.holding:
+                        held.release()
+                    part.unpacker.holding.clear()
 
     async def _entry(self, part: Part, command: pb.CommandMessage, payload: bytes) -> None:
         assert self._outgoing is not None
@@ -242,7 +255,9 @@ class ConsumerSocket:
             if self._options.redeliveries_max and command.redelivery_count >= self._options.redeliveries_max:
                 await self._bury(part, message)
                 continue
-            self._sent[_place(message.id)] = (asyncio.get_running_loop().time(), message)
+            # What it holds has been seen then; kept until it is acknowledged, it would be memory without a limit.
+            bare = message._replace(shown={}, payload=b"")
+            self._sent[_place(message.id)] = (asyncio.get_running_loop().time(), bare)
             self._outgoing.put(message.shown | {"redeliveryCount": command.redelivery_count})
 
     # ------------------------------------------------------------------------------------------------ from the WebSocket

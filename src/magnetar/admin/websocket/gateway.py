@@ -101,12 +101,16 @@ class Gateway:
     async def consumer(self, request: web.Request) -> web.StreamResponse:
         """A consumer."""
         options = consumer_options(request.query, request.match_info["subscription"])
-        return await self._serve(request, ConsumerSocket(options, _topic(request), self.answers.beside))
+        return await self._serve(
+            request, ConsumerSocket(options, _topic(request), self.answers.beside, self.answers.hold)
+        )
 
     async def reader(self, request: web.Request) -> web.StreamResponse:
         """A reader."""
         options = reader_options(request.query, f"reader-{secrets.token_hex(5)}")
-        return await self._serve(request, ConsumerSocket(options, _topic(request), self.answers.beside))
+        return await self._serve(
+            request, ConsumerSocket(options, _topic(request), self.answers.beside, self.answers.hold)
+        )
 
     async def _serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=self.text_bytes_max, compress=False)

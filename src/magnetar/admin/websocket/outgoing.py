@@ -28,12 +28,15 @@ class Outgoing:
         self._bytes = 0
         self._full = False
         self._news = asyncio.Event()
+        self._written = asyncio.Event()
+        self._written.set()
         self._task = asyncio.get_running_loop().create_task(self._write())
 
     def put(self, value: Any) -> None:
         """Send a value as JSON, behind what was put before."""
         text = msgspec.json.encode(value).decode()
         self._texts.append(text)
+        self._written.clear()
         self.held(len(text))
         self._news.set()
 
@@ -56,8 +59,16 @@ class Outgoing:
                     text = self._texts.popleft()
                     await self._socket.send_str(text)
                     self.held(-len(text))
+                self._written.set()
         except (ConnectionError, ClientConnectionError):
             self._texts.clear()  # the reading side ends, too
+        finally:
+            self._written.set()
+
+    async def written(self) -> None:
+        """Wait until all that was put is written, or nothing more will be."""
+        if not self._task.done():
+            await self._written.wait()
 
     async def close(self) -> None:
         """Write nothing more."""

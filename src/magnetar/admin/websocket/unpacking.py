@@ -4,7 +4,8 @@ import base64
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from magnetar.admin.decompressing import Undecompressible, decompress
+from magnetar.admin.answers import Held
+from magnetar.admin.decompressing import Undecompressible, claimed, decompress
 from magnetar.core.errors import MagnetarError, ProtocolError
 from magnetar.core.times import iso_time
 from magnetar.storage.cursor import bits_of
@@ -21,7 +22,16 @@ CHUNKED_BYTES_MAX: Final = 32 << 20
 BESIDE_BYTES: Final = 64 * 1024
 """Larger payloads are decompressed on a thread of their own."""
 
+LARGE_BYTES: Final = 1 << 20
+"""A payload that says that it holds more is decompressed when there is memory for it, which all answers share."""
+
+TIMES_HELD: Final = 4
+"""Such a payload is there as bytes, in base64, in JSON and as a text on its way."""
+
 Beside = Callable[..., Coroutine[Any, Any, bytes]]
+
+Hold = Callable[[int], Coroutine[Any, Any, Held]]
+"""Holds memory (`Answers.hold`)."""
 
 
 class Unreadable(MagnetarError):
@@ -52,10 +62,15 @@ class Unpacker:
     Args:
         partition: its number, -1 when the topic has none.
         beside: does heavy work on a thread of its own (`Answers.beside`).
+        hold: holds memory for large payloads; None: there is enough.
+
+    Attributes:
+        holding: memory of what was taken apart; released by who sends it.
     """
 
-    def __init__(self, partition: int, beside: Beside) -> None:
-        self._partition, self._beside = partition, beside
+    def __init__(self, partition: int, beside: Beside, hold: Hold | None = None) -> None:
+        self._partition, self._beside, self._hold = partition, beside, hold
+        self.holding: list[Held] = []
         self._chunked: dict[str, tuple[list[bytes], list[pb.MessageIdData]]] = {}
         self.given_up: list[pb.MessageIdData] = []
         """Chunks of messages that will never be whole; emptied by whoever acknowledges them."""
@@ -64,7 +79,7 @@ class Unpacker:
         """The messages of an entry; none for a chunk that is not the last.
 
         Raises:
-            Unreadable: it cannot be taken apart.
+            Unreadable: it cannot be taken apart. BrokerError: TOO_MANY_REQUESTS: there is no memory for it.
         """
         try:
             metadata = parse_metadata(data)
@@ -90,6 +105,12 @@ class Unpacker:
 
     async def _plain(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         wanted = (metadata.compression, metadata.uncompressed_size, payload)
+        try:
+            claimed(metadata.compression, metadata.uncompressed_size, len(payload))
+        except Undecompressible as error:
+            raise Unreadable(str(error)) from None
+        if self._hold is not None and metadata.uncompressed_size > LARGE_BYTES:
+            self.holding.append(await self._hold(TIMES_HELD * metadata.uncompressed_size))
         try:
             if max(len(payload), metadata.uncompressed_size) > BESIDE_BYTES:
                 return await self._beside(decompress, *wanted)
