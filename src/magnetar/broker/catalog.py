@@ -323,7 +323,8 @@ class Catalog:
         text = str(base)
         self._check_stays(base)
         if text in self._broker.topics or text in self._creating:
-            raise Conflict(f"topic {text} exists and is not partitioned")
+            adopt = waysout.adopt_partitions(self._broker, base, partitions, self._broker.cluster)
+            raise Conflict(f"topic {text} exists and is not partitioned; to give it partitions: {adopt}")
         # Non-persistent partitions have nothing that is stored: they come into being when they are opened.
         topics = [base.with_partition(number) for number in range(partitions)] if base.persistent else []
         self._partitioning.add(text)
