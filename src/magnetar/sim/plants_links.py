@@ -35,7 +35,9 @@ def _advance_of_any_generation(cursor: LinkCursor, commit: LinkCursor) -> LinkCu
     return moved._replace(gen=cursor.gen) if moved is not None else None
 
 
-def _answers_pushed(self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
+def _answers_pushed(
+    self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any, ask: Any, **more: Any
+) -> None:
     topic = self._host.find(request.topic)
     if topic is not None and self.peers.known().get(request.source, ("",))[0] == request.uuid:
         positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
@@ -45,10 +47,12 @@ def _answers_pushed(self: LinkDestination, connection: int, request: Any, payloa
             response.persisted.ledger, response.persisted.entry = pushed
             reply(response)
             return
-    _append(self, connection, request, payload, reply, ask)
+    _append(self, connection, request, payload, reply, ask, **more)
 
 
-def _refuses_pushed(self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
+def _refuses_pushed(
+    self: LinkDestination, connection: int, request: Any, payload: bytes, reply: Any, ask: Any, **more: Any
+) -> None:
     topic = self._host.find(request.topic)
 
     def told(response: Any) -> None:
@@ -56,7 +60,7 @@ def _refuses_pushed(self: LinkDestination, connection: int, request: Any, payloa
             response.persisted.ledger, response.persisted.entry = topic.log.watermark_staged(request.source)
         reply(response)
 
-    _append(self, connection, request, payload, told, ask)
+    _append(self, connection, request, payload, told, ask, **more)
 
 
 def _rewinds_in_memory(self: LinkSource, state: LinkTopic, target: LinkCursor, stored: Any) -> None:
