@@ -182,6 +182,22 @@ def test_a_file_of_ledgers_that_says_nothing(
     assert lost_in(caplog.text, "a") == len(A)
 
 
+def test_damage_in_front_of_what_was_confirmed_is_not_taken_for_a_torn_end(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No check tells that the last cycle was durable, but the file of ledgers does: one entry is lost, and nothing is cut."""
+    path = largest(killed)
+    data = bytearray(path.read_bytes())
+    data[data.index(B[0].encode())] ^= 4
+    path.write_bytes(data)
+    found = live(killed, all_texts)
+    assert found["a"] == A
+    assert found["b"][0].startswith("!")
+    assert found["b"][1:] == B[1:]
+    assert path.stat().st_size >= len(data)
+    assert "torn by a crash" not in caplog.text
+
+
 def test_the_end_that_nobody_was_told_of_may_be_torn(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = largest(killed)
     path.write_bytes(path.read_bytes() + b"\x20\0\0\0torn")

@@ -263,6 +263,10 @@ class _Recovery:
             read: Callable[[int, int], bytes] = file.pread if torn_end else partial(_pread, file)
             scanner = Scanner(number, read, end, tail=torn_end)
             index = scanner.run()
+            if scanner.torn_bytes:
+                whole_file = Scanner(number, partial(_pread, file), end)
+                if self._told_of(whole_file.run(), index.end):
+                    scanner, index = whole_file, whole_file.index
             if segment.started is None:
                 index.problems.insert(0, lost)
             self._settle(file, segment.size, index.end, scanner.durable if tail and cut is None else index.end)
@@ -276,6 +280,16 @@ class _Recovery:
             )
         self.result.unindexed.append(index)
         return index
+
+    def _told_of(self, index: SegmentIndex, torn: int) -> bool:
+        """Whether an entry lies behind a torn place that is known to have been durable: the place is damage, then."""
+        for piece in index.pieces:
+            known = self.result.known.get(piece.ledger)
+            if known is not None and piece.first < known.entries:
+                behind = piece.offsets[min(known.entries, piece.end) - piece.first - 1]
+                if behind > torn:
+                    return True
+        return False
 
     @staticmethod
     def _settle(file: LogFile, size: int, end: int, durable: int) -> None:
