@@ -243,16 +243,11 @@ def test_partitions(tools: Tools, space: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "functions list",
-        "sinks list",
-        "resource-quotas get",
-        "ns-isolation-policy list a",
+        "functions restart --tenant public --namespace default --name f",
+        "resource-quotas set -mi 1 -mo 1 -bi 1 -bo 1 -mem 1 -d",
         "transactions coordinators-list",
-        "broker-stats load-report",
-        "brokers get-internal-config",
-        "namespaces get-persistence public/default",
-        "namespaces set-subscribe-rate public/default -sr 5",
-        "topicPolicies set-subscribe-rate public/default/none -sr 5",
+        "namespaces set-offload-threshold public/default -s 10M",
+        "namespaces set-bookie-affinity-group public/default -pg g",
     ],
 )
 def test_what_is_not_built_says_so(tools: Tools, line: str) -> None:
