@@ -131,11 +131,18 @@ CASES: list[Case] = [
     ("GET", f"{A}/persistent/public/default/a%5Cb/offload", None, 412),
     *(
         ("GET", f"/admin/v3/{path}", None, 200)
-        for path in ("functions/connectors", "sinks/builtinsinks", "sources/builtinsources")
+        for path in (
+            "functions/connectors",
+            "functions/builtins",
+            "sinks/builtinsinks",
+            "sink/builtinsinks",
+            "sources/builtinsources",
+            "source/builtinsources",
+        )
     ),
     *(
         (method, f"/admin/v3/{kind}/{place}{more}", None, status)
-        for kind in ("functions", "sources", "sinks", "packages/function")
+        for kind in ("functions", "sources", "sinks", "source", "sink", "packages/function")
         for method, more, there in _of_io(kind)
         for place, status in (("public/default", there), ("public/missing", 404), (f"x/{BAD}", 412))
     ),

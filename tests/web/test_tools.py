@@ -219,7 +219,13 @@ def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -
 
 def test_functions_and_io_are_asked_for_before_they_are_made(tell: Tell) -> None:
     async def story(world: World) -> None:
-        for kind, word in (("functions", "Function"), ("sources", "Source"), ("sinks", "Sink")):
+        for kind, word in (
+            ("functions", "Function"),
+            ("sources", "Source"),
+            ("sinks", "Sink"),
+            ("source", "Source"),
+            ("sink", "Sink"),
+        ):
             path = f"/admin/v3/{kind}/public/default"
             assert (await world.ask("GET", path)).json == []
             for method in ("GET", "DELETE"):

@@ -60,8 +60,12 @@ RULES: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("POST", rf"{_SCHEMAS}/schema", Operation.PRODUCE),
     ("*", rf"{_SCHEMAS}{_ANY}", Operation.ADMIN),
     # Functions, IO and packages, of which there are none
-    ("GET", r"/admin/v3/(?:functions|sources|sinks)/\w+", Operation.IDENTIFIED),
-    ("*", rf"/admin/v3/(?:functions|sources|sinks|packages/{{type}})/{{tenant}}/{{namespace}}{_ANY}", Operation.ADMIN),
+    ("GET", r"/admin/v3/(?:functions|sources?|sinks?)/\w+", Operation.IDENTIFIED),
+    (
+        "*",
+        rf"/admin/v3/(?:functions|sources?|sinks?|packages/{{type}})/{{tenant}}/{{namespace}}{_ANY}",
+        Operation.ADMIN,
+    ),
     # Ours
     ("GET", r"/geo/v1/schemas/{tenant}/{namespace}", Operation.LOOK),
     ("*", rf"/geo/v1/(?:namespaces|persistent|schemas)/{{tenant}}/{{namespace}}{_ANY}", Operation.ADMIN),

@@ -12,7 +12,9 @@ from magnetar.metadata.errors import NotFound
 
 no_io = Routes("Functions and IO, which are not built", "/admin/v3")
 
-KINDS: Final = {"functions": "Function", "sources": "Source", "sinks": "Sink"}
+KINDS: Final = {"functions": "Function", "sources": "Source", "sinks": "Sink", "source": "Source", "sink": "Sink"}
+"""Java's tools write the last two, Go's the plural."""
+
 NAMESPACE: Final = "/{tenant}/{namespace}"
 PACKAGES: Final = "/packages/{type}" + NAMESPACE
 VERSION: Final = PACKAGES + "/{name}/{version}"
@@ -51,7 +53,12 @@ def _add(kind: str, what: str) -> None:
 
 for _kind, _what in KINDS.items():
     _add(_kind, _what)
-for _path in ("/functions/connectors", "/sinks/builtinsinks", "/sources/builtinsources"):
+BUILT_IN: Final = (
+    "/functions/connectors",
+    "/functions/builtins",
+    *(f"/{kind}/builtin{kind.removesuffix('s')}s" for kind in ("sinks", "sink", "sources", "source")),
+)
+for _path in BUILT_IN:
     no_io.add("GET", _path, "What is built in: nothing.", reply="[]")(_nothing_built_in)
 for _path, _text in ((PACKAGES, "Packages of a namespace"), (PACKAGES + "/{name}", "Versions of a package")):
     no_io.add("GET", _path, f"{_text}: none.", errors=(404, 412), reply="[]")(_none)

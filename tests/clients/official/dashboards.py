@@ -32,12 +32,13 @@ REASONS: Final = (
     (r"^pulsar_storage_(compact_|lakehouse_|wal_|backend_|read_entr)", "of StreamNative's own engine"),
     (r"^pulsar_storage_read_latency_", "Apache Pulsar has not got it, either"),
     (r"^pulsar_(ledgeroffloader_|managed_ledger_offload)", "nothing is offloaded"),
+    (r"^pulsar_lb_directMemory_usage$", "there is no memory outside a heap; `pulsar_lb_memory_usage` is all"),
     (r"^pulsar_(lb_|sunit_|loadbalance)", "one broker serves all topics of its cluster: there is nothing to balance or split"),
     (r"^pulsar_entry_size_overflow$", "Apache Pulsar has not got it, either: it is `pulsar_entry_size_le_overflow`"),
     (r"^pulsar_instance_publish_latency$", "Apache Pulsar has not got it, either: it is `pulsar_broker_publish_latency`"),
     (r"^pulsar_version_info$", "it would claim to be a Pulsar; `magnetar_build_info` has the version"),
 )  # fmt: skip
-"""Why metrics are not there: pattern of the name, why. One that is not there, and not named here, is missing."""
+"""Why metrics are not there: pattern of the name, why; "of ..." is another program's. One that is not named here is missing."""
 
 WANTED: Final = {
     (): (
