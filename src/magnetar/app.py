@@ -393,6 +393,7 @@ class BrokerApp:
             2 * config.message_bytes_max,
             tuple(config.websocket_origins),
             certificates=security.enabled and "tls" in security.methods,
+            tokens=security.enabled,
         )
 
     def _urls(self) -> Urls:

@@ -4,6 +4,7 @@ What it sends are the events of a connection; what the broker sends to that conn
 permissions, limits and statistics are those of the broker's sessions, with no second way beside them.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
+
+logger = logging.getLogger(__name__)
 
 Heard = Callable[[pb.BaseCommand, bytes], None]
 """Called with a command and its payload."""
@@ -78,7 +81,11 @@ class InsideConnection:
         """The broker sends something."""
         for frame in self._decoder.feed(b"".join(buffers)):
             if self._open:
-                self._heard(frame.command, frame.payload)
+                try:
+                    self._heard(frame.command, frame.payload)
+                except Exception as error:  # who listens made a mistake: its connection ends, and not the broker's work
+                    logger.error("a connection of the process itself ends: %r", error, exc_info=error)
+                    self.close("its client made a mistake; the broker's log says more")
 
     def send_now(self, buffer: bytes | memoryview) -> None:
         """The broker sends something."""

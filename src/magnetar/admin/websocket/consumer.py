@@ -1,16 +1,18 @@
 """A consumer's or a reader's WebSocket: messages out; acknowledgements, permits and questions in.
 
-    push   at most `receiverQueueSize` messages are on their way without an acknowledgement; each acknowledgement lets one more
-           come. So a page that does not acknowledge is not buried.
+    push   at most `receiverQueueSize` messages are on their way without an acknowledgement; each acknowledgement, positive or
+           negative, lets one more come. So a page that does not acknowledge is not buried.
     pull   as many come as `permit` asks for
+
+The broker counts permits of each partition, and sends batches whole. What came and may not be sent yet is ready, and waits here.
 
 A reader's acknowledgements let more come, and acknowledge nothing.
 """
 
 import asyncio
-import math
+import logging
 from collections import deque
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -22,6 +24,8 @@ from magnetar.admin.websocket.unpacking import Beside, Hold, Unpacked, Unpacker,
 from magnetar.core.errors import BrokerError, MagnetarError
 from magnetar.storage.cursor import words_of
 from magnetar.wire import pulsar_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 SUBSCRIBE: Final = 4
 MESSAGE: Final = 9
@@ -40,10 +44,19 @@ REOPEN_FOR_S: Final = 30.0
 PERMITS_MAX: Final = 10_000
 """A ceiling on permits that are asked for at once."""
 
+CREDIT_MAX: Final = 1 << 30
+"""A ceiling on permits that are not used."""
+
 DEAD_LETTERS_ID: Final = 1 << 20
 """Of the first producer of dead letters: above all consumers' ids."""
 
 DEAD_LETTERS: Final = ProducerOptions("", None, 30_000, 1_000, "JavaStringHash", False, "NONE")
+
+NACKED_MAX: Final = 10_000
+"""Messages that stay away after a negative acknowledgement; beyond it the oldest comes again at once."""
+
+BATCH_MAX: Final = 1 << 20
+"""A ceiling on messages of a batch of which an application acknowledges one that it was not sent here."""
 
 Place = tuple[int, int, int, int]
 """Partition, ledger, entry, index in its batch (-1: none)."""
@@ -57,6 +70,18 @@ class Said(msgspec.Struct, rename="camel"):
     permit_messages: int = 0
 
 
+class Sent(NamedTuple):
+    """A message that was sent.
+
+    Attributes:
+        at_s: when, of the loop's clock.
+        ids: what is acknowledged with it: chunks before its last one, and itself.
+    """
+
+    at_s: float
+    ids: tuple[pb.MessageIdData, ...]
+
+
 class Part:
     """The consumer of one partition."""
 
@@ -65,8 +90,12 @@ class Part:
         self.ended = False
         self.last: pb.MessageIdData | None = None
         """The newest message that was taken apart: a reader that is opened again goes on behind it."""
+        self.sent: pb.MessageIdData | None = None
+        """The newest message that was sent."""
+        self.life = 0
+        """How often its consumer was closed."""
         self.permits = 0
-        """That were granted and not used; granted again when the consumer is opened again."""
+        """That were granted and not used, less than none after a large batch; granted again when the consumer is opened again."""
 
     def behind(self, messages: list[Unpacked]) -> list[Unpacked]:
         """Those of an entry behind the last one: where a reader begins, its own first message comes again."""
@@ -91,7 +120,13 @@ class ConsumerSocket:
         self._parts: list[Part] = []
         self._came: deque[tuple[Part, pb.CommandMessage, bytes]] = deque()
         self._news = asyncio.Event()
-        self._sent: dict[Place, tuple[float, Unpacked]] = {}
+        self._ready: deque[tuple[Part, Unpacked, int]] = deque()
+        self._credit = 0
+        """So many more messages may be sent."""
+        self._sent: dict[Place, Sent] = {}
+        self._nacked: dict[Place, Sent] = {}
+        """Those that come again later, in the order of their times, which are when."""
+        self._nacks: asyncio.TimerHandle | None = None
         self._client: BrokerClient | None = None
         self._outgoing: Outgoing | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,7 +148,7 @@ class ConsumerSocket:
         ]
         for part in self._parts:
             if self._options.start is not None and self._options.start.entryId < 1 << 62:
-                part.last = self._options.start
+                part.last = part.sent = self._options.start
         for number in range(len(self._parts)):
             await self._subscribe(number)
 
@@ -124,12 +159,22 @@ class ConsumerSocket:
         if self._options.ack_ms:
             self._run(self._look())
         if not self._options.pull:
-            self._permit(self._options.queue)
+            self._credit = self._options.queue
+            each, more = divmod(self._options.queue, len(self._parts))
+            for number in range(len(self._parts)):
+                self._flow(number, max(1, each + (1 if number < more else 0)))
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A WebSocket that hears nothing more would be worse than one that ends.
+            logger.error("a WebSocket's consumer of %s ends: %r", self._topic, error, exc_info=error)
+            self._fail(MagnetarError("the broker made a mistake; its log says more"))
 
     async def _subscribe(self, number: int) -> None:
         assert self._client is not None
@@ -153,10 +198,22 @@ class ConsumerSocket:
     # -------------------------------------------------------------------------------------------------------- permits
 
     def _permit(self, permits: int) -> None:
-        """Let so many more messages come, from any partition: each may send its part of them, at least one."""
-        each, more = divmod(permits, len(self._parts))
+        """Let so many more messages come, from whichever partition has them."""
+        self._credit = min(self._credit + permits, CREDIT_MAX)
         for number in range(len(self._parts)):
-            self._flow(number, each + (1 if number < more else 0))
+            self._top_up(number)
+        self._news.set()
+
+    def _top_up(self, number: int) -> None:
+        """Pull: each partition may send all that is asked for. What one sends too much is ready when more is asked for."""
+        self._flow(number, self._credit - self._parts[number].permits - len(self._ready))
+
+    def _one_more(self, number: int) -> None:
+        """A message that was sent is settled: push another."""
+        if not self._options.pull:
+            self._credit += 1
+            self._flow(number, 1)
+            self._news.set()
 
     def _flow(self, number: int, permits: int) -> None:
         assert self._client is not None
@@ -180,12 +237,36 @@ class ConsumerSocket:
                     self._outgoing.held(len(payload))
                 self._news.set()
             case 16:
+                part = self._parts[command.close_consumer.consumer_id]
+                self._drop(part)
                 self._run(self._reopen(command.close_consumer.consumer_id))
             case 27:
                 self._parts[command.reachedEndOfTopic.consumer_id].ended = True
             case _:
                 if self._dead is not None:
                     self._dead.heard(command)
+
+    def _drop(self, part: Part) -> None:
+        """Its consumer was closed: what came and was not sent comes again, if it is stored."""
+        if self._topic.startswith("non-persistent:"):
+            return
+        for each, _, payload in self._came:
+            if each is part:
+                self._waits(-len(payload))
+        self._came = deque(entry for entry in self._came if entry[0] is not part)
+        for each, message, _ in self._ready:
+            if each is part:
+                part.permits += 1
+                self._waits(-len(message.payload))
+        self._ready = deque(entry for entry in self._ready if entry[0] is not part)
+        part.unpacker.forget()
+        part.life += 1
+        if self._options.start is not None:
+            part.last = part.sent
+
+    def _waits(self, size: int) -> None:
+        if self._outgoing is not None:
+            self._outgoing.held(size)
 
     async def _reopen(self, number: int) -> None:
         assert self._client is not None
@@ -202,8 +283,12 @@ class ConsumerSocket:
                 # What was on its way comes again: it counts against nobody's permits any more.
                 waits = sum(place[0] == part.partition for place in self._sent)
                 self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
-                permits, part.permits = part.permits + waits, 0
-                self._flow(number, permits)
+                permits, part.permits = part.permits, 0
+                if self._options.pull:
+                    self._top_up(number)
+                else:
+                    self._credit += waits
+                    self._flow(number, permits + waits)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REOPEN_S_MAX)
@@ -213,52 +298,82 @@ class ConsumerSocket:
         self.failed.set()
 
     async def _send(self) -> None:
-        """Take entries apart and send their messages, in order."""
+        """Send what is ready, and take entries apart as long as more may be sent. All in order."""
         while True:
             await self._news.wait()
             self._news.clear()
-            while self._came:
+            while True:
+                while self._ready and (self._credit > 0 or _place(self._ready[0][1].id) in self._sent):
+                    self._next()
+                if self._ready or self._credit <= 0 or not self._came:
+                    break
                 part, command, payload = self._came.popleft()
                 try:
                     await self._entry(part, command, payload)
-                    if self._outgoing is not None:
-                        self._outgoing.held(-len(payload))
-                        if part.unpacker.holding:
-                            await self._outgoing.written()
-                except BrokerError as error:
-                    self._fail(error)  # what was not sent comes again, to whoever asks then
-                    return
+                    if part.unpacker.holding:
+                        # Memory that all share waits for nobody's permits: a large batch is sent whole, and then no other one.
+                        while self._ready:
+                            self._next()
+                        self._waits(-len(payload))
+                        payload = b""
+                        assert self._outgoing is not None
+                        await self._outgoing.written()
                 finally:
+                    self._waits(-len(payload))
                     for held in part.unpacker.holding:
                         held.release()
                     part.unpacker.holding.clear()
 
+    def _next(self) -> None:
+        part, message, redeliveries = self._ready.popleft()
+        self._waits(-len(message.payload))
+        self._put(part, message, redeliveries)
+
     async def _entry(self, part: Part, command: pb.CommandMessage, payload: bytes) -> None:
-        assert self._outgoing is not None
+        life = part.life
         try:
             messages = await part.unpacker.messages(command, payload)
         except Unreadable:
             self._acknowledge(part, command.message_id, unreadable=True)
             messages = []
+        except MagnetarError as error:
+            self._fail(error)
+            return
+        if part.life != life:
+            return  # its consumer was closed meanwhile, and the entry comes again
         for chunk in part.unpacker.given_up:
             self._acknowledge(part, chunk)
         part.unpacker.given_up.clear()
+        for chunk in part.unpacker.put_back:
+            self._stay_away(_place(chunk, part.partition), (chunk,))
+        part.unpacker.put_back.clear()
         # A permit is one message. The broker took one for each of the batch that is left, and for a chunk.
-        part.permits = max(0, part.permits - max(1, len(messages)))
+        part.permits -= max(1, len(messages))
         if self._options.start is not None:
             messages = part.behind(messages)
         if not messages:
             self._flow(self._number(part), 1)
-            part.last = command.message_id
         for message in messages:
             part.last = message.id
             if self._options.redeliveries_max and command.redelivery_count >= self._options.redeliveries_max:
                 await self._bury(part, message)
                 continue
-            # What it holds has been seen then; kept until it is acknowledged, it would be memory without a limit.
-            bare = message._replace(shown={}, payload=b"")
-            self._sent[_place(message.id)] = (asyncio.get_running_loop().time(), bare)
-            self._outgoing.put(message.shown | {"redeliveryCount": command.redelivery_count})
+            self._waits(len(message.payload))
+            self._ready.append((part, message, command.redelivery_count))
+
+    def _put(self, part: Part, message: Unpacked, redeliveries: int) -> None:
+        """Send a message."""
+        assert self._outgoing is not None
+        place = _place(message.id)
+        self._nacked.pop(place, None)
+        if place in self._sent:
+            # The broker sends again what is not acknowledged, as an exclusive subscription does with all of it.
+            self._flow(self._number(part), 1)
+        else:
+            self._credit -= 1
+        part.sent = message.id
+        self._sent[place] = Sent(asyncio.get_running_loop().time(), (*message.others, message.id))
+        self._outgoing.put(message.shown | {"redeliveryCount": redeliveries})
 
     # ------------------------------------------------------------------------------------------------ from the WebSocket
 
@@ -270,7 +385,7 @@ class ConsumerSocket:
         """
         try:
             said = msgspec.json.decode(text, type=Said)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise MagnetarError(f"this is no command of a consumer: {error}") from None
         match said.type:
             case "permit":
@@ -281,37 +396,39 @@ class ConsumerSocket:
                 self._permit(said.permit_messages)
             case "isEndOfTopic":
                 ended = all(part.ended for part in self._parts)
-                outgoing.put({"endOfTopic": str(ended).lower()})
+                await outgoing.room()
+                outgoing.put({"endOfTopic": ended})
             case "unsubscribe":
                 await self._unsubscribe()
             case "negativeAcknowledge":
-                self._negative(self._known(said.message_id))
+                self._negative(*self._named(said.message_id))
             case _:
-                place = self._known(said.message_id)
-                if place is not None:
-                    self._settle(place)
+                self._settle(*self._named(said.message_id))
 
-    def _known(self, text: str) -> Place | None:
-        """The message of an id; None: it was acknowledged before, or comes again."""
-        place = _place(message_id(text))
-        part = max(place[0], 0)
-        if part >= len(self._parts):
+    def _named(self, text: str) -> tuple[Place, pb.MessageIdData]:
+        """The message of an id."""
+        named = message_id(text)
+        place = _place(named)
+        if max(place[0], 0) >= len(self._parts) or place[0] < self._parts[0].partition:
             raise MagnetarError(f"the topic has no partition {place[0]}")
-        return place if place in self._sent else None
+        if named.batch_size > BATCH_MAX or named.batch_index >= max(named.batch_size, 1):
+            raise MagnetarError(f"no batch has a message {named.batch_index} of {named.batch_size}")
+        return place, named
 
-    def _settle(self, place: Place) -> None:
-        """Acknowledge a message that was sent."""
-        _, message = self._sent.pop(place)
+    def _settle(self, place: Place, named: pb.MessageIdData) -> None:
+        """Acknowledge a message: one that was sent, or that was sent to another consumer before this one."""
         part = self._parts[max(place[0], 0)]
-        for each in (*message.others, message.id):
+        if (sent := self._sent.pop(place, None)) is not None:
+            self._one_more(self._number(part))
+        else:
+            sent = self._nacked.pop(place, None)
+        for each in sent.ids if sent is not None else (named,):
             self._acknowledge(part, each)
-        if not self._options.pull:
-            self._flow(self._number(part), 1)
 
     def _acknowledge(self, part: Part, place: pb.MessageIdData, *, unreadable: bool = False) -> None:
         assert self._client is not None
-        if not self._options.durable:
-            return
+        if self._options.start is not None:
+            return  # a reader's place is what it read
         acked = pb.MessageIdData(ledgerId=place.ledgerId, entryId=place.entryId)
         if place.batch_size > 0 and place.batch_index >= 0:
             acked.ack_set.extend(words_of(((1 << place.batch_size) - 1) & ~(1 << place.batch_index)) or [0])
@@ -321,36 +438,59 @@ class ConsumerSocket:
             ack.validation_error = 1  # DecompressionError
         self._client.tell(pb.BaseCommand(type=ACK, ack=ack))
 
-    def _negative(self, place: Place | None) -> None:
-        if place is not None:
-            _, message = self._sent[place]
-            self._sent[place] = (math.inf, message)  # it does not also come because nobody acknowledges it
-            asyncio.get_running_loop().call_later(self._options.nack_ms / 1000, self._again, [place])
+    def _negative(self, place: Place, named: pb.MessageIdData) -> None:
+        if place in self._nacked:
+            return
+        sent = self._sent.pop(place, None)
+        if sent is not None:
+            self._one_more(max(place[0], 0))
+        self._stay_away(place, sent.ids if sent is not None else (named,))
+
+    def _stay_away(self, place: Place, ids: tuple[pb.MessageIdData, ...]) -> None:
+        """Ask for a message again when it stayed away for long enough."""
+        loop = asyncio.get_running_loop()
+        self._nacked.pop(place, None)
+        self._nacked[place] = Sent(loop.time() + self._options.nack_ms / 1000, ids)
+        if len(self._nacked) > NACKED_MAX:
+            self._again([next(iter(self._nacked))])
+        if self._nacks is None:
+            self._nacks = loop.call_later(self._options.nack_ms / 1000, self._nacks_due)
+
+    def _nacks_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._nacks = None
+        now_s = loop.time()
+        self._again([place for place, sent in self._nacked.items() if sent.at_s <= now_s])
+        if self._nacked:
+            first = next(iter(self._nacked.values()))
+            self._nacks = loop.call_later(max(0.0, first.at_s - now_s), self._nacks_due)
 
     async def _look(self) -> None:
         """What is not acknowledged for too long comes again."""
         while True:
             await asyncio.sleep(min(1.0, self._options.ack_ms / 4000))
             late_s = asyncio.get_running_loop().time() - self._options.ack_ms / 1000
-            self._again([place for place, (sent_s, _) in self._sent.items() if sent_s <= late_s])
+            self._again([place for place, sent in self._sent.items() if sent.at_s <= late_s])
 
     def _again(self, places: list[Place]) -> None:
         """Ask for messages again; others of their batches that are not acknowledged come with them."""
         if self._client is None or self._client.ended.is_set():
             return
-        entries = {place[:3] for place in places if place in self._sent}
-        for number, part in enumerate(self._parts):
-            own = sorted((ledger, entry) for partition, ledger, entry in entries if partition == part.partition)
-            if not own:
-                continue
-            gone = [place for place in self._sent if place[:3] in entries and place[0] == part.partition]
-            for place in gone:
-                del self._sent[place]
-            ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in own]
-            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=number, message_ids=ids)
+        entries = {place[:3] for place in places}
+        ids: dict[int, set[tuple[int, int]]] = {}
+        for kept, counted in ((self._sent, True), (self._nacked, False)):
+            for place in [place for place in kept if place[:3] in entries]:
+                number = max(place[0], 0)
+                asked = ids.setdefault(number, set())
+                asked.update((each.ledgerId, each.entryId) for each in kept.pop(place).ids)
+                if counted:
+                    self._one_more(number)
+        for number, own in ids.items():
+            command = pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=number,
+                message_ids=[pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in sorted(own)],
+            )
             self._client.tell(pb.BaseCommand(type=REDELIVER, redeliverUnacknowledgedMessages=command))
-            if not self._options.pull:
-                self._flow(number, len(gone))
 
     async def _unsubscribe(self) -> None:
         assert self._client is not None
@@ -394,6 +534,8 @@ class ConsumerSocket:
 
     async def close(self) -> None:
         """The WebSocket is gone."""
+        if self._nacks is not None:
+            self._nacks.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -407,5 +549,5 @@ def _after(place: pb.MessageIdData, last: pb.MessageIdData) -> bool:
     return -1 < last.batch_index < place.batch_index
 
 
-def _place(place: pb.MessageIdData) -> Place:
-    return place.partition, place.ledgerId, place.entryId, place.batch_index
+def _place(place: pb.MessageIdData, partition: int | None = None) -> Place:
+    return place.partition if partition is None else partition, place.ledgerId, place.entryId, place.batch_index

@@ -21,13 +21,14 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from magnetar.admin.answers import Answers
 from magnetar.admin.guard import urlsplit_netloc
+from magnetar.admin.replies import refusal
 from magnetar.admin.websocket.client import BrokerClient, Opens
 from magnetar.admin.websocket.consumer import ConsumerSocket
 from magnetar.admin.websocket.options import consumer_options, producer_options, reader_options
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.producer import ProducerSocket
 from magnetar.broker.credentials import basic_from_header, denied
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import BadRequest, Forbidden
 from magnetar.runtime.tls import common_name
@@ -35,6 +36,20 @@ from magnetar.wire import pulsar_pb2 as pb
 
 HEARTBEAT_S: Final = 30.0
 """Between two pings; who does not answer the next one in half the time is gone."""
+
+GOODBYE_S: Final = 2.0
+"""How long clients have to answer that they heard that the broker stops."""
+
+STATUS: Final = {
+    ErrorCode.CONSUMER_BUSY: 409,
+    ErrorCode.PRODUCER_BUSY: 409,
+    ErrorCode.PRODUCER_FENCED: 409,
+    ErrorCode.INCOMPATIBLE_SCHEMA: 409,
+    ErrorCode.BACKLOG_QUOTA_HOLD: 503,
+    ErrorCode.BACKLOG_QUOTA_EXCEPTION: 503,
+    ErrorCode.TOPIC_TERMINATED: 503,
+}
+"""Of refusals, where Pulsar's WebSockets have others than its administration (AbstractWebSocketHandler.getErrorCode)."""
 
 REASON_BYTES_MAX: Final = 120
 """Of a reason with which a WebSocket is closed: its frame holds 125."""
@@ -73,7 +88,9 @@ class Gateway:
         text_bytes_max: of what an application sends at once.
         origins: of pages that are let in though they are another site's; `*`: of any.
         certificates: whether client certificates are credentials.
+        tokens: whether a token is checked: without authentication it says nothing of the page that brings it.
         open: those that are open.
+        opening: connections to the broker for those that are being opened.
     """
 
     opens: Opens
@@ -82,7 +99,9 @@ class Gateway:
     text_bytes_max: int
     origins: tuple[str, ...]
     certificates: bool
+    tokens: bool
     open: set[web.WebSocketResponse] = field(default_factory=set)
+    opening: set[BrokerClient] = field(default_factory=set)
 
     def routes(self, application: web.Application) -> None:
         """Add the paths to an application."""
@@ -118,12 +137,19 @@ class Gateway:
             raise BadRequest("this path is a WebSocket's: the request has to ask for an upgrade to it")
         self._check_origin(request)
         client = BrokerClient(self.opens, endpoint.heard)
+        self.opening.add(client)
         try:
             await self._connect(request, client)
             await endpoint.open(client)
             await socket.prepare(request)
+            self.opening.discard(client)
             await self._run(socket, endpoint, client)
+        except BrokerError as error:
+            if socket.prepared or error.code not in STATUS:
+                raise
+            return refusal(STATUS[error.code], str(error))
         finally:
+            self.opening.discard(client)
             await endpoint.close()
             client.close()
         return socket
@@ -155,7 +181,7 @@ class Gateway:
 
     def _check_origin(self, request: web.Request) -> None:
         origin = request.headers.get("Origin")
-        if origin is None or "token" in request.query or {"*", origin} & set(self.origins):
+        if origin is None or (self.tokens and "token" in request.query) or {"*", origin} & set(self.origins):
             return
         if urlsplit_netloc(origin) != request.headers.get("Host", "").lower():
             raise Forbidden(
@@ -184,9 +210,18 @@ class Gateway:
             await outgoing.close()
 
     async def shut_down(self, _application: web.Application) -> None:
-        """The broker stops."""
-        for socket in list(self.open):
-            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the broker stops")
+        """The broker stops. Clients that do not answer are not waited for, each alone and all together."""
+        for client in list(self.opening):
+            client.close()
+        closing = [
+            asyncio.ensure_future(socket.close(code=WSCloseCode.GOING_AWAY, message=b"the broker stops"))
+            for socket in list(self.open)
+        ]
+        if closing:
+            _, left = await asyncio.wait(closing, timeout=GOODBYE_S)
+            for each in left:
+                each.cancel()
+            await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def _close_at_end(socket: web.WebSocketResponse, endpoint: Endpoint, client: BrokerClient) -> None:

@@ -1,7 +1,6 @@
 """The parameters of a WebSocket's URL, by Pulsar's names and with its defaults."""
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +17,9 @@ from magnetar.wire import pulsar_pb2 as pb
 QUEUE_MAX: Final = 10_000
 """A ceiling on messages that a WebSocket is sent without an acknowledgement, or that wait for their receipt."""
 
+INT_MAX: Final = (1 << 31) - 1
+"""Larger numbers of messages are no numbers for Pulsar."""
+
 NAME_CHARACTERS_MAX: Final = 512
 """A ceiling on names of producers and consumers."""
 
@@ -26,7 +28,8 @@ TIME_MS_MAX: Final = 24 * 3_600_000
 
 COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 HASHINGS: Final = ("JavaStringHash", "Murmur3_32Hash")
-ROUTINGS: Final = ("RoundRobinPartition", "SinglePartition", "CustomPartition")
+ROUTINGS: Final = ("SinglePartition", "RoundRobinPartition", "CustomPartition")
+"""The first is what Pulsar's WebSockets do without the parameter, and with the last: order is kept."""
 TYPES: Final = {
     "exclusive": SubType.EXCLUSIVE,
     "shared": SubType.SHARED,
@@ -105,9 +108,9 @@ def producer_options(query: Mapping[str, str]) -> ProducerOptions:
         name=_name(query, "producerName"),
         first_sequence_id=None if first is None else _number("initialSequenceId", first, 2**62),
         send_ms=_asked(query, "sendTimeoutMillis", 30_000, TIME_MS_MAX),
-        pending_max=max(1, _asked(query, "maxPendingMessages", 1_000, QUEUE_MAX)),
+        pending_max=_queue(query, "maxPendingMessages"),
         hashing=_choice(query, "hashingScheme", HASHINGS),
-        single=_choice(query, "messageRoutingMode", ROUTINGS) == "SinglePartition",
+        single=_choice(query, "messageRoutingMode", ROUTINGS) != "RoundRobinPartition",
         compression=_choice(query, "compressionType", COMPRESSIONS),
     )
 
@@ -132,7 +135,7 @@ def consumer_options(query: Mapping[str, str], subscription: str) -> ConsumerOpt
         start=None,
         name=_name(query, "consumerName"),
         priority=_asked(query, "priorityLevel", 0, 1_000),
-        queue=max(1, _asked(query, "receiverQueueSize", 1_000, QUEUE_MAX)),
+        queue=_queue(query, "receiverQueueSize"),
         pull=_flag(query, "pullMode"),
         ack_ms=_ack_ms(query),
         nack_ms=_asked(query, "negativeAckRedeliveryDelay", 60_000, TIME_MS_MAX),
@@ -164,13 +167,22 @@ def reader_options(query: Mapping[str, str], subscription: str) -> ConsumerOptio
         start=place,
         name=_name(query, "readerName"),
         priority=0,
-        queue=max(1, _asked(query, "receiverQueueSize", 1_000, QUEUE_MAX)),
+        queue=_queue(query, "receiverQueueSize"),
         pull=_flag(query, "pullMode"),
         ack_ms=0,
         nack_ms=0,
         redeliveries_max=0,
         dead_letters="",
     )
+
+
+def from_base64(text: str) -> bytes:
+    """Bytes of their base64, with or without the padding at its end, as Java's decoder takes it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
 def message_id(text: str) -> pb.MessageIdData:
@@ -180,8 +192,8 @@ def message_id(text: str) -> pb.MessageIdData:
         BadRequest: it is none.
     """
     try:
-        found = pb.MessageIdData.FromString(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError, DecodeError):
+        found = pb.MessageIdData.FromString(from_base64(text))
+    except (ValueError, DecodeError):
         raise BadRequest(f"{text[:80]!a} is no message id in base64") from None
     if not found.IsInitialized():
         raise BadRequest(f"{text[:80]!a} is no message id in base64")
@@ -190,6 +202,11 @@ def message_id(text: str) -> pb.MessageIdData:
 
 def _asked(query: Mapping[str, str], key: str, default: int, most: int) -> int:
     return _number(key, query[key], most) if key in query else default
+
+
+def _queue(query: Mapping[str, str], key: str) -> int:
+    """A number of messages. Who asks for more than there may be gets what there may be, as in Pulsar."""
+    return min(max(1, _asked(query, key, 1_000, INT_MAX)), QUEUE_MAX)
 
 
 def _number(key: str, text: str, most: int) -> int:

@@ -26,14 +26,18 @@ class Outgoing:
         self._socket, self._writable = socket, writable
         self._texts: deque[str] = deque()
         self._bytes = 0
-        self._full = False
+        self._full = self._ended = False
         self._news = asyncio.Event()
         self._written = asyncio.Event()
         self._written.set()
+        self._room = asyncio.Event()
+        self._room.set()
         self._task = asyncio.get_running_loop().create_task(self._write())
 
     def put(self, value: Any) -> None:
         """Send a value as JSON, behind what was put before."""
+        if self._ended:
+            return
         text = msgspec.json.encode(value).decode()
         self._texts.append(text)
         self._written.clear()
@@ -45,10 +49,16 @@ class Outgoing:
         self._bytes += size
         if not self._full and self._bytes > HIGH_BYTES:
             self._full = True
+            self._room.clear()
             self._writable(False)
         elif self._full and self._bytes <= LOW_BYTES:
             self._full = False
+            self._room.set()
             self._writable(True)
+
+    async def room(self) -> None:
+        """Wait while too much waits to be sent: who asks and never reads the answers is not asked for more."""
+        await self._room.wait()
 
     async def _write(self) -> None:
         try:
@@ -61,14 +71,16 @@ class Outgoing:
                     self.held(-len(text))
                 self._written.set()
         except (ConnectionError, ClientConnectionError):
-            self._texts.clear()  # the reading side ends, too
+            pass  # the reading side ends, too
         finally:
+            self._texts.clear()
+            self._ended = True
+            self._room.set()
             self._written.set()
 
     async def written(self) -> None:
         """Wait until all that was put is written, or nothing more will be."""
-        if not self._task.done():
-            await self._written.wait()
+        await self._written.wait()
 
     async def close(self) -> None:
         """Write nothing more."""

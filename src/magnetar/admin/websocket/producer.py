@@ -2,14 +2,14 @@
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from magnetar.admin.websocket.client import BrokerClient
-from magnetar.admin.websocket.options import ProducerOptions
+from magnetar.admin.websocket.options import ProducerOptions, from_base64
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.publisher import Publisher, Receipt
 from magnetar.core.errors import BrokerError
@@ -24,29 +24,35 @@ PENDING_BYTES_MAX: Final = 16 << 20
 """Bytes of messages without a receipt, beyond which a WebSocket is not read: the broker's memory, times its connections."""
 
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Scalar = str | int | float | bool
+"""What is a text to Pulsar: numbers and truth values are taken as they are written."""
+
+
 class Published(msgspec.Struct, rename="camel"):
     """What an application sends (Pulsar's ProducerMessage).
 
     Attributes:
         payload: in base64.
         properties: texts.
-        context: given back with the answer.
+        context: given back with the answer, as a text.
         key: chooses the partition, and orders.
-        replication_clusters: where the message goes; None: as its topic's policy says.
-        event_time: ms, as a number or a text.
+        replication_clusters: where the message goes; None or none: as its topic's policy says.
+        event_time: ISO 8601 with an offset, as consumers are sent it; or ms, as a number or a text.
         delivery_at, delivery_after_ms: when it is delivered at the earliest, as a time or from now on, ms.
         disable_replication: it stays here.
     """
 
-    payload: str = ""
-    properties: dict[str, str] = {}
-    context: str | None = None
-    key: str | None = None
+    payload: str | None = None
+    properties: dict[str, Scalar] | None = None
+    context: Scalar | None = None
+    key: Scalar | None = None
     replication_clusters: list[str] | None = None
     event_time: int | str | None = None
-    delivery_at: int | None = msgspec.field(default=None, name="deliverAt")
-    delivery_after_ms: int | None = msgspec.field(default=None, name="deliverAfterMs")
-    disable_replication: bool = False
+    delivery_at: int | str | None = msgspec.field(default=None, name="deliverAt")
+    delivery_after_ms: int | str | None = msgspec.field(default=None, name="deliverAfterMs")
+    disable_replication: bool | None = None
 
 
 class ProducerSocket:
@@ -84,17 +90,22 @@ class ProducerSocket:
     async def text(self, text: str, outgoing: Outgoing) -> None:
         """A message came."""
         assert self._publisher is not None
+        await outgoing.room()
         context: str | None = None
         try:
             said = msgspec.json.decode(text, type=Published)
-            context = said.context
+            context = None if said.context is None else _text(said.context)
             metadata = self._metadata(said)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             outgoing.put(_error(NOT_JSON, str(error), context))
             return
         try:
-            payload = base64.b64decode(said.payload, validate=True)
-        except (binascii.Error, ValueError) as error:
+            if said.payload is None:
+                raise ValueError("there is no payload")
+            payload = from_base64(said.payload)
+            if said.event_time is not None:
+                metadata.event_time = _moment(said.event_time)
+        except ValueError as error:
             outgoing.put(_error(NOT_BASE64, str(error), context))
             return
         receipt = self._publisher.publish(metadata, payload)
@@ -110,11 +121,11 @@ class ProducerSocket:
 
     def _metadata(self, said: Published) -> pb.MessageMetadata:
         metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
-        metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in said.properties.items())
+        metadata.properties.extend(
+            pb.KeyValue(key=key, value=_text(value)) for key, value in (said.properties or {}).items()
+        )
         if said.key is not None:
-            metadata.partition_key = said.key
-        if said.event_time is not None:
-            metadata.event_time = _number("eventTime", said.event_time)
+            metadata.partition_key = _text(said.key)
         if said.disable_replication:
             metadata.replicate_to.append("__local__")
         elif said.replication_clusters is not None:
@@ -153,6 +164,22 @@ class ProducerSocket:
 
 def _id(place: pb.MessageIdData) -> str:
     return base64.b64encode(place.SerializeToString()).decode()
+
+
+def _text(value: Scalar) -> str:
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _moment(value: int | str) -> int:
+    """A time in ms, of ISO 8601 or of ms.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str) or "T" not in value:
+        return _number("eventTime", value)
+    moment = datetime.fromisoformat(value)
+    return _number("eventTime", (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH) // timedelta(milliseconds=1))
 
 
 def _number(key: str, value: int | str) -> int:

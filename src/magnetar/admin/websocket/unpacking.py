@@ -1,6 +1,7 @@
 """Stored entries as the messages that applications sent: decompressed, taken out of their batch, put together of their chunks."""
 
 import base64
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
@@ -14,10 +15,13 @@ from magnetar.wire.batches import walk_batch
 from magnetar.wire.metadata import parse_metadata, readable, split
 
 CHUNKED_MAX: Final = 10
-"""Messages in chunks that are being put together at a time; beyond it the oldest is given up, as by clients."""
+"""Messages in chunks that are being put together at a time; beyond it the oldest waits for another time, as at clients."""
 
 CHUNKED_BYTES_MAX: Final = 32 << 20
 """The same in bytes."""
+
+CHUNK_EXPIRES_MS: Final = 60_000
+"""A chunk without those before it is given up when it is so old (Pulsar's expireTimeOfIncompleteChunkedMessage)."""
 
 BESIDE_BYTES: Final = 64 * 1024
 """Larger payloads are decompressed on a thread of their own."""
@@ -66,6 +70,8 @@ class Unpacker:
 
     Attributes:
         holding: memory of what was taken apart; released by who sends it.
+        given_up: chunks of messages that will never be whole; emptied by the consumer, which acknowledges them.
+        put_back: chunks that another time, or another consumer, may make whole; emptied by the consumer, which asks again.
     """
 
     def __init__(self, partition: int, beside: Beside, hold: Hold | None = None) -> None:
@@ -73,13 +79,17 @@ class Unpacker:
         self.holding: list[Held] = []
         self._chunked: dict[str, tuple[list[bytes], list[pb.MessageIdData]]] = {}
         self.given_up: list[pb.MessageIdData] = []
-        """Chunks of messages that will never be whole; emptied by whoever acknowledges them."""
+        self.put_back: list[pb.MessageIdData] = []
+
+    def forget(self) -> None:
+        """The broker will send again what was not acknowledged: chunks that are held are of no use."""
+        self._chunked.clear()
 
     async def messages(self, command: pb.CommandMessage, data: bytes) -> list[Unpacked]:
         """The messages of an entry; none for a chunk that is not the last.
 
         Raises:
-            Unreadable: it cannot be taken apart. BrokerError: TOO_MANY_REQUESTS: there is no memory for it.
+            Unreadable: it cannot be taken apart. MagnetarError: it can, and not here and now: a codec or memory is missing.
         """
         try:
             metadata = parse_metadata(data)
@@ -115,7 +125,7 @@ class Unpacker:
             if max(len(payload), metadata.uncompressed_size) > BESIDE_BYTES:
                 return await self._beside(decompress, *wanted)
             return decompress(*wanted)
-        except (Undecompressible, MagnetarError) as error:
+        except Undecompressible as error:
             raise Unreadable(str(error)) from None
 
     def _batch(
@@ -139,31 +149,39 @@ class Unpacker:
     def _chunk(
         self, metadata: pb.MessageMetadata, payload: bytes, own: pb.MessageIdData
     ) -> tuple[bytes, tuple[pb.MessageIdData, ...]] | None:
-        uuid = metadata.uuid
+        uuid, place = metadata.uuid, (own.ledgerId, own.entryId)
+        held = self._chunked.get(uuid)
+        if held is not None and place <= (held[1][-1].ledgerId, held[1][-1].entryId):
+            # The broker sends it again. It stays unacknowledged until the whole message is acknowledged.
+            if metadata.chunk_id > 0:
+                return None
+            del self._chunked[uuid]
+            held = None
         if metadata.chunk_id == 0:
-            self._forget(uuid)
-            self._chunked[uuid] = ([], [])
-        parts = self._chunked.get(uuid)
-        if parts is None or len(parts[0]) != metadata.chunk_id:
-            self._forget(uuid)
-            self.given_up.append(own)
+            if held is not None:  # its producer began again
+                self.given_up += self._chunked.pop(uuid)[1]
+            held = self._chunked[uuid] = ([], [])
+        if held is None or len(held[0]) != metadata.chunk_id:
+            self._put_back(uuid)
+            old = metadata.publish_time + CHUNK_EXPIRES_MS < time.time_ns() // 1_000_000
+            (self.given_up if old else self.put_back).append(own)
             return None
-        parts[0].append(payload)
-        parts[1].append(own)
+        held[0].append(payload)
+        held[1].append(own)
         if metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
             del self._chunked[uuid]
-            return b"".join(parts[0]), tuple(parts[1][:-1])
+            return b"".join(held[0]), tuple(held[1][:-1])
         while len(self._chunked) > CHUNKED_MAX or self._bytes() > CHUNKED_BYTES_MAX:
-            self._forget(next(iter(self._chunked)))
+            self._put_back(next(iter(self._chunked)))
         return None
 
     def _bytes(self) -> int:
         return sum(len(part) for parts, _ in self._chunked.values() for part in parts)
 
-    def _forget(self, uuid: str) -> None:
+    def _put_back(self, uuid: str) -> None:
         parts = self._chunked.pop(uuid, None)
         if parts is not None:
-            self.given_up += parts[1]
+            self.put_back += parts[1]
 
     def _one(
         self,
