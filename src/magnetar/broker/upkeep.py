@@ -206,13 +206,16 @@ class Upkeep:
     def forget_unused(self, topic: Topic, day_ms: int) -> None:
         """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
 
-        Not a replicated one: its consumers may be in another cluster.
+        Not one that is replicated or fenced: its consumers may be in another cluster.
         """
         limit_ms = topic.limits.expiration_ms
         if not limit_ms or topic.deleting:
             return
         for subscription in list(topic.durable_subscriptions()):
-            if subscription.replicated:
+            if subscription.replicated or subscription.held:
+                subscription.used_ms = (
+                    day_ms  # there, perhaps, and should it end to be replicated, its time begins then
+                )
                 continue
             subscription.note_use(limit_ms // USE_STEPS)
             subscription.used_ms = min(subscription.used_ms, day_ms)  # else it was told by a clock that was wrong

@@ -238,6 +238,18 @@ def test_a_replicated_subscription_does_not_expire() -> None:
     assert "s" in node.topic.subscriptions
 
 
+def test_what_was_replicated_until_now_counts_as_used_until_now() -> None:
+    """Its consumers in another cluster may have been at work a minute ago."""
+    world, node, client, _ = expiring(60, replicated=True)
+    leave(client)
+    world.advance(200 * MINUTE)
+    node.topic.subscriptions["s"].set_replicated(False)
+    world.advance(50 * MINUTE)
+    assert "s" in node.topic.subscriptions
+    world.advance(15 * MINUTE)
+    assert "s" not in node.topic.subscriptions
+
+
 def test_without_the_policy_subscriptions_stay_and_nothing_more_is_stored() -> None:
     world, node, client, _ = expiring(0)
     leave(client)
