@@ -39,6 +39,21 @@ def test_memory_is_held_for_what_is_large(size: int) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
+def test_memory_is_held_for_large_payloads_that_are_not_compressed(size: int) -> None:
+    """A WebSocket that takes nothing has each in several shapes at once."""
+
+    async def story() -> None:
+        answers = Answers()
+        unpacker = Unpacker(-1, answers.beside, answers.hold)
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+        await unpacker.messages(COMMAND, build(metadata, bytes(size)))
+        assert answers.held == (TIMES_HELD * size if size > LARGE_BYTES else 0)
+        answers.close()
+
+    asyncio.run(story())
+
+
 def test_a_forged_size_holds_nothing_and_want_of_memory_is_no_damage() -> None:
     async def story() -> None:
         answers: Any = Answers(8 << 20, 8 << 20)

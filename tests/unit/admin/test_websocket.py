@@ -676,3 +676,43 @@ def test_a_client_inside_the_process_that_makes_a_mistake_ends_alone() -> None:
     connection.open("address:1", "", tls=False)
     connection.send([commands.ping()])
     assert ran == ["connected", "disconnected"] and len(reasons) == 1
+
+
+def test_a_client_that_goes_while_its_websocket_is_opened_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(*_arguments: Any) -> None:
+        raise ConnectionResetError("Connection lost")
+
+    async def nothing(*_arguments: Any) -> None:
+        pass
+
+    monkeypatch.setattr(web.WebSocketResponse, "prepare", gone)
+    monkeypatch.setattr(Gateway, "_connect", nothing)
+    closed: list[int] = []
+
+    class Connection:
+        on_free = None
+        held = False
+
+        def end(self) -> None:
+            closed.append(1)
+
+    class Endpoint:
+        reason = ""
+        failed = asyncio.Event()
+        heard = open = close = staticmethod(nothing)
+
+    async def story() -> None:
+        found = Gateway(
+            cast("Any", lambda *_: Connection()), Answers(), lambda: 0, 1_000, (), certificates=False, tokens=False
+        )
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": base64.b64encode(b"0" * 16).decode(),
+        }
+        request = make_mocked_request("GET", "/ws/v2/producer/persistent/a/b/c", headers=headers)
+        answer = await found._serve(request, cast("Any", Endpoint()))
+        assert answer.status == 503 and closed == [1] and not found.opening
+
+    tell(story())

@@ -141,7 +141,10 @@ class Gateway:
         try:
             await self._connect(request, client)
             await endpoint.open(client)
-            await socket.prepare(request)
+            try:
+                await socket.prepare(request)
+            except ConnectionError:
+                return refusal(503, "the client went away while its WebSocket was opened")  # nothing reads it
             self.opening.discard(client)
             await self._run(socket, endpoint, client)
         except BrokerError as error:

@@ -27,7 +27,7 @@ BESIDE_BYTES: Final = 64 * 1024
 """Larger payloads are decompressed on a thread of their own."""
 
 LARGE_BYTES: Final = 1 << 20
-"""A payload that says that it holds more is decompressed when there is memory for it, which all answers share."""
+"""A payload that holds more, or says so, is taken apart when there is memory for it, which all answers share."""
 
 TIMES_HELD: Final = 4
 """Such a payload is there as bytes, in base64, in JSON and as a text on its way."""
@@ -109,9 +109,15 @@ class Unpacker:
             payload, others = whole
         if metadata.compression:
             payload = await self._plain(metadata, payload)
+        else:
+            await self._hold_for(len(payload))
         if metadata.HasField("num_messages_in_batch"):
             return self._batch(metadata, payload, own, command)
         return [self._one(metadata, payload, own, others)]
+
+    async def _hold_for(self, size: int) -> None:
+        if self._hold is not None and size > LARGE_BYTES:
+            self.holding.append(await self._hold(TIMES_HELD * size))
 
     async def _plain(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         wanted = (metadata.compression, metadata.uncompressed_size, payload)
@@ -119,8 +125,7 @@ class Unpacker:
             claimed(metadata.compression, metadata.uncompressed_size, len(payload))
         except Undecompressible as error:
             raise Unreadable(str(error)) from None
-        if self._hold is not None and metadata.uncompressed_size > LARGE_BYTES:
-            self.holding.append(await self._hold(TIMES_HELD * metadata.uncompressed_size))
+        await self._hold_for(metadata.uncompressed_size)
         try:
             if max(len(payload), metadata.uncompressed_size) > BESIDE_BYTES:
                 return await self._beside(decompress, *wanted)
