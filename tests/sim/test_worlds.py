@@ -73,6 +73,10 @@ RECORDED = {
         "snapshot",
         1_015_533,
     ): "what a failover brought to an empty cluster passed for a starting point, and was taken back",
+    (
+        "snapshot",
+        7_101_922,
+    ): "what was acknowledged before any link concerned the topic was never told to a cluster that joined",
     ("mixed", 5_001_073): "a late answer of an earlier generation undid the rewind that was on its way to the store",
 }
 """Seeds beyond those of `test_promises_hold` that once told of something, and of what."""

@@ -172,16 +172,22 @@ class ReplicatedTopic(StoredStates):
         self._replay = None
         for machine in self._machines:
             machine.started()
-        for name in fresh:
-            # Flagged, but nothing was ever stored of it: by an earlier version, or before a link concerned the topic.
-            if name in self.subscriptions() and name not in self.known:
-                self._created(name)
+        self._begun(fresh)
         self._settle()
         for name in list(self.dirty_names):
             self.dirty(name)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
+
+    def _begun(self, fresh: list[str]) -> None:
+        """Flagged, but nothing was ever stored of these: by an earlier version, or before a link concerned the topic.
+
+        Each begins where its cursor stands, and the others are told so, whatever the machines have begun by themselves.
+        """
+        for name in fresh:
+            if name in self.subscriptions():
+                self._created(name)
 
     def when_ready(self, then: Callable[[], None]) -> None:
         """Call `then` when the replay is over, at once if it is."""

@@ -39,7 +39,8 @@ class Told:
     """What snapshot mode's promises about one subscription in one cluster are judged by; see `updates`.
 
     Attributes:
-        skipped: what its starting point skipped, or that of whoever brought it: to be told as that, not as acknowledged.
+        skipped: what its starting point skipped, or that of whoever brought it: to be told as that, not as acknowledged. Also
+            what was acknowledged while no link concerned the topic: that may be told as either.
         base: the part of it that was not sought back: it counts there.
         own: what consumers and operators acknowledged there.
         must: per writer what its updates that the broker has read say: it is not given to consumers there again.

@@ -125,6 +125,16 @@ class Acks:
         return states.get(subscription)
 
     @staticmethod
+    def kept(cluster: "Cluster", topic: str, subscription: str) -> bool:
+        """Whether a cluster keeps more of a subscription than its cursor.
+
+        It does not while no link concerns the topic. When it begins to, the subscription starts where the cursor stands.
+        """
+        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        host = found.replicated if found is not None else None
+        return host is not None and (host.ready or subscription in host.known)
+
+    @staticmethod
     def key(state: SubscriptionState) -> Any:
         """The epoch of a state, all creations being the same."""
         return state.epoch if state.epoch.kind else CREATION
@@ -227,6 +237,8 @@ class Acks:
             truth.told_here.news = True
             truth.told_here.own |= fresh
             if self.world.mode == "snapshot":
+                if not self.kept(cluster, topic, machine.name):
+                    truth.told_here.skipped |= fresh
                 return None
         state = self.state(cluster, topic, machine.name, peek=True)
         key = self.key(state) if state is not None else CREATION

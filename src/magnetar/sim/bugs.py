@@ -74,7 +74,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143), "seek_forgets_nothing": (115, 119, 126, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (128, 92),
     "snapshot_must_come_first": (260, 18, 493, 56), "bases_apart": (627,), "leaving_forgets": (13, 36, 45, 92),
-    "leaving_silences": (44, 159, 128, 179),
+    "leaving_silences": (44, 159, 128, 179), "begins_untold": (9, 24, 79, 81), "begins_expired": (1, 2, 4, 10),
     "change_untold": (6, 4), "updates_unlearnt": (13, 24), "own_seeks_only": (24, 26), "goes_back_alone": (13, 24),
 }  # fmt: skip
 """Seeds that find each, from a search over 0, 1, 2, ... (`python -m magnetar.sim --find BUG`); several, because whatever draws
@@ -131,7 +131,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
 SHAPES = {
     "destination_silent": "export", "no_relay": "chain2", "floor_direct": "chain2", "epoch_no_incarnation": "mesh",
     "stale_low": "mesh", "never_tells": "mesh", "updates_unlearnt": "mesh", "own_seeks_only": "mesh", "goes_back_alone": "mesh",
-    "leaving_silences": "mesh", "forgotten_for_good": "star",
+    "leaving_silences": "mesh", "forgotten_for_good": "star", "begins_untold": "mesh",
 }  # fmt: skip
 """The topology of those that only one kind shows, or that one kind shows best."""
 

@@ -291,6 +291,11 @@ def _told_expiry(self: Any, publish_time_ms: int) -> None:
 _expire = Subscription.expire
 
 
+def _expired_base(self: Any, subscription: str) -> IndexSet:
+    cursor = self.host.cursor(subscription)
+    return IndexSet() if cursor is None else self.translator.of_cursor(cursor)
+
+
 def _final_untold(_self: Any, topic: Any, _subscription: Any, _token: Any, _target: str, then: Any) -> None:
     """The final state is said to stand where the log ends already."""
     then(topic.log.last, "")
@@ -349,6 +354,7 @@ EXACT: dict[str, dict[str, Any]] = {
         "magnetar.broker.finals.FinalStates.write": _final_untold,
         "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,  # else the target notices
     },
+    "begins_expired": {"magnetar.geo.ackedsets.machine.AckedSets._creation_base": _expired_base},
     "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
 }
 

@@ -69,5 +69,6 @@ SNAPSHOT: dict[str, dict[str, Any]] = {
         f"{HERE}.machine.Snapshots._claimed": lambda *_: None,
         "magnetar.geo.ackedsets.machine.AckedSets.learnt": lambda *_: None,
     },
+    "begins_untold": {"magnetar.broker.replicated.ReplicatedTopic._begun": lambda *_: None},
     "seek_forgets_nothing": {f"{HERE}.receiving.Receiver.sought": _hears_of_a_seek},
 }

@@ -271,6 +271,38 @@ def left_behind_an_acknowledgement(world: "World") -> Iterator[int]:
     yield 5_000
 
 
+def _apart(world: "World") -> Iterator[int]:
+    """Each cluster is alone, and consumes what it publishes: no link concerns the topic, so nothing is kept beside cursors."""
+    rng = world.rng
+    for name in world.names:
+        world.faults.set_policy(world.clusters[name], [name])
+    yield 200
+    here = rng.choice(world.names)
+    consumer = _consumer(world, here)
+    yield 500
+    _publish(world, here, count := rng.randint(2, 6))
+    yield from _until(lambda: len(consumer.received) >= count)
+
+
+def consumed_before_a_link(world: "World") -> Iterator[int]:
+    """A cluster joins in which the subscription is new, when messages were acknowledged in another one."""
+    yield from _apart(world)
+    for consumer in world.workload.consumers:
+        consumer.ack(list(consumer.received), answer=True)
+    yield 2_000
+
+
+def expired_before_a_link(world: "World") -> Iterator[int]:
+    """The same, when they were not acknowledged, and expired there."""
+    yield from _apart(world)
+    for consumer in world.workload.consumers:
+        consumer.close()
+    for _ in range(10):
+        yield 2_000
+        world.workload.expire()
+    yield 2_000
+
+
 def forgotten_while_alone(world: "World") -> Iterator[int]:
     """The middle of a star loses its topic, and its policy names nobody: what it is told of former messages it forgets.
 
@@ -367,5 +399,7 @@ STORIES: dict[str, Story] = {
     "updates_unlearnt": told_before_the_disk_was_lost,
     "own_seeks_only": told_before_the_seek,
     "goes_back_alone": claimed_before_the_seek,
+    "begins_untold": consumed_before_a_link,
+    "begins_expired": expired_before_a_link,
 }
 """By the planted bug that needs it."""

@@ -3,6 +3,7 @@
     may        acknowledged in that cluster by a consumer or operator, or told there by an update that counts
     an update  is on the disk of its writer: it tells only what the writer may count, and not what its starting point skipped
     it counts  where it is on the disk, unless a seek there came that its writer did not know
+    no link    nothing is kept: when the first one comes, what the cursor stands behind is the starting point, and told as that
     a seek     leaves what the cursor covers then, and what is not here (any more, or yet), as in exact mode
     a foreign seek that was heard: nothing that names it is told before something more is acknowledged
     must       what counts there and was read does not come to consumers again
@@ -259,6 +260,8 @@ class Updates:
         truth.undone |= (truth.may | told.base & held) - covers
         truth.may = covers | truth.may - held
         told.base -= held - covers
+        if not self._acks.kept(cluster, topic, machine.name):
+            told.skipped |= covers
         told.must.clear()
         told.news = True
         self.note_seek(cluster, topic, machine, truth)

@@ -1,5 +1,6 @@
 """Replicated subscriptions through whole brokers: what one cluster's consumers acknowledge, the other's do not get."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,21 @@ def two(names: str = "ab", **options: Any) -> World:
     world["a"].create()
     world.settle()
     return world
+
+
+def apart(mode: str, names: str = "ab") -> tuple[World, Callable[[str], None]]:
+    """Clusters of which each has its topics for itself, the first one topic; and what names the clusters of the namespace."""
+    world = World(names, mode=mode)
+    namespace = NamespaceName.parse("public/default")
+
+    def clusters(together: str) -> None:
+        for node in world.nodes.values():
+            node.apply(node.broker.resources.set_replication(namespace, list(together or node.name)))
+
+    clusters("")
+    world["a"].create()
+    world.settle()
+    return world, clusters
 
 
 def here(node: Node, position: Position) -> Position:
@@ -767,6 +783,75 @@ def test_a_topic_learns_of_a_new_cluster_with_everything_that_was_acknowledged()
         node.apply(change)
     world.advance(1_000)
     assert got(*consumer(world["b"])) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_was_consumed_before_there_was_a_link_counts_in_a_cluster_that_joins(mode: str, restarts: bool) -> None:
+    """Nothing was kept of the subscription until then: it begins where its cursor stands, and that is told with it."""
+    world, clusters = apart(mode)
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    client.ack(number, positions[2], cumulative=True)
+    world.advance(500)
+    clusters("ab")
+    if restarts:
+        world["a"].restart()
+    world.advance(5_000)
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
+    assert got(*consumer(world["b"])) == [b"3"]
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_was_acknowledged_out_of_order_before_there_was_a_link_counts_in_both_clusters(mode: str) -> None:
+    """Where both modes begin is the same: a base that missed some of the other's would take it back."""
+    world, clusters = apart(mode)
+    client, number = consumer(world["a"], kind=SHARED)
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    client.ack(number, *positions[1:])
+    world.advance(500)
+    clusters("ab")
+    world.advance(5_000)
+    other, there = consumer(world["b"], kind=SHARED)
+    assert got(other, there) == [b"0"]
+    other.ack(there, here(world["b"], positions[0]))
+    world.advance(60_000)
+    assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
+    assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_was_consumed_before_there_was_a_link_is_wanted_by_who_created_it_too(mode: str) -> None:
+    """That a cursor stands behind a message says not that somebody acknowledged it: nothing is skipped that one of them wants."""
+    world, clusters = apart(mode)
+    world["b"].create()
+    world.settle()
+    for name in "ab":
+        client, number = consumer(world[name])
+        positions = world[name].publish(*(f"{name}{n}".encode() for n in range(3)))
+        client.ack(number, positions[1], cumulative=True)
+        gone(client)
+    world.advance(500)
+    clusters("ab")
+    world.advance(5_000)
+    for name in "ab":
+        assert sorted(got(*consumer(world[name]))) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+
+
+@pytest.mark.parametrize("mode", ["exact", "snapshot"])
+def test_what_expired_before_there_was_a_link_is_for_consumers_of_a_cluster_that_joins(mode: str) -> None:
+    """Where a subscription begins is behind that; but nobody acknowledged it, and expiry is each cluster's own."""
+    world, clusters = apart(mode)
+    client, number = consumer(world["a"], kind=SHARED)
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    node = world["a"]
+    node.run(node.topic.subscriptions["s"].expire_to, positions[1])
+    client.ack(number, positions[3])
+    world.advance(500)
+    clusters("ab")
+    world.advance(5_000)
+    assert got(*consumer(world["b"], kind=SHARED)) == [b"0", b"1", b"2"]
+    assert node.topic.subscriptions["s"].backlog_entries() == 1
 
 
 def test_acknowledgements_that_a_link_skipped_are_told_again() -> None:

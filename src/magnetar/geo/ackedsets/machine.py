@@ -252,8 +252,11 @@ class AckedSets(HearingTopic):
         return CREATION
 
     def _creation_base(self, subscription: str) -> IndexSet:
+        """What the cursor stands behind, without what expired here before: that is nobody's acknowledgement (E11)."""
         cursor = self.host.cursor(subscription)
-        return IndexSet() if cursor is None else self.translator.of_cursor(cursor)
+        if cursor is None:
+            return IndexSet()
+        return self.translator.of_cursor(cursor) - self.translator.held(NONE, cursor.expired)
 
     def _creation_floor(self) -> dict[str, tuple[int, int]]:
         """It states something about all that can be heard here, from the first message on."""

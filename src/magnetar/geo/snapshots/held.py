@@ -11,18 +11,21 @@ the holes between its oldest runs (`widen`).
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from pyroaring import BitMap
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.geo.holdings import Run, Runs, covers, merged, without
+from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger import Ledger
-from magnetar.storage.positions import PositionSet
+from magnetar.storage.positions import PositionSet, runs_of
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.markers import RANGES_MAX
 
-__all__ = ["RANGES_MAX", "Held", "entries_of", "held_by"]
+__all__ = ["RANGES_MAX", "Held", "acked_above", "entries_of", "held_by"]
+
+_NONE: Final = BitMap()
 
 
 class Held:
@@ -177,6 +180,30 @@ def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = 
         count = piece.ledger.messages_in(piece.first, piece.end)
         if count:
             found.setdefault(piece.key, []).append((piece.origin_index, piece.origin_index + count))
+    return Held({key: merged(runs) for key, runs in found.items()})
+
+
+def acked_above(log: TopicLog, here: str, cursor: Cursor) -> Held:
+    """The messages that a cursor has acknowledged above its mark-delete, those of batches that it has in part, too.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name.
+        cursor: the cursor.
+    """
+    found: dict[OriginKey, Runs] = {}
+    for piece in _pieces(log, here, NONE, LATEST) if cursor.acked else ():
+        for first, last in runs_of(
+            cursor.acked.ledgers.get(piece.ledger.ledger, _NONE) & BitMap(range(piece.first, piece.end))
+        ):
+            index = piece.origin_index + piece.ledger.messages_in(piece.first, first)
+            found.setdefault(piece.key, []).append((index, index + piece.ledger.messages_in(first, last + 1)))
+    for at, part in cursor.partial.items():
+        if (message := log.identity_of(at)) is None:
+            continue
+        key = OriginKey(message.cluster, message.incarnation) if message.cluster else OriginKey(here, log.incarnation)
+        numbers = (number for number in range(part.size) if not part.bits >> number & 1)
+        found.setdefault(key, []).extend((message.index + number, message.index + number + 1) for number in numbers)
     return Held({key: merged(runs) for key, runs in found.items()})
 
 

@@ -34,13 +34,14 @@ from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.geo.host import Acked, MarkerHost
 from magnetar.geo.snapshots import state as states
 from magnetar.geo.snapshots.cache import Cache, Taken
-from magnetar.geo.snapshots.held import RANGES_MAX, Held, entries_of, held_by
+from magnetar.geo.snapshots.held import RANGES_MAX, Held, acked_above, entries_of, held_by
 from magnetar.geo.snapshots.receiving import Receiver
 from magnetar.geo.snapshots.routes import audience, partners
 from magnetar.geo.snapshots.state import State, Stored, later
 from magnetar.geo.snapshots.taking import ID_BYTES_MAX, Taker
 from magnetar.geo.snapshots.telling import Teller
 from magnetar.geo.snapshots.writer import Writer
+from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import markers
@@ -195,7 +196,7 @@ class Snapshots:
             return self._host.log.last
         found = self._states[subscription] = self._new_state()
         if stored is None:
-            found.base = self._starting_point(subscription, cursor.mark_delete)
+            found.base = self._starting_point(subscription, cursor)
             found.expired = self._forgotten(cursor.mark_delete)
             if subscription in self._again:
                 found.since = self._host.log.last
@@ -207,7 +208,7 @@ class Snapshots:
             except StorageError as error:
                 self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
                 found = self._states[subscription] = self._new_state()
-                found.base = self._starting_point(subscription, cursor.mark_delete)
+                found.base = self._starting_point(subscription, cursor)
                 found.expired = self._forgotten(cursor.mark_delete)
         # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
         return cursor.mark_delete
@@ -237,15 +238,18 @@ class Snapshots:
     def _new_state(self) -> State:
         return State(Cache(self._host.log, self._cached_max))
 
-    def _starting_point(self, subscription: str, mark_delete: Position) -> Held:
+    def _starting_point(self, subscription: str, cursor: Cursor) -> Held:
         """What is consumed of a subscription of which nothing is stored: perhaps the other mode created it.
 
-        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back.
+        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back. What the cursor
+        has above mark-delete is part of it, as it is of exact mode's base: a base that misses it says that it is wanted.
         """
         acked = Held()
         for key, first, last in self._host.acknowledged(subscription):
             acked.add(key, first, last + 1)
-        return self._consumed(mark_delete).minus(acked)
+        consumed = self._consumed(cursor.mark_delete)
+        consumed.update(acked_above(self._host.log, self._host.cluster, cursor))
+        return consumed.minus(acked)
 
     def _consumed(self, mark_delete: Position) -> Held:
         """What this log has held up to a position, as far as that is remembered."""
@@ -432,22 +436,32 @@ class Snapshots:
         cursor = self._host.cursor(subscription)
         if cursor is None:
             return
+        expired = held_by(self._host.log, self._host.cluster, NONE, cursor.expired)
         if subscription in self._states:
-            # Found at start, but nobody was ever told of it.
-            self._states[subscription].announce = self._states[subscription].based = True
+            # Found at start, but nobody was ever told of it. What is deleted says nothing about what others retain.
+            state = self._states[subscription]
+            before, state.base = (
+                state.base,
+                state.base.common(held_by(self._host.log, self._host.cluster)).minus(expired),
+            )
+            state.expired.update(before.minus(state.base))
+            state.expired.widen()
+            state.announce = state.based = True
+            self._host.dirty(subscription)
             self._work()
             return
         state = self._states[subscription] = self._new_state()
-        before = self._starting_point(subscription, cursor.mark_delete).widen()
+        before = self._starting_point(subscription, cursor).minus(expired).widen()
         if any(True for _ in self._host.acknowledged(subscription)):
-            state.news = cursor.mark_delete  # it was replicated before: that is for the others, too
+            # It was replicated before: that is for the others, too.
+            state.news = max([cursor.mark_delete, *(last for _, last in cursor.acked.runs())])
         if held_by(self._host.log, self._host.cluster, NONE, cursor.mark_delete):
             state.base = before
         else:
             # From the first retained message on: what was deleted before says nothing about what others retain.
             state.expired = before
         state.expired.update(self._forgotten(cursor.mark_delete))
-        state.expired.update(held_by(self._host.log, self._host.cluster, NONE, cursor.expired))
+        state.expired.update(expired)
         state.based = True
         state.since = self._host.log.last
         state.seeks = self._receiver.strangers.pop(subscription, {})

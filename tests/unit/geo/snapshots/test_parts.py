@@ -5,10 +5,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.core.ids import OriginKey, Position
+from magnetar.core.ids import EARLIEST, OriginKey, Position
 from magnetar.geo.snapshots.cache import Cache, Taken, reached
-from magnetar.geo.snapshots.held import Held, entries_of, held_by
+from magnetar.geo.snapshots.held import Held, acked_above, entries_of, held_by
 from magnetar.geo.snapshots.pending import Pending, Step
+from magnetar.storage.cursor import Cursor
 from magnetar.wire.markers import SnapshotResponse
 from tests.unit.geo.snapshots.host import Host
 
@@ -88,6 +89,26 @@ def test_entries_of_messages_against_a_dumb_twin(
     found = held_by(host.log, "a", low, high)
     found.validate()
     assert {key: {i for f, e in runs for i in range(f, e)} for key, runs in found.origins.items()} == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from("abb"), st.integers(1, 4)), min_size=1, max_size=20), st.data())
+def test_messages_that_a_cursor_has_above_mark_delete_against_a_dumb_twin(
+    entries: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    host, expected = Host("b"), set()
+    cursor = Cursor.at(host.log, EARLIEST)
+    nexts = {"a": 0, "b": 0}
+    for origin, count in entries:
+        key, index = OriginKey(origin, 7 if origin == "a" else 1), nexts[origin]
+        position = host.publish(count) if origin == "a" else host.arrives(origin, index, count)
+        nexts[origin] += count
+        acked = data.draw(st.integers(0, (1 << count) - 1))
+        cursor.ack_indexes(position, ((1 << count) - 1) & ~acked)
+        if position > cursor.mark_delete:
+            expected |= {(key, index + number) for number in range(count) if acked >> number & 1}
+    found = acked_above(host.log, "a", cursor)
+    found.validate()
+    assert {(key, i) for key, runs in found.origins.items() for f, e in runs for i in range(f, e)} == expected
 
 
 def test_the_cache_spans_the_range() -> None:
