@@ -31,6 +31,7 @@ class Failover:
 
     Attributes:
         moved: once the source is fenced: in which epoch, and what is acknowledged there.
+        final: whether that is durable, in the final state.
         copy: the topic, in its present life, where the last step was taken.
         merged: whether the target was seen to have the final state.
         over: whether nothing more is done.
@@ -41,7 +42,7 @@ class Failover:
         self.source, self.target = world.clusters[source], world.clusters[target]
         self.moved: tuple[Any, set[int]] | None = None
         self.copy: Copy | None = None
-        self.over = self.merged = self._leaving = False
+        self.over = self.merged = self.final = self._leaving = False
         self._token = ""
         self._looks = 0
         self._stage = self._begin
@@ -225,6 +226,14 @@ class Failovers:
                 state = self.world.acks.state(cluster, one.topic, one.subscription)
                 if fence.phase is Phase.FENCED and fence.target == one.target.name and state is not None:
                     one.moved = self.world.acks.key(state), self.world.acks.uids(one.topic, state.acks)
+            if one.source is cluster and not one.final and cluster.broker is not None:
+                one.final = cluster.broker.fences.fence(one.topic, one.subscription).final is not None
+
+    def died(self, cluster: str) -> None:
+        """A broker died: what was acknowledged there, and not durable, will be in no final state."""
+        for one in self._going:
+            if one.source.name == cluster and not one.final:
+                one.moved = None
 
     def activated(self, one: Failover) -> None:
         """The target dispatches."""

@@ -228,6 +228,7 @@ class Truth:
     def died(self, cluster: "Cluster") -> None:
         """A broker is gone."""
         self.world.acks.died(cluster.name)
+        self.world.failovers.died(cluster.name)
         for checker in self.world.checkers:
             checker.died(cluster)
 
