@@ -143,7 +143,7 @@ def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str
         raise StorageError(
             f"the metadata store ({place_of(store, folder)}) knows no topic, and {folder / 'log'} holds messages of "
             f"{len(recovered.topics)}, such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that "
-            "belongs to them ([metadata] store, a backup), or, to begin anew without them, move the folder away"
+            "belongs to them ([metadata] store, a backup), or, to start again without them, move the folder away"
         )
 
 

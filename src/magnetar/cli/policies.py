@@ -63,7 +63,9 @@ def read(policy: Policy, text: str) -> Any:
         value = msgspec.convert(_parsed(policy.kind, text), policy.kind)
         policy.check(value)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MagnetarError(f"{policy.name}: {_cut(text)} is no value of it ({error}); write {usage(policy)}") from None
+        raise MagnetarError(
+            f"{policy.name}: {_cut(text)} is not a value of this policy ({error}); write {usage(policy)}"
+        ) from None
     return msgspec.to_builtins(value)
 
 

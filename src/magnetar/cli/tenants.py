@@ -62,7 +62,7 @@ def update(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say anew which clusters the tenant's namespaces may name."""
+    """Change which clusters the tenant's namespaces may name."""
     named = [name.strip() for name in clusters.split(",") if name.strip()]
 
     path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"

@@ -307,7 +307,7 @@ def forget_producer(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let a producer name's sequence ids begin anew, when somebody used them up. What it sends again is stored again."""
+    """Forget a producer name's sequence ids, when another client has used them up. What it sends again is stored again."""
     path = _own_path(topic, "sequence-ids", producer)
     confirm(f"Store again whatever {producer} sends to {topic} from now on, also what is stored already?", yes=yes)
     change(

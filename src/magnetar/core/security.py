@@ -79,7 +79,7 @@ class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Wrong tokens from one address, or wrong passwords of one name from one, within `failed_logins_ms`; after so many these
     wait. Ten times as many wrong passwords of any names let the address's passwords wait. Right tokens get in all the same."""
     failed_logins_ms: Milliseconds = 60_000
-    """The window of `failed_logins_max`, and how long who failed then waits."""
+    """The window of `failed_logins_max`, and how long the address or name then waits."""
 
     @property
     def enabled(self) -> bool:

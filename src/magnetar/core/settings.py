@@ -395,7 +395,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether producers, consumers and readers may come by WebSocket (docs/websocket.md)."""
     websocket_origins: list[Origin] = []
     """Web pages' origins (`https://app.example.com`; `*`: any) whose WebSockets are let in without a token in the URL. A browser
-    adds the password that its user gave it, whatever page asks."""
+    adds the password that its user gave it, for a page of any site."""
     http_body_bytes_max: Bytes = 1 * MIB
     """A ceiling on the body of an admin request."""
     http_answers_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * MIB

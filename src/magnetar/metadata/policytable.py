@@ -570,7 +570,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "compaction-delete-retention",
-        "For how many seconds after a compaction those who read compacted and come back are told of deletions (-1: for ever).",
+        "For how many seconds after a compaction readers of compacted topics that come back still get deletions (-1: for ever).",
         Int64,
         "compaction",
         **_fields(

@@ -64,7 +64,7 @@ def _in_use(path: Path, lock: int | None) -> StorageError:
             lock = open_file(path / "LOCK", os.O_RDONLY)
         holder = os.pread(lock, _PID_BYTES, 0).decode("ascii", "replace").strip()
     return StorageError(
-        f"the data folder {path} is in use by another broker (pid {holder if holder.isdigit() else '?'})"
+        f"the data folder {path} is in use by another broker (pid {holder if holder.isdigit() else '?'}); stop it first"
     )
 
 

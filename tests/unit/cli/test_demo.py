@@ -273,7 +273,7 @@ def test_the_table_says_why_messages_came_twice_and_what_is_lost() -> None:
         "messages published": 5,
         "messages lost": 2,
         "messages delivered twice": 3,
-        "of these acknowledged in jfk, and lga had not been told when jfk was killed": 1,
+        "of these acknowledged in jfk, and lga did not know when jfk was killed": 1,
         "of these sent to the consumer in lga and not acknowledged in time for the planned move": 1,
         "of these without a reason": 1,
         STALENESS + "p50": "not measured",

@@ -172,4 +172,4 @@ def test_the_reference_page_is_what_the_table_says() -> None:
 def test_a_value_that_is_long_is_one_line_that_is_not(run: Callable[..., Answer], text: str) -> None:
     answer = run("topics", "set", "t", "publish-rate", text)
     assert answer.code == 1 and answer.err.startswith("magnetar: publish-rate: ") and answer.err.count("\n") == 1
-    assert "is no value of it" in answer.err and len(answer.err) < 800
+    assert "is not a value of this policy" in answer.err and len(answer.err) < 800

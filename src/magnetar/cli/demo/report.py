@@ -156,7 +156,7 @@ def lost(outcome: Outcome) -> int:
 def told_reason(reason: str) -> str:
     """Why flights came twice, in words."""
     if reason == KILLED:
-        return f"acknowledged in {CONSUMER_AT}, and {ELSEWHERE} had not been told when {CONSUMER_AT} was killed"
+        return f"acknowledged in {CONSUMER_AT}, and {ELSEWHERE} did not know when {CONSUMER_AT} was killed"
     return f"sent to the consumer in {ELSEWHERE} and not acknowledged in time for the planned move"
 
 
