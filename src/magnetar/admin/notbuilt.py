@@ -32,7 +32,8 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
     (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
     (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
-    (r"^/ws(/|$)", "a WebSocket is at /ws/v2/producer/persistent/TENANT/NAMESPACE/TOPIC and the like: docs/websocket.md"),
+    (r"^/ws(/|$)", ("WebSockets have paths such as /ws/v2/producer/persistent/TENANT/NAMESPACE/TOPIC, and `websocket = false` "
+     "switches them off: docs/websocket.md")),
     (r"^/topics(/|$)", "messages are published by the Pulsar protocol or a WebSocket (docs/websocket.md), not by REST"),
     (r"/admin/v2/(scalable|segments)(/|$)", "topics have partitions, no segments"),
     (r"/scalableTopicAutoScalePolicy$", "a topic has the partitions that an administrator gave it"),
