@@ -73,7 +73,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "drop_never": (181, 202), "local_floor": (8, 13, 18, 25),
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143), "seek_forgets_nothing": (115, 119, 126, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (128, 92),
-    "snapshot_must_come_first": (260, 18, 493, 56), "bases_apart": (627,), "leaving_forgets": (13, 36, 45, 92),
+    "snapshot_must_come_first": (260, 18, 493, 56), "leaving_forgets": (13, 36, 45, 92),
     "leaving_silences": (44, 159, 128, 179), "begins_untold": (9, 24, 79, 81), "begins_expired": (1, 2, 4, 10),
     "change_untold": (6, 4), "updates_unlearnt": (13, 24), "own_seeks_only": (24, 26), "goes_back_alone": (13, 24),
 }  # fmt: skip
@@ -86,7 +86,7 @@ LONG: Final = frozenset({
     "destination_silent", "no_restricted_check", "passed_over",
     "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay",
     "delta_after_restart", "no_full_on_rebase", "origin_floor", "floor_own", "floor_untold", "vector_too_late",
-    "floor_direct", "bases_apart", "leaving_forgets",
+    "floor_direct", "leaving_forgets",
 })  # fmt: skip
 """Rare ones: their worlds are all of the longest kind."""
 
@@ -118,7 +118,6 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "seek_forgets_nothing": ("seek", "acknowledge", "subscribe"),
     "heard_by_marker_only": ("seek", "acknowledge", "subscribe"), "retells_to_all": ("seek", "acknowledge", "recreate"),
     "nothing_on_arrival": ("subscribe", "acknowledge", "part"),
-    "bases_apart": ("seek", "acknowledge", "subscribe"),
     "leaving_forgets": ("policy", "acknowledge"),
     "floor_direct": ("retention", "acknowledge"), "refuse_pushed": ("wipe",), "rewind_volatile": ("wipe", "die"),
     "no_cursor_gen": ("wipe", "retention"), "delta_without_base": ("policy", "seek"),

@@ -3,26 +3,21 @@
 from collections.abc import Iterable
 from typing import Any
 
-from magnetar.core.ids import OriginKey, Position
+from magnetar.core.ids import OriginKey
 from magnetar.geo.ackedsets import AckedSets
-from magnetar.geo.host import Messages
 from magnetar.geo.snapshots import Snapshots
 from magnetar.geo.snapshots.receiving import Receiver
 from magnetar.geo.snapshots.state import State, later
 from magnetar.wire.markers import Claim
 
 HERE = "magnetar.geo"
-_learnt, _routes_changed, _exact_routes_changed = AckedSets.learnt, Snapshots.routes_changed, AckedSets.routes_changed
+_routes_changed, _exact_routes_changed = Snapshots.routes_changed, AckedSets.routes_changed
 
 
 def _silent_change(self: AckedSets, writes: bool) -> None:
     self.writes = writes
     if not writes:
         self._stop_telling()
-
-
-def _without_base(self: AckedSets, subscription: str, at: Position, writer: str, acked: Messages, _: Any) -> None:
-    _learnt(self, subscription, at, writer, acked, None)
 
 
 def _own_seeks_only(self: Receiver, _name: str, claim: Claim, state: State) -> bool:
@@ -61,8 +56,7 @@ MIXED: dict[str, dict[str, Any]] = {
 """These show while the mode changes."""
 
 BOTH: dict[str, dict[str, Any]] = {
-    "bases_apart": {f"{HERE}.ackedsets.machine.AckedSets.learnt": _without_base},
     "leaving_silences": {f"{HERE}.snapshots.machine.Snapshots.routes_changed": _tells_no_more},
     "leaving_forgets": {f"{HERE}.ackedsets.machine.AckedSets.routes_changed": _gives_again},
 }
-"""These in snapshot mode: behind a failover, or when a cluster leaves the policy."""
+"""These in snapshot mode, when a cluster leaves the policy."""
