@@ -256,7 +256,7 @@ def test_administration(broker: BrokerProcess, client: pulsar.Client) -> None:
     assert refusal(broker, "POST", f"{path}/schema", {"type": "AVRO", "schema": "{"})[0] == 422
     # After a deletion anything may follow; what was written is still decoded.
     assert broker.rest("DELETE", f"{path}/schema") == {"version": 2}
-    assert refusal(broker, "GET", f"{path}/schema") == (404, f"topic {topic} has no schema")
+    assert refusal(broker, "GET", f"{path}/schema") == (404, f"Schema not found: topic {topic} has no schema")
     assert broker.rest("POST", f"{path}/schema", other) == {"version": 3}
     client.create_producer(topic, schema=AvroSchema(Other)).send(Other(carrier=7))
     assert [one["version"] for one in broker.rest("GET", f"{path}/schemas")["getSchemaResponses"]] == [3]

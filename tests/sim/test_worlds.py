@@ -49,7 +49,7 @@ ORDINARY = max(SEEDS - WIDE, SEEDS // 2)
 """The others; of few seeds half, for then the wide ones are too many to count among them."""
 WIDELY = {
     "two topics": 0.2, "message in chunks": 0.2, "delayed message": 0.2, "foreign id acknowledged": 0.05,
-    "acknowledged unasked": 0.03, "seek into a batch": 0.01, "seek by time": 0.015, "cursor reset by an operator": 0.02,
+    "acknowledged unasked": 0.02, "seek into a batch": 0.01, "seek by time": 0.015, "cursor reset by an operator": 0.02,
     "properties set": 0.05, "topic unloaded": 0.05, "topic truncated": 0.01,
     "topic deleted everywhere": 0.04,
     "topic compacted": 0.05, "broker stopped": 0.08, "process killed": 0.1, "read failed, or will": 0.05, "broker died": 0.2,

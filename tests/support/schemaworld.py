@@ -8,12 +8,14 @@ which definition it was written with; what B stores must name the same one there
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from magnetar.broker.linkschemas import LinkSchemas
 from magnetar.broker.schemas import Schemas, schema_message
 from magnetar.core.config import BrokerConfig
+from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.geo.schemas import Brought, SchemaDesk, Translation
 from magnetar.schemas.compatibility import Strategy
@@ -151,6 +153,7 @@ class SchemaWorld(World):
             resources=self.rules,
             cluster="b",
             config=BrokerConfig(),
+            command=partial(command, admin_url="http://127.0.0.1:8080"),
             links=SimpleNamespace(schemas_forgotten=self.forgotten),
         )
         broker.schemas = self.schemas = Schemas(broker, self.b.meta)  # type: ignore[arg-type]

@@ -123,6 +123,10 @@ CASES: list[Case] = [
         for method, body, ok in (("GET", None, 204), ("POST", "", 204), ("DELETE", None, 204))
         for place, status in (("public/default", ok), ("public/missing", 404), (f"x/{BAD}", 412))
     ),
+    *(
+        ("POST", f"{A}/{place}/dispatcherPauseOnAckStatePersistent", "false", 204)
+        for place in ("namespaces/public/default", "persistent/public/default/t", "non-persistent/public/default/t")
+    ),
     ("POST", f"{A}/namespaces/public/default/antiAffinity", "x" * 1_025, 400),
     ("GET", f"{A}/namespaces/us-west/antiAffinity/g", None, 200),
     ("GET", f"{A}/namespaces/nowhere/antiAffinity/g", None, 404),
