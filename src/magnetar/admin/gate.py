@@ -148,10 +148,8 @@ class Gate:
 
     async def _identify(self, request: web.Request) -> Identity:
         transport = request.transport
-        certificate = common_name(transport.get_extra_info("peercert")) if transport is not None else ""
-        peer: Any = transport.get_extra_info("peername") if transport is not None else None
-        address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
-        method, data = self._presented(request, certificate)
+        address, certificate = sender(request)
+        method, data = presented(request, certificate=bool(certificate) and "tls" in self._access.config.methods)
         future: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
 
         def then(identity: Identity | None, error: BrokerError | None) -> None:
@@ -169,18 +167,36 @@ class Gate:
         identity = await future
         return self._access.speak_for(identity, request.headers.get("X-Original-Principal", ""))
 
-    def _presented(self, request: web.Request, certificate: str) -> tuple[str, bytes]:
-        header = request.headers.get("Authorization")
-        if header is None:
-            return ("tls", b"") if certificate and "tls" in self._access.config.methods else ("", b"")
-        scheme, _, value = header.strip().partition(" ")
-        match scheme.lower():
-            case "bearer":
-                return "token", value.strip().encode("utf-8", "replace")
-            case "basic":
-                return "basic", basic_from_header(value.strip())
-            case _:
-                raise denied("the Authorization header is neither Bearer nor Basic")
+
+def sender(request: web.Request) -> tuple[str, str]:
+    """Who sends a request: the address with its port, and the common name of the certificate that TLS checked ("" without)."""
+    transport = request.transport
+    certificate = common_name(transport.get_extra_info("peercert")) if transport is not None else ""
+    peer: Any = transport.get_extra_info("peername") if transport is not None else None
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?", certificate
+
+
+def presented(request: web.Request, *, certificate: bool) -> tuple[str, bytes]:
+    """The method of authentication and the data that a request's headers present; "" and nothing without any.
+
+    Args:
+        request: of HTTP, also one that asks for a WebSocket.
+        certificate: a client certificate is there and counts as credentials.
+
+    Raises:
+        BrokerError: AUTHENTICATION: they are of no known kind.
+    """
+    header = request.headers.get("Authorization")
+    if header is None:
+        return ("tls", b"") if certificate else ("", b"")
+    scheme, _, value = header.strip().partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return "token", value.strip().encode("utf-8", "replace")
+        case "basic":
+            return "basic", basic_from_header(value.strip())
+        case _:
+            raise denied("the Authorization header is neither Bearer nor Basic")
 
 
 def _where(request: web.Request, route: "Route") -> Where:

@@ -15,11 +15,12 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from magnetar.admin.answers import Answers
+from magnetar.admin.gate import presented, sender
 from magnetar.admin.guard import urlsplit_netloc
 from magnetar.admin.replies import refusal
 from magnetar.admin.websocket.client import BrokerClient, Opens
@@ -27,11 +28,9 @@ from magnetar.admin.websocket.consumer import ConsumerSocket
 from magnetar.admin.websocket.options import consumer_options, producer_options, reader_options
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.producer import ProducerSocket
-from magnetar.broker.credentials import basic_from_header, denied
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import BadRequest, Forbidden
-from magnetar.runtime.tls import common_name
 from magnetar.wire import pulsar_pb2 as pb
 
 HEARTBEAT_S: Final = 30.0
@@ -160,27 +159,13 @@ class Gateway:
     async def _connect(self, request: web.Request, client: BrokerClient) -> None:
         transport = request.transport
         tls = transport is not None and transport.get_extra_info("ssl_object") is not None
-        certificate = common_name(transport.get_extra_info("peercert")) if transport is not None and tls else ""
-        peer: Any = transport.get_extra_info("peername") if transport is not None else None
-        address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
-        method, data = self._credentials(request, certificate)
+        address, certificate = sender(request)
+        if (token := request.query.get("token")) is not None:
+            method, data = "token", token.encode("utf-8", "replace")
+        else:
+            method, data = presented(request, certificate=bool(certificate) and self.certificates)
         principal = request.headers.get("X-Original-Principal", "")
         await client.connect(address, certificate, method, data, tls=tls, principal=principal)
-
-    def _credentials(self, request: web.Request, certificate: str) -> tuple[str, bytes]:
-        if (token := request.query.get("token")) is not None:
-            return "token", token.encode("utf-8", "replace")
-        header = request.headers.get("Authorization")
-        if header is None:
-            return ("tls", b"") if certificate and self.certificates else ("", b"")
-        scheme, _, value = header.strip().partition(" ")
-        match scheme.lower():
-            case "bearer":
-                return "token", value.strip().encode("utf-8", "replace")
-            case "basic":
-                return "basic", basic_from_header(value.strip())
-            case _:
-                raise denied("the Authorization header is neither Bearer nor Basic")
 
     def _check_origin(self, request: web.Request) -> None:
         origin = request.headers.get("Origin")
