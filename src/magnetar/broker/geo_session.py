@@ -152,6 +152,7 @@ class GeoSession(SessionPart):
                 frame.payload,
                 lambda told: self._answer(1013, geo_restore_response=told),
                 lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                whole=self._access.everywhere,
             )
         except ProtocolError as error:
             raise ProtocolError(f"GEO_RESTORE for {request.topic[:100]!a}: {error}") from error

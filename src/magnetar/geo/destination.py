@@ -32,9 +32,6 @@ __all__ = ["PENDING_BYTES_MAX", "THROTTLE_MS", "DestinationHost", "DestinationTo
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
 
-NARROW_SHARE: Final = 4
-"""Of `PENDING_BYTES_MAX`, one part of so many is for what waits for schemas of links that may replicate some topics only."""
-
 THROTTLE_MS: Final = 50
 """How long they are asked to wait: a few group commits."""
 
@@ -248,10 +245,7 @@ class LinkDestination(Handshakes):
         if reason:
             response.blocked, response.reason = "policy", reason
             return True
-        narrow = self.schemas.parked_narrow_bytes
-        pending = self.pending_bytes + self.schemas.parked_bytes - narrow
-        if not coming.whole:
-            pending = max(pending + narrow, narrow * NARROW_SHARE)
+        pending = self.schemas.pending(self.pending_bytes, whole=coming.whole)
         if pending >= self._pending_bytes_max:
             response.retry, response.throttle_ms = True, THROTTLE_MS
             response.reason = f"{pending} bytes of links are on their way to the disk"

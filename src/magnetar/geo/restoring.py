@@ -77,7 +77,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Coming:
-    """One GEO_RESTORE with entries; `again` once it had to wait for schemas."""
+    """One GEO_RESTORE with entries; `again` once it had to wait for schemas; `whole`: see `Restorer.restore`."""
 
     connection: int
     request: pb.CommandGeoRestore
@@ -86,6 +86,7 @@ class _Coming:
     response: pb.CommandGeoRestoreResponse
     reply: Reply
     ask: Ask
+    whole: bool
     again: bool = False
 
 
@@ -142,8 +143,21 @@ class Restorer:
 
     # --------------------------------------------------------------------------------------------------------- requests
 
-    def restore(self, connection: int, request: pb.CommandGeoRestore, payload: bytes, reply: Reply, ask: Ask) -> None:
+    def restore(
+        self,
+        connection: int,
+        request: pb.CommandGeoRestore,
+        payload: bytes,
+        reply: Reply,
+        ask: Ask,
+        *,
+        whole: bool = True,
+    ) -> None:
         """GEO_RESTORE. `reply` is called once, now or when the disk or the store has answered; `ask`, for schemas, before that.
+
+        Args:
+            connection, request, payload, reply, ask: of the peer's messages.
+            whole: the sender may replicate everything. What others let wait for schemas holds up only them.
 
         Raises:
             ProtocolError: the peer is none of ours: lists that do not fit, forged entries, another cluster's messages.
@@ -159,9 +173,13 @@ class Restorer:
         else:
             check_lists(request, len(payload))
             translation = self.schemas.translation(request.topic, name, request.peer, "", request.schemas)
-            coming = _Coming(connection, request, payload, translation, response, reply, ask)
-            if self.schemas.waits(translation.key):
-                self.schemas.behind(connection, translation, len(payload), lambda: self._entries_late(coming))
+            coming = _Coming(connection, request, payload, translation, response, reply, ask, whole)
+            if self._full(coming):
+                reply(response)
+            elif self.schemas.waits(translation.key):
+                self.schemas.behind(
+                    connection, translation, len(payload), lambda: self._entries_late(coming), whole=whole
+                )
             else:
                 self._entries(coming)
 
@@ -225,10 +243,23 @@ class Restorer:
                 response.held_firsts.append(first)
                 response.held_ends.append(end)
 
+    def _full(self, coming: _Coming) -> bool:
+        """Whether a request has to come again, because too much is on its way; its answer says so."""
+        pending = self.schemas.pending(self.pending_bytes, whole=coming.whole)
+        if pending < self._pending_bytes_max:
+            return False
+        response = coming.response
+        response.retry, response.throttle_ms = True, THROTTLE_MS
+        response.reason = f"{pending} bytes are on their way to the disk"
+        return True
+
     def _entries_late(self, coming: _Coming) -> None:
         """A request that had to wait: nobody is there to be told that it makes no sense."""
         try:
-            self._entries(coming)
+            if self._full(coming):
+                coming.reply(coming.response)
+            else:
+                self._entries(coming)
         except ProtocolError as error:
             coming.response.blocked, coming.response.reason = "corrupt", str(error)
             coming.reply(coming.response)
@@ -238,12 +269,6 @@ class Restorer:
         topic = self._host.find(request.topic)
         if topic is None:
             response.refused, response.reason = True, f"topic {request.topic} is not here: ask for it first"
-            reply(response)
-            return
-        pending = self.pending_bytes + self.schemas.parked_bytes
-        if pending >= self._pending_bytes_max:
-            response.retry, response.throttle_ms = True, THROTTLE_MS
-            response.reason = f"{pending} bytes are on their way to the disk"
             reply(response)
             return
         state = self._topics.setdefault(request.topic, _Topic())
@@ -270,7 +295,13 @@ class Restorer:
             versions = wanted(request, coming.payload, unknown, coming.translation)
             size = len(coming.payload)
             self.schemas.park(
-                coming.connection, coming.translation, size, versions, coming.ask, lambda: self._entries_late(coming)
+                coming.connection,
+                coming.translation,
+                size,
+                versions,
+                coming.ask,
+                lambda: self._entries_late(coming),
+                whole=coming.whole,
             )
             return
         if unknown is not None:

@@ -47,6 +47,10 @@ AHEAD_MAX: Final = 1_000
 PAIRS_MAX: Final = 500_000
 """A ceiling on remembered pairs, some 150 bytes each; beyond it the topic that was met first is forgotten, and asked anew."""
 
+NARROW_SHARE: Final = 4
+"""Of the bytes that may be on their way to the disk, one part of so many is for what waits for schemas of roles that may replicate
+some topics only."""
+
 TOLD_MAX: Final = 10_000
 """A ceiling on (topic, source) of which the log was told that versions were left out."""
 
@@ -215,6 +219,20 @@ class SchemaDesk:
         return key in self._queues
 
     # ------------------------------------------------------------------------------------------------------- parking
+
+    def pending(self, on_disk: int, *, whole: bool) -> int:
+        """How many bytes count against the limit of a sender: those on their way to the disk, and those that wait here.
+
+        What a role with the right to some topics lets wait does not count for a role with the right to everything. Such a role
+        need not bring the schemas that it is asked for, and must hold up no others.
+
+        Args:
+            on_disk: bytes on their way to the disk.
+            whole: the sender may replicate everything.
+        """
+        narrow = self.parked_narrow_bytes
+        others = on_disk + self.parked_bytes - narrow
+        return others if whole else max(others + narrow, narrow * NARROW_SHARE)
 
     def behind(
         self, connection: int, translation: Translation, size: int, again: Callable[[], None], *, whole: bool = True

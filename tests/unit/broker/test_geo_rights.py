@@ -304,6 +304,50 @@ def test_who_brings_no_schemas_holds_up_no_other_link() -> None:
     assert it.node.broker.links.destination.schemas.parked_narrow_bytes == 0
 
 
+def test_a_restore_of_one_namespace_that_waits_holds_up_no_other_restore() -> None:
+    """As with links: a role with the right to one namespace need not bring the schemas that it is asked for."""
+    it = Secured()
+    machine = it.node.broker.links.restores.machine
+    data = metadata.build(
+        pb.MessageMetadata(
+            producer_name="p", sequence_id=0, publish_time=1, schema_version=bytes(8), replicated_from="b"
+        ),
+        b"x" * 3_000,
+    )
+    plain = metadata.build(
+        pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicated_from="b"), b"x"
+    )
+    fields = {
+        "request_id": 1,
+        "cluster": "b",
+        "peer": "a",
+        "incarnation": 3,
+        "ledgers": [3],
+        "counts": [1],
+        "schemas": 1,
+    }
+    machine._pending_bytes_max = 4 * 5_000
+    told = []
+    for number in range(4):
+        request = pb.CommandGeoRestore(
+            topic=MINE, entries=[number], first_indexes=[number], sizes=[len(data)], **fields
+        )
+        before = len(it.narrow.answers)
+        it.narrow.send(pb.BaseCommand(type=1012, geo_restore=request), data)
+        it.world.work()
+        told += it.narrow.answers[before:]
+    assert [one.type for one in told] == [1016, 1013, 1013], (
+        "one asks for schemas, one waits behind it, the others come again"
+    )
+    assert all(one.geo_restore_response.retry and one.geo_restore_response.throttle_ms for one in told[1:])
+    machine._pending_bytes_max = 6_000
+    request = pb.CommandGeoRestore(topic=OTHER, entries=[0], first_indexes=[0], sizes=[len(plain)], **fields)
+    other = it.ask(it.whole, 1012, plain, geo_restore=request).geo_restore_response
+    assert (other.retry, other.stored, other.reason) == (False, 1, "")
+    it.node.run(it.node.broker.disconnected, it.narrow.number)
+    assert machine.schemas.parked_bytes == machine.schemas.parked_narrow_bytes == 0
+
+
 CASES: dict[int, Callable[[Secured], None]] = {
     1000: topics, 1002: read, 1004: append, 1006: commit, 1008: watermarks, 1010: status, 1012: restore, 1014: schemas,
     1017: brought,
