@@ -131,8 +131,17 @@ def rate(
 ) -> None:
     """Limit what the consumers of one subscription are sent; it overrides the topic's subscription-dispatch-rate."""
     policy = BY_NAME["subscription-dispatch-rate"]
-    path = topic_path(TopicName.parse(topic).base, check_subscription(subscription), "dispatchRate")
-    act = policies.setter(policy, path, "POST", value, removable=True)
+    name = TopicName.parse(topic).base
+    path = topic_path(name, check_subscription(subscription), "dispatchRate")
+    set_rate = policies.setter(policy, path, "POST", value, removable=True)
+
+    def act(client: AdminClient) -> None:
+        # REST takes a rate of a subscription that is not there yet, as Pulsar does. By hand that is a mistyped name. One that
+        # is left behind can be taken back.
+        if value != policies.DEFAULT and subscription not in client.get(topic_path(name, "subscriptions")):
+            raise MagnetarError(f"subscription {subscription} of {name} does not exist")
+        set_rate(client)
+
     change(targets(config, admin_url, everywhere), act, f"{subscription} of {topic}: {value}")
 
 

@@ -113,8 +113,16 @@ def show(
     columns: Sequence[str],
     *,
     as_json: bool,
+    none: str = "",
 ) -> None:
     """Print rows of each broker, with a column for the cluster when there are several.
+
+    Args:
+        found: the brokers.
+        ask: the rows of one.
+        columns: of the table.
+        as_json: print a list instead.
+        none: printed instead of a table without rows; "": the empty table says it.
 
     Raises:
         MagnetarError: a broker that refused; what the others said is printed before.
@@ -127,7 +135,9 @@ def show(
             failures.append(f"{target.cluster}: {answer}" if several else str(answer))
         else:
             rows += [{"cluster": target.cluster} | row if several else row for row in answer]
-    if rows or not failures:
+    if none and not (rows or failures or as_json):
+        print_line(none)
+    elif rows or not failures:
         print_rows(rows, (["cluster"] if several else []) + list(columns), as_json=as_json)
     if failures:
         raise MagnetarError("; ".join(failures))

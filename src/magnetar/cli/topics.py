@@ -331,7 +331,9 @@ def damaged(
     def ask(client: AdminClient) -> list[dict[str, Any]]:
         return [{"topic": each} | one for each, rows in sorted(client.get(path).items()) for one in rows]
 
-    show(targets(config, admin_url, everywhere), ask, ("topic", "subscription", "position", "reason"), as_json=as_json)
+    columns = ("topic", "subscription", "position", "reason")
+    sound = f"{topic}: nothing is damaged, no subscription is stopped at an entry that cannot be read"
+    show(targets(config, admin_url, everywhere), ask, columns, as_json=as_json, none=sound)
 
 
 @app.add("give-up", example="magnetar topics give-up persistent://public/default/orders 7:41 --yes")

@@ -46,9 +46,10 @@ def verify(
     chosen = read_config(config)
     name = TopicName.parse(topic)
     progress = shown(quiet=as_json)
+    partitions = with_spark(lambda: ask(chosen, str(name)))
     try:
         progress.start()
-        result = with_spark(lambda: compare(chosen, str(name), master, examples, progress))
+        result = with_spark(lambda: compare(chosen, str(name), master, examples, progress, partitions))
     finally:
         progress.close()
     if as_json:
@@ -62,7 +63,20 @@ def verify(
     raise typer.Exit(0 if result.clean else DIFFERENT)
 
 
-def compare(config: Config, topic: str, master: str | None, examples: int, progress: Shown) -> "VerifyResult":
+def ask(config: Config, topic: str) -> int:
+    """How many partitions a topic has; 0: none. Spark is not started for a topic that a cluster does not have.
+
+    Raises:
+        MagnetarError: a cluster does not answer, or does not have it.
+    """
+    from magnetar.spark.verify import addresses_of, look_up
+
+    return look_up(topic, addresses=addresses_of(config), token_file=config.replication.token_file)
+
+
+def compare(
+    config: Config, topic: str, master: str | None, examples: int, progress: Shown, partitions: int
+) -> "VerifyResult":
     """Run the comparison in a Spark session of its own.
 
     Raises:
@@ -82,7 +96,7 @@ def compare(config: Config, topic: str, master: str | None, examples: int, progr
             lasting=False,
         )
         try:
-            return verify_config(spark, config, topic, examples_max=examples, tell=progress.tell)
+            return verify_config(spark, config, topic, partitions=partitions, examples_max=examples, tell=progress.tell)
         finally:
             with session.standard_error_to(log):
                 spark.stop()

@@ -48,8 +48,8 @@ PAIRS_MAX: Final = 500_000
 """A ceiling on remembered pairs, some 150 bytes each; beyond it the topic that was met first is forgotten, and asked anew."""
 
 NARROW_SHARE: Final = 4
-"""Of the bytes that may be on their way to the disk, one part of so many is for what waits for schemas of roles that may replicate
-some topics only."""
+"""Of the bytes that may be on their way to the disk, one part of so many is for roles that may replicate some topics only, and
+have not brought the schemas that they were asked for."""
 
 TOLD_MAX: Final = 10_000
 """A ceiling on (topic, source) of which the log was told that versions were left out."""

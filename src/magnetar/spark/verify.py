@@ -20,7 +20,7 @@ from zlib import crc32
 from magnetar.admin.client import AdminClient, topic_path
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import Identity, Position
+from magnetar.core.ids import NONE, Identity, Position
 from magnetar.core.names import TopicName
 from magnetar.runtime.tls import shown
 from magnetar.spark import link as wire
@@ -173,6 +173,65 @@ def partitions_of(address: str, topic: str, token: str) -> int:
         channel.close()
 
 
+def look_up(topic: str, *, addresses: Mapping[str, str], token_file: Path) -> int:
+    """Ask every cluster for a topic, which costs some milliseconds; Spark takes seconds to start.
+
+    Args:
+        topic: any form of the name, without partition for all of its partitions.
+        addresses: `host:port` of each cluster.
+        token_file: secret of the links.
+
+    Returns:
+        How many partitions it has, the largest answer counts; 0: it is not partitioned, or one partition is named.
+
+    Raises:
+        MagnetarError: a cluster does not answer, or does not have the topic or one of its partitions; one line.
+    """
+    name, token = TopicName.parse(topic), _token(token_file)
+    partitions = 0
+    if name.partition < 0:
+        partitions = max(partitions_of(address, str(name), token) for address in addresses.values())
+    failures: list[str] = []
+    for cluster, address in sorted(addresses.items()):
+        try:
+            _check_there(address, _topics(name, partitions), token)
+        except MagnetarError as error:
+            failures.append(f"{cluster}: {error}")
+    if failures:
+        raise MagnetarError(
+            f"{name} cannot be compared, which takes every cluster and the topic in each: {'; '.join(failures)}"
+        )
+    return partitions
+
+
+def _check_there(address: str, topics: Iterable[str], token: str) -> None:
+    """Refuse unless a cluster has these topics: they are read up to their beginning."""
+    channel = wire.Channel(address, token)
+    try:
+        for topic in topics:
+            command = pb.BaseCommand(type=wire.GEO_READ)
+            ask = command.geo_read
+            ask.request_id, ask.topic, ask.bytes_max = 1, topic, 1
+            ask.after.ledger, ask.after.entry = NONE
+            ask.up_to.ledger, ask.up_to.entry = NONE
+            read = wire.call(channel, command, ANSWER_S).command.geo_read_response
+            if read.HasField("error") or read.blocked:
+                raise MagnetarError(read.message or read.blocked)
+    finally:
+        channel.close()
+
+
+def _topics(name: TopicName, partitions: int) -> list[str]:
+    return [str(name.with_partition(number)) for number in range(partitions)] or [str(name)]
+
+
+def _token(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise MagnetarError(f"link token {file}: {error.strerror}") from None
+
+
 def ledgers_by_rest(config: Config) -> LedgersOf:
     """Asks the clusters' REST interfaces. One that does not answer only costs parallel work: its topics are one part each."""
 
@@ -207,7 +266,7 @@ def verify(
         addresses: `host:port` of each cluster to compare.
         links: (source, target) of the links there are: they tell which cluster should hold what.
         token_file: secret of the links.
-        partitions: of the topic; None: ask the clusters, the largest answer counts.
+        partitions: of the topic; None: ask the clusters (`look_up`).
         ledgers: what a topic consists of, to be read by several tasks.
         examples_max: how many messages are listed of each kind and cluster.
         tell: told how far the job is, from another thread, about ten times a second.
@@ -221,15 +280,12 @@ def verify(
 
     began = time.monotonic()
     name = TopicName.parse(topic)
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise MagnetarError(f"link token {token_file}: {error.strerror}") from None
+    token = _token(token_file)
     if name.partition >= 0:
         partitions = 0
     elif partitions is None:
-        partitions = max(partitions_of(address, str(name), token) for address in addresses.values())
-    topics = [str(name.with_partition(number)) for number in range(partitions)] or [str(name)]
+        partitions = look_up(topic, addresses=addresses, token_file=token_file)
+    topics = _topics(name, partitions)
     clusters = sorted(addresses)
     plan = parts([
         Wanted(number, place, addresses[cluster], one, ledgers(cluster, one))
@@ -247,11 +303,17 @@ def verify(
     return result
 
 
+def addresses_of(config: Config) -> dict[str, str]:
+    """Where links reach each cluster of a configuration."""
+    return {name: config.link_address(name) for name in config.clusters}
+
+
 def verify_config(
     spark: "SparkSession",
     config: Config,
     topic: str,
     *,
+    partitions: int | None = None,
     examples_max: int = EXAMPLES_MAX,
     tell: Tell = lambda _progress: None,
 ) -> VerifyResult:
@@ -259,7 +321,8 @@ def verify_config(
     return verify(
         spark,
         topic,
-        addresses={name: config.link_address(name) for name in config.clusters},
+        addresses=addresses_of(config),
+        partitions=partitions,
         links=[(link.source, link.target) for link in config.links],
         token_file=config.replication.token_file,
         ledgers=ledgers_by_rest(config),

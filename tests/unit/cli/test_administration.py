@@ -254,3 +254,32 @@ def test_an_empty_url_is_not_another_broker(run: Run, pair: tuple[Path, FakeBrok
         answer = run("topics", "delete", "t", "--force", "--yes", "--admin-url", "", *words)
         assert answer.code == 1 and "'' is not a URL of an admin interface" in answer.err
     assert a.requests == b.requests == []
+
+
+def test_a_sound_topic_is_said_to_be_sound(pair: Pair, run: Run) -> None:
+    path, a, b = pair
+    own = AT.replace("/admin/v2/", "/geo/v1/") + "/damaged"
+    for broker in (a, b):
+        broker.answer(f"GET {own}", {TOPIC: []})
+    sound = "t: nothing is damaged, no subscription is stopped at an entry that cannot be read\n"
+    assert run("topics", "damaged", "t", "-c", path).out == sound
+    assert run("topics", "damaged", "t", "--everywhere", "-c", path).out == sound
+    assert run("topics", "damaged", "t", "--json", "-c", path).json == []
+    b.answer(f"GET {own}", {TOPIC: [{"subscription": "s", "position": "7:41", "reason": "checksum"}]})
+    shown = run("topics", "damaged", "t", "--everywhere", "-c", path).out
+    assert "7:41" in shown
+    assert "nothing" not in shown
+
+
+def test_a_rate_is_for_a_subscription_that_exists(fake: FakeBroker, run: Run) -> None:
+    """REST takes it for any name, as Pulsar's does; by hand another name is a slip."""
+    rate = ("subscriptions", "rate", "t-partition-1", "s", "messages=5")
+    fake.answer(f"GET {AT}/subscriptions", ["other"])
+    fake.answer(f"POST {AT}/s/dispatchRate")
+    fake.answer(f"DELETE {AT}/s/dispatchRate")
+    assert one_line(run(*rate, "--admin-url", fake.url)) == f"subscription s of {TOPIC} does not exist"
+    assert fake.changes == []
+    assert run(*rate[:-1], "default", "--admin-url", fake.url).code == 0, "what is left of one can be taken back"
+    fake.answer(f"GET {AT}/subscriptions", ["other", "s"])
+    assert run(*rate, "--admin-url", fake.url).code == 0
+    assert [what for what, _ in fake.changes] == [f"DELETE {AT}/s/dispatchRate", f"POST {AT}/s/dispatchRate"]

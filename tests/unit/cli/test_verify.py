@@ -2,14 +2,17 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from magnetar.cli import verify as command
 from magnetar.cli.verify_progress import Bar, Plain
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Identity, Position
 from magnetar.spark.verify import Example, Findings, Progress, VerifyResult
+from tests.spark.fakes import TOKEN, FakeCluster
 
 T = "persistent://public/default/t-partition-1"
 
@@ -98,6 +101,7 @@ def test_exit_codes(
     from magnetar.cli import run
 
     outcome = result() if not clean else VerifyResult(T, 0, 3, {"west": Findings(messages=3)}, 0.1)
+    monkeypatch.setattr(command, "ask", lambda *_: 0)
     monkeypatch.setattr(command, "compare", lambda *_: outcome)
     assert run(["verify", "t"]) == code
     printed = capsys.readouterr()
@@ -107,3 +111,36 @@ def test_exit_codes(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["clean"] is clean
     assert printed.err == ""
+
+
+def test_a_topic_that_is_missing_is_noticed_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from magnetar.cli import run
+    from magnetar.spark import session
+
+    def starts(**_: object) -> None:
+        raise MagnetarError("far enough")
+
+    monkeypatch.setattr(session, "build", starts)
+    a, b = FakeCluster("a").start(), FakeCluster("b").start()
+    try:
+        (tmp_path / "token").write_text(TOKEN)
+        config = tmp_path / "clusters.toml"
+        tables = "".join(
+            f'[clusters.{one.name}]\npulsar = "{one.address}"\nhttp = "127.0.0.1:{port}"\n'
+            for port, one in enumerate((a, b), 1)
+        )
+        config.write_text(f'{tables}[replication]\ntoken_file = "token"\n')
+        a.create(T)
+        assert run(["verify", T, "-c", str(config)]) == 1
+        printed = capsys.readouterr()
+        assert f"b: topic {T} not found" in printed.err
+        assert "a: " not in printed.err
+        assert "starting Spark" not in printed.err
+        b.create(T)
+        assert run(["verify", T, "-c", str(config)]) == 1
+        assert "far enough" in capsys.readouterr().err, "it is in every cluster"
+    finally:
+        a.stop()
+        b.stop()
