@@ -20,6 +20,7 @@ from magnetar.admin.websocket.client import BrokerClient
 from magnetar.admin.websocket.options import ConsumerOptions, ProducerOptions, message_id
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.publisher import Publisher
+from magnetar.admin.websocket.reopening import open_again
 from magnetar.admin.websocket.unpacking import Beside, Hold, Unpacked, Unpacker, Unreadable
 from magnetar.core.errors import BrokerError, MagnetarError
 from magnetar.storage.cursor import words_of
@@ -36,8 +37,6 @@ CLOSE_CONSUMER: Final = 16
 REDELIVER: Final = 20
 REACHED_END_OF_TOPIC: Final = 27
 
-REOPEN_S_MIN: Final = 0.1
-REOPEN_S_MAX: Final = 10.0
 REOPEN_FOR_S: Final = 30.0
 """A consumer that the broker closed (a seek, an unload) is opened again, for so long at most."""
 
@@ -271,27 +270,21 @@ class ConsumerSocket:
     async def _reopen(self, number: int) -> None:
         assert self._client is not None
         part = self._parts[number]
-        pause_s, began_s = REOPEN_S_MIN, asyncio.get_running_loop().time()
-        while not self._client.ended.is_set():
-            try:
-                await self._subscribe(number)
-            except BrokerError as error:
-                if asyncio.get_running_loop().time() - began_s > REOPEN_FOR_S:
-                    self._fail(error)
-                    return
-            else:
-                # What was on its way comes again: it counts against nobody's permits any more.
-                waits = sum(place[0] == part.partition for place in self._sent)
-                self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
-                permits, part.permits = part.permits, 0
-                if self._options.pull:
-                    self._top_up(number)
-                else:
-                    self._credit += waits
-                    self._flow(number, permits + waits)
+        try:
+            if not await open_again(self._client, lambda: self._subscribe(number), for_s=REOPEN_FOR_S):
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, REOPEN_S_MAX)
+        except BrokerError as error:
+            self._fail(error)
+            return
+        # What was on its way comes again: it no longer counts against permits.
+        waits = sum(place[0] == part.partition for place in self._sent)
+        self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
+        permits, part.permits = part.permits, 0
+        if self._options.pull:
+            self._top_up(number)
+        else:
+            self._credit += waits
+            self._flow(number, permits + waits)
 
     def _fail(self, error: MagnetarError) -> None:
         self.reason = str(error)

@@ -15,6 +15,7 @@ from typing import Final
 
 from magnetar.admin.websocket.client import BrokerClient
 from magnetar.admin.websocket.options import ProducerOptions
+from magnetar.admin.websocket.reopening import open_again
 from magnetar.broker.dispatch.hashing import murmur3_32
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
@@ -26,9 +27,8 @@ SEND_RECEIPT: Final = 7
 SEND_ERROR: Final = 8
 CLOSE_PRODUCER: Final = 15
 
-REOPEN_S_MIN: Final = 0.1
-REOPEN_S_MAX: Final = 10.0
-"""Between two attempts to open a producer again."""
+REOPEN_FOR_S: Final = 30.0
+"""A producer that the broker closed is opened again, for so long at most where messages do not time out."""
 
 LZ4_ID: Final = 1
 ZLIB_ID: Final = 2
@@ -240,19 +240,10 @@ class Publisher:
         return self._lanes[at] if 0 <= at < len(self._lanes) else None
 
     async def _reopen(self, lane: Lane) -> None:
-        pause_s, began_s = REOPEN_S_MIN, asyncio.get_running_loop().time()
-        while not self._client.ended.is_set():
-            try:
-                await lane.open()
-            except BrokerError as error:
-                given_s = self._options.send_ms / 1000 or 30.0
-                if asyncio.get_running_loop().time() - began_s > given_s:
-                    self._failed(error)
-                    return
-            else:
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, REOPEN_S_MAX)
+        try:
+            await open_again(self._client, lane.open, for_s=self._options.send_ms / 1000 or REOPEN_FOR_S)
+        except BrokerError as error:
+            self._failed(error)
 
     def _look(self) -> None:
         now_s = asyncio.get_running_loop().time()
