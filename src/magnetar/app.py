@@ -285,7 +285,7 @@ class BrokerApp:
             admin_url=self.cluster.admin_url,
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
-        self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock, lambda: clock.ahead_ms)
+        self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
         told.append(self.driver)
         self._stack.callback(self.driver.shut_down)
         self.server = PulsarServer(

@@ -19,7 +19,13 @@ logger = logging.getLogger("magnetar.clock")
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """What time it is.
+
+    Attributes:
+        ahead_ms: how far `now_ms`, when it was asked last, is ahead of the time of day that is believed (`Outbox.ahead_ms`).
+    """
+
+    ahead_ms: int
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, never going back within a process."""

@@ -100,7 +100,6 @@ class Driver:
         log: the threads that own the log's files; they tell `appended`, `append_failed`, `healed`.
         store: the metadata store; answers on a thread of its own.
         clock: wall clock.
-        ahead_ms: how far that is ahead of the time of day, see `Outbox.ahead_ms`; asked behind the clock.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Driver:
         log: Lanes,
         store: MetadataStore,
         clock: Clock,
-        ahead_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._loop = loop
         self._broker = broker
@@ -119,7 +117,6 @@ class Driver:
         self._log = log
         self._store = store
         self._clock = clock
-        self._ahead_ms = ahead_ms
         self._peers: dict[int, Peer] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
@@ -166,7 +163,7 @@ class Driver:
                 of_log = bool(self._urgent)
                 event, arguments = (self._urgent if of_log else self._pending).popleft()
                 self._outbox.now_ms = self._clock.now_ms()
-                self._outbox.ahead_ms = self._ahead_ms()
+                self._outbox.ahead_ms = self._clock.ahead_ms
                 self._outbox.moment_s = time.perf_counter()
                 event(*arguments)
                 effects = self._outbox.effects

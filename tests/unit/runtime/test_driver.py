@@ -38,7 +38,7 @@ class World:
             healed=lambda: self.done.append("healed"),
             log_of=lambda _topic: self,
         )
-        clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
+        clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms, ahead_ms=0)
         store: Any = None
         self.driver = Driver(asyncio.get_running_loop(), self.broker, self.outbox, self.log, store, clock)
 
