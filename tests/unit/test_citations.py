@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).resolve()
 
@@ -122,6 +124,16 @@ DECISIONS: Final = ROOT / "docs" / "decisions"
 
 def decisions() -> list[Path]:
     return sorted(DECISIONS.glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("page", decisions(), ids=lambda page: page.stem[:4])
+def test_a_decision_says_context_decision_and_consequence(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# {int(page.stem[:4])}. ")
+    parts = [text.find(f"\n**{part}.**") for part in ("Context", "Decision", "Consequence")]
+    assert -1 not in parts
+    assert parts == sorted(parts)
+    assert len(text.splitlines()) < 80, "a page that nobody reads to its end"
 
 
 def test_the_index_has_every_decision_once() -> None:
