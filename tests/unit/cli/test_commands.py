@@ -35,7 +35,7 @@ def one_line(answer: Answer) -> str:
     return answer.err.removeprefix("magnetar: ").strip()
 
 
-def test_the_order_is_the_contracts(run: Run) -> None:
+def test_help_shows_the_commands_in_their_order(run: Run) -> None:
     answer = run("--help")
     assert answer.code == 0
     shown = [line.split()[0] for line in answer.out.split("Commands:")[1].splitlines() if line.startswith("  ")]

@@ -3,6 +3,8 @@
 Nothing here knows a single policy: fields come from the structs, so that one that is added there merges by field at once. A
 map (Pulsar's `backlog_quota_map`) is told entry by entry, as `backlog_quota_map/destination_storage`; a number that only
 grows (`partitions`) as one field per value it ever had, of which the largest counts, whatever the stamps.
+
+A new kind of document needs a row in `KINDS`, its prefix in `metadata.tables.DOCUMENT_PREFIXES`, and its parent in `parent_of`.
 """
 
 import types
