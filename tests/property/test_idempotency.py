@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import idempotency_saving, idempotency_snapshot, idempotency_table
+from magnetar.broker import idempotency_keys, idempotency_saving, idempotency_snapshot, idempotency_table
 from magnetar.broker.deduplicating import Counters as DeduplicationCounters
 from magnetar.broker.deduplicating import Status, TopicDeduplication
-from magnetar.broker.effects import Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.broker.effects import Compute, Note, Outbox, Read, Send, Store, Timer, Write
 from magnetar.broker.idempotency_judging import Counters
+from magnetar.broker.idempotency_keys import Found
 from magnetar.broker.idempotency_snapshot import Stored, record_key
 from magnetar.broker.idempotency_topic import TopicIdempotency
 from magnetar.broker.keeper import CursorKeeper
+from magnetar.broker.opening import Elsewhere, InOrder, Openings
 from magnetar.broker.producers import AccessMode, Producer
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.records import TopicRecord
@@ -70,6 +72,7 @@ class Client:
     producer: Producer | None = None
     next: int = 0
     address: str = "here"
+    waiting: int = 0
 
     @property
     def outbox(self) -> Outbox:
@@ -91,6 +94,8 @@ class Client:
 
     def lose(self) -> None:
         if self.producer is not None:
+            self.in_order.forget(self.producer)
+            assert not self.in_order and not self.waiting, "something waits of nobody"
             self.world.topic.producers.remove(self.producer)
             self.producer = None
             self.wire.clear()
@@ -101,6 +106,7 @@ class Client:
             return
         self.producer = Producer(self.number, 0, 0, f"p{self.number}", AccessMode.SHARED, 0, True)
         topic.producers.add(self.producer)
+        self.in_order = InOrder(self.world.openings, self.number)
         if topic.deduplication is not None:
             self.producer.numbers = topic.deduplication.numbers.attach(self.producer.name, self.outbox.now_ms)
         self.wire = deque(self.unanswered)
@@ -133,7 +139,16 @@ class Client:
         if self.producer is None or not self.wire:
             return
         frames = [self.wire.popleft() for _ in range(self.world.rng.randint(1, len(self.wire)))]
-        Publishing(self, self.producer, self.world.topic).take(frames, 1 << 20)  # type: ignore[arg-type]
+        if self.world.broken == "overtaking":
+            self.in_order = InOrder(self.world.openings, self.number)
+        self.in_order.publish(self, self.producer, frames)
+
+    def take(self, producer: Producer, frames: list[Frame], found: Found | None) -> Elsewhere | None:
+        return Publishing(self, producer, self.world.topic).take(frames, 1 << 20, found)  # type: ignore[arg-type]
+
+    def throttled(self, size: int) -> None:
+        self.waiting += size
+        assert self.waiting >= 0, "more bytes went on than waited"
 
     def receipt(self, sequence: int, position: Position) -> None:
         assert self.unanswered[0].command.send.sequence_id == sequence, "receipts out of order"
@@ -157,6 +172,8 @@ class World:
         self.reads: deque[Read] = deque()
         self.stores: deque[Store] = deque()
         self.timers: deque[Timer] = deque()
+        self.computes: deque[Compute] = deque()
+        self.opened = 0
         self.store: dict[str, bytes] = {}
         self.loads = 0
         self.numbers = self.rng.random() < 0.5
@@ -170,6 +187,7 @@ class World:
 
     def start(self) -> None:
         """From what the disk holds."""
+        self.openings = Openings(self.outbox)
         recovered = RecoveredTopic()
         for entry in self.disk:
             ledger = recovered.ledgers.setdefault(entry.ledger, Ledger(entry.ledger, entry.broker_time))
@@ -219,6 +237,7 @@ class World:
             cluster="a",
             withdrawals=topic.withdrawals,
             withdraw=topic.withdraw,
+            openings=self.openings,
         )
         for client in self.clients:
             client.lose()
@@ -252,6 +271,8 @@ class World:
                 self.stores.append(effect)
             elif isinstance(effect, Timer):
                 self.timers.append(effect)
+            elif isinstance(effect, Compute):
+                self.computes.append(effect)
             elif isinstance(effect, Send):
                 self.receipts(self.clients[effect.connection], effect.buffers)
 
@@ -287,6 +308,13 @@ class World:
         if self.timers:
             timer = self.timers.popleft()
             timer.then(self.outbox.now_ms)
+
+    def compute(self) -> None:
+        assert len(self.computes) <= 1, "more than one is opened at a time"
+        if self.computes:
+            effect = self.computes.popleft()
+            self.opened += 1
+            effect.then(effect.work())
 
     def answer_read(self) -> None:
         if self.reads:
@@ -330,7 +358,7 @@ class World:
         self.flying.clear()
         for _ in range(self.rng.randint(0, len(self.stores))):
             self.apply()
-        for waiting in (self.reads, self.timers, self.stores):
+        for waiting in (self.reads, self.timers, self.stores, self.computes):
             waiting.clear()
         self.outbox.drain()
         self.start()
@@ -357,6 +385,7 @@ class World:
         assert self.topic.idempotency is not None
         self.topic.validate()
         self.topic.idempotency.validate()
+        self.openings.validate()
         seen: dict[str, int] = {}
         for entry in self.disk:
             for key in keys_of(entry.data):
@@ -379,6 +408,7 @@ class World:
             (5, lambda: self.rng.choice(self.clients).connect()),
             (1, self.link),
             (3, self.answer_read),
+            (4, self.compute),
             (2, self.save),
             (5, self.apply),
             (3, self.tick),
@@ -392,7 +422,7 @@ class World:
             for client in self.clients:
                 self.step(client.connect)
                 self.step(client.read)
-            for action in (self.answer_read, self.land, self.apply, self.tick):
+            for action in (self.answer_read, self.compute, self.land, self.apply, self.tick):
                 self.step(action)
             if not any(client.unanswered for client in self.clients):
                 break
@@ -413,17 +443,29 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency_saving, "SAVE_BLOCKS_MAX", 1)
 
 
+@pytest.fixture(autouse=True)
+def _large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that half of the batches are opened off the event loop."""
+    monkeypatch.setattr(idempotency_keys, "OPEN_MESSAGES_MAX", 2)
+
+
 def test_one_message_a_key() -> None:
+    opened = 0
     for seed in range(SEEDS):
+        world = World(seed)
         try:
-            World(seed).run(150)
+            world.run(150)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+        opened += world.opened
+    assert opened > SEEDS, "batches are opened off the event loop"
 
 
-@pytest.mark.parametrize("broken", ["keys stay", "no replay", "no wait", "saves what is in flight"])
+@pytest.mark.parametrize("broken", ["keys stay", "no replay", "no wait", "saves what is in flight", "overtaking"])
 def test_the_check_can_fail(broken: str) -> None:
-    """Keys that stay after a failed append; keys that a start forgets; answers that do not wait for what is in flight."""
+    """Keys that stay after a failed append; keys that a start forgets; answers that do not wait for what is in flight; messages
+    that do not wait for a batch before them.
+    """
     for seed in range(400):
         try:
             World(seed, broken=broken).run(150)

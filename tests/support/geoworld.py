@@ -160,6 +160,7 @@ class Node:
         self.boots = 0
         self.hold_stores = False
         self.hold_log = False
+        self.hold_computes = False
         self.start()
 
     @property
@@ -173,6 +174,7 @@ class Node:
         self.clients: dict[int, Client] = {}
         self.notes: list[Note] = []
         self.stores: deque[Store] = deque()
+        self.computes: deque[Compute] = deque()
         self.reads: deque[Callable[[], None]] = deque()
         self._events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._running = False
@@ -266,7 +268,10 @@ class Node:
             case Note():
                 self.notes.append(effect)
             case Compute():
-                self.run(effect.then, effect.work())
+                if self.hold_computes:
+                    self.computes.append(effect)
+                else:
+                    self.run(effect.then, effect.work())
             case Read():
                 self.reads.append(lambda: self._read(effect))
             case _:

@@ -33,6 +33,7 @@ from magnetar.broker.machines import Machines
 from magnetar.broker.measuring import Connections, PublishLatency
 from magnetar.broker.metasync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
+from magnetar.broker.opening import Openings
 from magnetar.broker.producers import Producer
 from magnetar.broker.proofs import Proofs
 from magnetar.broker.records import (
@@ -166,6 +167,7 @@ class Broker:
         self.cache = cache
         self.sessions: dict[int, Session] = {}
         self.client_bytes = ClientBytes(config)
+        self.openings = Openings(outbox)
         self.damage = Damage(self)
         self.connections = Connections()
         self.publish_latency = PublishLatency()
@@ -667,6 +669,7 @@ class Broker:
         self.nonpersistent.validate()
         self.watches.validate()
         self.client_bytes.validate(self.sessions)
+        self.openings.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"
 
 

@@ -118,7 +118,8 @@ class Timer(NamedTuple):
 class Compute(NamedTuple):
     """Run `work` where it holds nobody up, then `then(what it returned)` on the machine's own thread.
 
-    For what takes the processor for long by design (password hashes). `work` is pure and catches its own errors.
+    For what takes the processor for long by design (password hashes), or because a client made it so (large batches).
+    `work` is pure and catches its own errors.
     """
 
     work: Callable[[], Any]

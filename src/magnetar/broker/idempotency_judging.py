@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.broker.idempotency_block import KEPT
-from magnetar.broker.idempotency_keys import KeyProperty, Message, Opened, open_entry, smaller
+from magnetar.broker.idempotency_keys import (
+    OPEN_BYTES_MAX,
+    Found,
+    KeyProperty,
+    Message,
+    Opened,
+    open_entry,
+    smaller,
+)
 from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import Inspected
@@ -105,7 +113,12 @@ def _all_new(
 
 
 def judge(
-    table: "KeyTable", pending: Mapping[bytes, int], name: KeyProperty, seen: Inspected, now_ms: int
+    table: "KeyTable",
+    pending: Mapping[bytes, int],
+    name: KeyProperty,
+    seen: Inspected,
+    now_ms: int,
+    found: Found | None = None,
 ) -> Keyed | None:
     """Look an entry's keys up.
 
@@ -115,6 +128,7 @@ def judge(
         name: the property.
         seen: the entry.
         now_ms: the broker's clock.
+        found: what was found in it off the event loop; None: it is opened here, which does not take long (`takes_long`).
 
     Returns:
         None: it has no key, and is stored as it is.
@@ -122,7 +136,12 @@ def judge(
     Raises:
         BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
     """
-    opened = open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end)
+    if found is None:
+        opened = open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end, OPEN_BYTES_MAX)
+    elif found.error is not None:
+        raise found.error
+    else:
+        opened = found.opened
     if opened is None:
         return None
     new = _all_new(table, pending, opened, now_ms)

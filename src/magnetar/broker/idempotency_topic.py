@@ -14,7 +14,8 @@ second one.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.deduplicating import READ_BYTES, READ_ENTRIES, Status
@@ -22,11 +23,18 @@ from magnetar.broker.effects import Note, Outbox, Read, Timer
 from magnetar.broker.idempotency_block import PART_SHIFT, pack
 from magnetar.broker.idempotency_conflicts import Conflicts
 from magnetar.broker.idempotency_judging import NEW, Counters, Keyed, judge, numbered, place, stats_of
-from magnetar.broker.idempotency_keys import ENTRY_HEADER_BYTES, KeyProperty, open_stored
+from magnetar.broker.idempotency_keys import (
+    ENTRY_HEADER_BYTES,
+    Found,
+    KeyProperty,
+    find_stored,
+    stored_takes_long,
+)
 from magnetar.broker.idempotency_saving import Saving
 from magnetar.broker.idempotency_snapshot import VERSION, Record, Stored, before, load_block
+from magnetar.broker.opening import Openings
 from magnetar.broker.withdrawals import Loser, Withdrawals
-from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
@@ -75,6 +83,7 @@ class TopicIdempotency:
         cluster: this one.
         withdrawals: of the topic.
         withdraw: withdraws messages that are in the log, from all subscriptions; how many of them one may have been given.
+        openings: what opens large batches off the event loop.
         secret: of the fingerprints of keys, where stored ones do not bring theirs.
     """
 
@@ -90,11 +99,13 @@ class TopicIdempotency:
         cluster: str,
         withdrawals: Withdrawals,
         withdraw: Callable[[list[Loser]], tuple[int, int]],
+        openings: Openings,
         secret: bytes = b"",
     ) -> None:
         self.status = Status.RECOVERING
         self.topic = topic
         self.policy = policy
+        self._openings = openings
         self._secret = secret
         self._property = KeyProperty(policy.property, secret)
         self.table = _table(policy.window_seconds * 1000, policy.keys_max)
@@ -205,18 +216,42 @@ class TopicIdempotency:
             if error or not entries:
                 self._failed(error or f"nothing could be read at {start}")
                 return
-            for entry in entries:
-                if entry.broker_time > since_ms:
-                    self._remember(entry)
-                    self.table.expire(entry.broker_time, EXPIRED_PER_ENTRY)
-            self._durable = self.table.tail
-            losers, self._losers = self._losers, []
-            if losers:
-                self._withdraw(losers)
             self._counters.replayed += len(entries)
-            self._replay(entries[-1].position, since_ms)
+            self._walk(iter(entries), entries[-1].position, since_ms)
 
         self._outbox.put(Read(self.topic, start, READ_ENTRIES, READ_BYTES, taken))
+
+    def _walk(self, entries: Iterator[StoredEntry], last: Position, since_ms: int) -> None:
+        """Push the keys of entries that were read, the last one at `last`. A large batch is opened off the event loop."""
+        for entry in entries:
+            if entry.broker_time <= since_ms:
+                continue
+            if stored_takes_long(entry):
+                self._walked()
+                found = partial(self._found, entry, entries, last, since_ms)
+                self._openings.open(self.topic, partial(find_stored, self._property, entry), found)
+                return
+            self._remember_again(entry)
+        self._walked()
+        self._replay(last, since_ms)
+
+    def _found(
+        self, entry: StoredEntry, entries: Iterator[StoredEntry], last: Position, since_ms: int, found: Found
+    ) -> None:
+        if self.status is Status.RECOVERING:
+            self._remember_again(entry, found)
+            self._walk(entries, last, since_ms)
+
+    def _remember_again(self, entry: StoredEntry, found: Found | None = None) -> None:
+        self._remember(entry, found)
+        self.table.expire(entry.broker_time, EXPIRED_PER_ENTRY)
+
+    def _walked(self) -> None:
+        """What was pushed so far is in the log."""
+        self._durable = self.table.tail
+        losers, self._losers = self._losers, []
+        if losers:
+            self._withdraw(losers)
 
     def _recovered(self) -> None:
         self.status = Status.ENABLED
@@ -316,8 +351,17 @@ class TopicIdempotency:
             self._count_repeated(1)
         return looked_up
 
-    def judge(self, seen: Inspected) -> Keyed | None:
+    @property
+    def name(self) -> KeyProperty:
+        """The property, with the secret of the fingerprints."""
+        return self._property
+
+    def judge(self, seen: Inspected, found: Found | None = None) -> Keyed | None:
         """Look an entry's keys up; nothing is remembered yet.
+
+        Args:
+            seen: the entry.
+            found: what was found in it off the event loop, with `name`; None: it does not take long.
 
         Returns:
             None: it has no key, and is stored as it is.
@@ -325,7 +369,7 @@ class TopicIdempotency:
         Raises:
             BrokerError: NOT_ALLOWED: see `idempotency_keys.open_entry`.
         """
-        keyed = judge(self.table, self.pending, self._property, seen, self._outbox.day_ms)
+        keyed = judge(self.table, self.pending, self._property, seen, self._outbox.day_ms, found)
         if keyed is not None and keyed.repeated:
             self._count_repeated(keyed.repeated)
         return keyed
@@ -403,13 +447,15 @@ class TopicIdempotency:
             assert not self._flying, f"{self.topic}: entries were staged while a failure was not told"
             self.table.truncate(self._durable)
 
-    def _remember(self, entry: StoredEntry) -> None:
-        """Push an entry's keys; what loses because of them waits in `_losers`."""
+    def _remember(self, entry: StoredEntry, found: Found | None = None) -> None:
+        """Push an entry's keys, found off the event loop if `found` is there; what loses because of them waits in `_losers`."""
         if entry.flags & _MARKER:
             return
-        try:
-            opened = open_stored(self._property, entry)
-        except (BrokerError, ProtocolError) as error:
+        if found is None:
+            found = find_stored(self._property, entry)
+        opened = found.opened
+        if found.error is not None:
+            error = found.error
             self._counters.unreadable += 1
             if entry.origin not in self._told:
                 self._told.add(entry.origin)

@@ -89,6 +89,7 @@ class Idempotencies:
             cluster=broker.cluster,
             withdrawals=topic.withdrawals,
             withdraw=topic.withdraw,
+            openings=broker.openings,
             secret=self._secret(topic),
         )
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.

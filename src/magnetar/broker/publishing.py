@@ -3,6 +3,7 @@
     frames -> inspect -> (idempotency keys: look up) -> (deduplication: judge) -> entries -> one append
                  |         | known: a receipt behind       | duplicate: a receipt behind those of what came before
                  | refused | all that is staged            | unknown: an error; the producer has to come back and send again
+                 |         | large batch: it and all behind it wait until it is opened (`broker.opening`)
                  v
                SEND_ERROR, behind the receipts of what came before: clients look for it at the oldest message they have pending
 
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.deduplication import Verdict
 from magnetar.broker.effects import Note
 from magnetar.broker.idempotency_judging import NEW, WHOLE_MASK, Keyed
-from magnetar.broker.idempotency_keys import SPECIAL, KeyRefused
+from magnetar.broker.idempotency_keys import SPECIAL, Found, KeyRefused, takes_long
 from magnetar.broker.idempotency_topic import TopicIdempotency
+from magnetar.broker.opening import Elsewhere
 from magnetar.broker.producers import Producer
 from magnetar.broker.topic import MessageNotAllowed, Topic
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.storage.entries import NewEntry
+from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
+_BATCH: Final = int(EntryFlags.BATCH)
 _FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
 """Clients that fail one message that is not allowed, and go on with the next."""
 
@@ -104,17 +107,25 @@ class Publishing:
         self._receipts: list[tuple[int, int]] = []
         self._size = 0
 
-    def take(self, frames: list[Frame], message_bytes_max: int) -> None:
-        """Handle the frames in order, up to the first that ends the producer.
+    def take(self, frames: list[Frame], message_bytes_max: int, found: Found | None = None) -> Elsewhere | None:
+        """Handle the frames in order, up to the first that ends the producer, or has to be opened off the event loop.
+
+        Args:
+            frames: SENDs.
+            message_bytes_max: so large an entry may be.
+            found: what was found in the first frame's batch; None: it was not opened yet.
+
+        Returns:
+            What is left, to be brought again when its first batch is opened; None: nothing.
 
         Raises:
             ProtocolError: the connection has to end.
         """
         try:
             if self._idempotency is not None:
-                self._take_keyed(self._idempotency, frames, message_bytes_max)
-            else:
-                self._take(frames, message_bytes_max)
+                return self._take_keyed(self._idempotency, frames, message_bytes_max, found)
+            self._take(frames, message_bytes_max)
+            return None
         except ProtocolError:
             # What came before is sound, and is expected in the log: its numbers and keys are taken.
             self._append()
@@ -151,10 +162,14 @@ class Publishing:
             return Verdict.NEW
         return deduplication.judge(self._producer.name, numbers, seen.flags, seen.metadata)
 
-    def _take_keyed(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> None:
+    def _take_keyed(
+        self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int, found: Found | None
+    ) -> Elsewhere | None:
         """The same with idempotency keys, which are looked up for all frames at once."""
         if not self._keys_known(frames[0].command.send) or self._take_new(idempotency, frames, message_bytes_max):
-            return
+            return None
+        if found is not None and found.name is not idempotency.name:
+            found = None  # keys were switched off and on meanwhile
         keys, numbers, distinct = idempotency.look_up([frame.payload for frame in frames])
         judged = self._deduplication is not None
         taken, pending = idempotency.taken, idempotency.pending
@@ -167,7 +182,11 @@ class Publishing:
                 check_transaction(send)
                 self._topic.check_entry(seen, len(frame.payload))
                 if key is None or seen.flags & SPECIAL:
-                    keyed = idempotency.judge(seen)
+                    opened = found if frame is frames[0] else None
+                    size = len(seen.payload) - seen.metadata_end
+                    if seen.flags & _BATCH and opened is None and takes_long(seen.count, seen.metadata, size):
+                        return self._elsewhere(idempotency, frames, frame, seen)
+                    keyed = idempotency.judge(seen, opened)
                     known = keyed.first if keyed is not None and not keyed.count else NEW
                 elif distinct and number == NEW:
                     known = NEW
@@ -176,15 +195,15 @@ class Publishing:
                 verdict = self._judge(seen) if judged and known == NEW else Verdict.NEW
             except BrokerError as error:
                 if not self._refused(send, error):
-                    return
+                    return None
                 continue
             if known != NEW:
                 if not self._known(send, known):
-                    return
+                    return None
                 continue
             if verdict:
                 if not self._repeated(send, verdict):
-                    return
+                    return None
                 continue
             data, count = seen.payload, seen.count
             if keyed is not None:
@@ -200,6 +219,16 @@ class Publishing:
             self._receipts.append((send.sequence_id, send.highest_sequence_id))
             self._size += len(frame.payload)
         self._append()
+        return None
+
+    def _elsewhere(
+        self, idempotency: TopicIdempotency, frames: list[Frame], first: Frame, seen: Inspected
+    ) -> Elsewhere | None:
+        """A batch is too large to be opened here: what came before it goes, and it waits with what came behind it."""
+        if not self._append():
+            return None
+        at = next(number for number, frame in enumerate(frames) if frame is first)
+        return Elsewhere(frames[at:], idempotency.name, seen)
 
     def _take_new(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> bool:
         """The same for what comes most: single messages of which each has a new key; false, and nothing done, for others."""

@@ -9,6 +9,8 @@ from magnetar.broker.authorizing import Operation
 from magnetar.broker.clientbytes import Handles, Opening
 from magnetar.broker.deduplicating import Status
 from magnetar.broker.deduplication import NOTHING
+from magnetar.broker.idempotency_keys import Found
+from magnetar.broker.opening import Elsewhere, InOrder
 from magnetar.broker.producers import AccessMode, Producer, same_place
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.session_names import topic_name
@@ -49,6 +51,7 @@ class SessionProducers(SessionPart):
         self._recently_closed: dict[int, None] = {}
         """Ids of closed producers, on topics of either kind, whose late SENDs are ignored instead of ending the connection."""
         self._throttled_bytes = 0
+        self._in_order = InOrder(self._broker.openings, session.number)
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
         """Command type -> what answers it. SEND is not among them: it comes in runs, to `publish`."""
@@ -370,12 +373,32 @@ class SessionProducers(SessionPart):
 
     def _publish(self, producer: Producer, frames: list[Frame]) -> None:
         topic = self.topics.get(producer.producer_id)
-        if topic is not None and not producer.closed:
-            publishing = Publishing(self._session, producer, topic)
-            publishing.take(frames, self._broker.config.message_bytes_max)
+        if topic is None or producer.closed:
+            return
+        if topic.idempotency is None and not self._in_order:
+            Publishing(self._session, producer, topic).take(frames, self._broker.config.message_bytes_max)
+        else:
+            self._in_order.publish(self, producer, frames)
+
+    def take(self, producer: Producer, frames: list[Frame], found: Found | None) -> Elsewhere | None:
+        """Publish SENDs up to one whose batch has to be opened elsewhere; `found` is of the first, when it was opened there."""
+        topic = self.topics.get(producer.producer_id)
+        if topic is None or producer.closed:
+            return None
+        publishing = Publishing(self._session, producer, topic)
+        try:
+            return publishing.take(frames, self._broker.config.message_bytes_max, found)
+        except ProtocolError as error:
+            if found is None:
+                raise
+            # It waited: there is no caller to end the connection.
+            self._broker.broke_protocol(self._session.number, error)
+            return None
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer) of this connection wait for a publish rate: too many stop the socket."""
+        """So many bytes more (or fewer) of this connection wait here, for a publish rate or until a batch is opened: too many
+        stop the socket.
+        """
         self._throttled_bytes += size
         if self._throttled_bytes > THROTTLED_BYTES_MAX:
             self._session.hold(True, "rate")
@@ -397,6 +420,7 @@ class SessionProducers(SessionPart):
             return
         if topic.publish_throttle is not None:
             topic.publish_throttle.forget(producer)
+        self._in_order.forget(producer)
         topic.used_ms = self._broker.outbox.now_ms
         self.closed(producer_id)
         if topic.deduplication is not None and producer.numbers is not None:
@@ -431,11 +455,14 @@ class SessionProducers(SessionPart):
             if self.open.get(producer.producer_id) is producer:
                 self.drop(producer.producer_id)
 
+        def published() -> None:
+            self._in_order.when_published(producer, lambda: topic.when_answered(closed))
+
         topic = self.topics[producer.producer_id]
         if topic.publish_throttle is not None and topic.publish_throttle.waits(producer):
-            topic.publish_throttle.when_published(producer, lambda: topic.when_answered(closed))
+            topic.publish_throttle.when_published(producer, published)
         else:
-            topic.when_answered(closed)
+            published()
 
     def evict(self, producer: Producer) -> None:
         """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
