@@ -84,6 +84,7 @@ class Node:
     """One cluster's broker as far as links see it, with a disk."""
 
     terminated = False
+    idempotency = None
 
     def __init__(self, world: "World", cluster: str) -> None:
         self.world, self.cluster = world, cluster

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from magnetar.broker.deduplication import span
 from magnetar.broker.idempotency_block import FINGERPRINT_BYTES
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
 from magnetar.wire.metadata import Inspected, build, parse_metadata, split
 from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.varint import varint
@@ -235,8 +235,8 @@ def takes_long(count: int, metadata: MessageMetadata, payload_bytes: int) -> boo
     return max(says, payload_bytes) > OPEN_BYTES_MAX
 
 
-def stored_takes_long(entry: StoredEntry) -> bool:
-    """The same of an entry that is in the log."""
+def stored_takes_long(entry: StoredEntry | NewEntry) -> bool:
+    """The same of an entry that is in the log, or comes over a link."""
     if entry.flags & (_BATCH | _MARKER) != _BATCH:
         return False
     try:
@@ -339,7 +339,7 @@ def find(name: KeyProperty, seen: Inspected) -> Found:
         return Found(name, None, error)
 
 
-def find_stored(name: KeyProperty, entry: StoredEntry) -> Found:
+def find_stored(name: KeyProperty, entry: StoredEntry | NewEntry) -> Found:
     """`open_stored` for `effects.Compute`."""
     try:
         return Found(name, open_stored(name, entry), None)
@@ -347,7 +347,7 @@ def find_stored(name: KeyProperty, entry: StoredEntry) -> Found:
         return Found(name, None, error)
 
 
-def open_stored(name: KeyProperty, entry: StoredEntry) -> Opened | None:
+def open_stored(name: KeyProperty, entry: StoredEntry | NewEntry) -> Opened | None:
     """The same of an entry that is in the log."""
     end = split(entry.data)
     if not entry.flags & SPECIAL:

@@ -128,6 +128,7 @@ class TopicIdempotency:
         self.taken: list[int] = []
         self._announced: tuple[list[bytes], list[int]] = ([], [])
         """Instead of these two: the keys of an append of which each entry brings one."""
+        self._ahead: Found | None = None
         self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
         """What is staged and not confirmed, with the number behind its last key, and what it drives out."""
         self._durable = 0
@@ -386,6 +387,28 @@ class TopicIdempotency:
         self.pending |= {key: about | part << PART_SHIFT for key, part in keys}
         self.taken.append(len(keys))
 
+    def long_at(self, entries: Sequence[NewEntry], found: Found | None) -> int:
+        """Which of some entries of a link is the first whose batch has to be opened off the event loop; their number if none has.
+
+        While the log is read, keys of what links bring are not looked for: that comes when it is in the log.
+
+        Args:
+            entries: in order.
+            found: what was found in the first one; None: nothing yet.
+        """
+        if self.status is not Status.ENABLED:
+            return len(entries)
+        known = found is not None and found.name is self._property
+        return next((at for at in range(known, len(entries)) if stored_takes_long(entries[at])), len(entries))
+
+    def open_ahead(self, entry: NewEntry, then: Callable[[Found], None]) -> None:
+        """Open an entry of a link off the event loop, in its turn."""
+        self._openings.open(self.topic, partial(find_stored, self._property, entry), then)
+
+    def known_ahead(self, found: Found | None) -> None:
+        """What was found in the first entry of the append that comes now; None: it is over."""
+        self._ahead = found
+
     def give_back(self) -> None:
         """What was announced will not be staged."""
         self.pending.clear()
@@ -400,9 +423,13 @@ class TopicIdempotency:
             if brought or self.taken:
                 self._enter(append)
             else:
+                found, self._ahead = self._ahead, None
+                if found is not None and found.name is not self._property:
+                    found = None
                 for entry in append.entries:
                     if entry.flags & _REPLICATED:
-                        self._remember(entry)
+                        self._remember(entry, found)
+                        found = None
                 losers, self._losers = self._losers, []
             self.table.expire(self._outbox.day_ms, EXPIRED_PER_STEP + brought)
             self._count()

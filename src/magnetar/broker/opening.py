@@ -41,7 +41,8 @@ class Job:
 class Openings:
     """What a broker opens off its event loop: one at a time, and who asks for it takes turns.
 
-    There is at most one job of each producer and of each topic, so that their number has the limits of those.
+    There is at most one job of each producer, of each request of a link or a restore that waits, and of each topic that reads
+    its log at a start, so that their number has the limits of those.
 
     Args:
         outbox: the broker's.

@@ -11,17 +11,28 @@ not compare anything. It begins at the boot time, so that two starts never share
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.broker.effects import Outbox
+from magnetar.broker.idempotency_keys import Found
 from magnetar.core.errors import BrokerError, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName, check_cluster
 from magnetar.geo import chain
 from magnetar.geo.handshakes import DestinationHost, DestinationTopic, Handshakes
 from magnetar.geo.identity import SILENCE_MS, Standing
-from magnetar.geo.incoming import Obstacle, Stamp, Unknown, check_lists, markers_before, prepare, wanted
+from magnetar.geo.incoming import (
+    Ahead,
+    Obstacle,
+    Stamp,
+    Unknown,
+    append_ahead,
+    check_lists,
+    markers_before,
+    prepare,
+    wanted,
+)
 from magnetar.geo.reading import place
 from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, NewEntry
@@ -63,6 +74,7 @@ class _Coming:
     ask: Ask
     whole: bool = True
     duplicates: int | None = None
+    ahead: Ahead = field(default_factory=Ahead)
 
 
 class LinkDestination(Handshakes):
@@ -192,9 +204,13 @@ class LinkDestination(Handshakes):
                 entries, obstacle = markers_before(
                     entries, obstacle, f"{request.topic} was terminated in {self.cluster}"
                 )
+            entries, long = coming.ahead.split(topic.idempotency, entries)
             stored = self._store(topic, coming, entries, response) if entries else True
             if not stored:
                 coming.reply(response)
+                return
+            if long is not None:
+                self._open_ahead(topic, coming, long)
                 return
             if isinstance(obstacle, Unknown):
                 if self._has_to_wait(coming, obstacle, response):
@@ -208,6 +224,23 @@ class LinkDestination(Handshakes):
             return
         key = (request.topic, request.source)
         self._waiting.setdefault(key, []).append(_Waiting(coming.connection, end, response, coming.reply))
+
+    def _open_ahead(self, topic: DestinationTopic, coming: _Coming, entry: NewEntry) -> None:
+        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and what is behind it queues."""
+        assert topic.idempotency is not None
+        go_on = self.schemas.hold(
+            coming.connection,
+            coming.translation,
+            len(coming.payload),
+            lambda: self._judge_late(coming),
+            whole=coming.whole,
+        )
+
+        def opened(found: Found) -> None:
+            coming.ahead.found, coming.ahead.at = found, entry.source
+            go_on()
+
+        topic.idempotency.open_ahead(entry, opened)
 
     def _has_to_wait(self, coming: _Coming, unknown: Unknown, response: pb.CommandGeoAppendResponse) -> bool:
         """An entry's schema version means nothing here: park the request, unless that was of no use just now."""
@@ -301,7 +334,7 @@ class LinkDestination(Handshakes):
                 self._persisted(name, source, topic.log.watermark(source))
 
         try:
-            topic.append(entries, outcome, durable=True, marker=topic.terminated)
+            append_ahead(topic, coming.ahead, entries, outcome, marker=topic.terminated)
         except BrokerError as error:
             _unblock(response)
             response.retry, response.reason = True, error.message

@@ -4,10 +4,11 @@ The counter is raised whenever a watermark may have gone *back*; as long as it s
 anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from magnetar.broker.effects import Outbox
+from magnetar.broker.idempotency_keys import Found
 from magnetar.core.errors import NameNotValid, ProtocolError
 from magnetar.core.ids import LEDGER_MAX, NONE, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
@@ -24,10 +25,34 @@ _COUNTER_SHIFT: Final = 20
 WatermarksReply = Callable[[pb.CommandGeoWatermarksResponse], None]
 
 
+class KeysAhead(Protocol):
+    """A topic's idempotency keys (`broker.idempotency_topic.TopicIdempotency`): what links bring is searched for them, too."""
+
+    def long_at(self, entries: Sequence[NewEntry], found: Found | None) -> int:
+        """Which of some entries is the first that takes too long to be opened on the event loop; their number if none is.
+
+        `found`: what was found in the first one off the loop; None: nothing yet.
+        """
+        ...
+
+    def open_ahead(self, entry: NewEntry, then: Callable[[Found], None]) -> None:
+        """Open an entry off the event loop, in its turn."""
+        ...
+
+    def known_ahead(self, found: Found | None) -> None:
+        """What was found in the first entry of the append that comes now; None: it is over."""
+        ...
+
+
 class DestinationTopic(Protocol):
     """A topic here (`broker.topic.Topic`)."""
 
     log: TopicLog
+
+    @property
+    def idempotency(self) -> KeysAhead | None:
+        """Its idempotency keys; None: it has none."""
+        ...
 
     @property
     def terminated(self) -> bool:

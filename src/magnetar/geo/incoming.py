@@ -10,17 +10,19 @@ Anything that only a broken or hostile peer sends (lists that do not fit, positi
 came from elsewhere, a count that is not its own) ends the connection instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from magnetar.broker.idempotency_keys import Found
 from magnetar.core.errors import BrokerError, ProtocolError
-from magnetar.core.ids import LEDGER_MAX, Position
+from magnetar.core.ids import LEDGER_MAX, NONE, Position
+from magnetar.geo.handshakes import DestinationTopic, KeysAhead
 from magnetar.geo.reading import place
 from magnetar.geo.schemas import AHEAD_MAX, WANTED_MAX, Translation
-from magnetar.storage.entries import EntryFlags, NewEntry
+from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import INDEX_MAX
 from magnetar.wire.limits import LINK_METADATA_FIELDS_MAX
@@ -101,6 +103,54 @@ class Obstacle(NamedTuple):
     reason: str
     position: Position
     conflict: pb.GeoSchemaConflict | None = None
+
+
+class Ahead:
+    """What was found off the event loop in one entry of a request.
+
+    Attributes:
+        found: None: nothing.
+        at: the entry's position at its source.
+    """
+
+    __slots__ = ("at", "found")
+
+    def __init__(self) -> None:
+        self.found: Found | None = None
+        self.at = NONE
+
+    def split(self, keys: KeysAhead | None, entries: list[NewEntry]) -> tuple[list[NewEntry], NewEntry | None]:
+        """The entries that can be stored now, and the one behind them that has to be opened elsewhere first."""
+        if keys is None or not entries:
+            return entries, None
+        if entries[0].source != self.at:
+            self.found = None  # somebody else has brought that entry meanwhile
+        at = keys.long_at(entries, self.found)
+        return entries[:at], entries[at] if at < len(entries) else None
+
+
+def append_ahead(
+    topic: DestinationTopic,
+    ahead: Ahead,
+    entries: list[NewEntry],
+    outcome: Callable[[Append, str], None],
+    *,
+    marker: bool = False,
+) -> None:
+    """Append entries, the first of which may have been opened before.
+
+    Raises:
+        BrokerError: it cannot be now.
+    """
+    found, ahead.found = ahead.found, None
+    keys = topic.idempotency if found is not None else None
+    if keys is not None:
+        keys.known_ahead(found)
+    try:
+        topic.append(entries, outcome, durable=True, marker=marker)
+    finally:
+        if keys is not None:
+            keys.known_ahead(None)
 
 
 class Unknown(NamedTuple):

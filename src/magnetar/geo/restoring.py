@@ -24,12 +24,23 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from magnetar.broker.effects import Outbox
+from magnetar.broker.idempotency_keys import Found
 from magnetar.core.errors import BrokerError, NameNotValid, ProtocolError
 from magnetar.core.ids import Identity, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.geo.destination import PENDING_BYTES_MAX, THROTTLE_MS, DestinationHost, DestinationTopic
 from magnetar.geo.holdings import Run, Runs, covers, holdings, merged
-from magnetar.geo.incoming import REPLICATED_FROM, Obstacle, Unknown, check_room, refused, translated, wanted
+from magnetar.geo.incoming import (
+    REPLICATED_FROM,
+    Ahead,
+    Obstacle,
+    Unknown,
+    append_ahead,
+    check_room,
+    refused,
+    translated,
+    wanted,
+)
 from magnetar.geo.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -88,6 +99,7 @@ class _Coming:
     ask: Ask
     whole: bool
     again: bool = False
+    ahead: Ahead = field(default_factory=Ahead)
 
 
 @dataclass(slots=True)
@@ -287,8 +299,13 @@ class Restorer:
             entries, unknown = [], None
             response.blocked = "terminated"
             response.reason = f"{request.topic} was terminated in {self.cluster}: nothing may come behind its end"
-        if entries and not self._store(topic, state, request, entries, response):
+        entries, long = coming.ahead.split(topic.idempotency, entries)
+        if entries and not self._store(topic, state, coming, entries):
             reply(response)
+            return
+        if long is not None:
+            coming.again = True
+            self._open_ahead(topic, coming, long)
             return
         if unknown is not None and not coming.translation.trouble:
             coming.again = True
@@ -388,19 +405,33 @@ class Restorer:
 
     # ----------------------------------------------------------------------------------------------------------- storing
 
+    def _open_ahead(self, topic: DestinationTopic, coming: _Coming, entry: NewEntry) -> None:
+        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and what is behind it queues."""
+        assert topic.idempotency is not None
+        size = len(coming.payload)
+        go_on = self.schemas.hold(
+            coming.connection, coming.translation, size, lambda: self._entries_late(coming), whole=coming.whole
+        )
+
+        def opened(found: Found) -> None:
+            coming.ahead.found, coming.ahead.at = found, entry.source
+            go_on()
+
+        topic.idempotency.open_ahead(entry, opened)
+
     def _store(
         self,
         topic: DestinationTopic,
         state: _Topic,
-        request: pb.CommandGeoRestore,
+        coming: _Coming,
         entries: list[NewEntry],
-        response: pb.CommandGeoRestoreResponse,
     ) -> bool:
+        response = coming.response
         size = sum(len(entry.data) for entry in entries)
         count = sum(entry.count for entry in entries)
         number = state.number + 1
         keys = [(entry.incarnation, entry.first_index) for entry in entries]
-        name = request.topic
+        name = coming.request.topic
 
         def outcome(_append: Append, error: str) -> None:
             self.pending_bytes -= size
@@ -416,7 +447,7 @@ class Restorer:
             self._answer(name, state)
 
         try:
-            topic.append(entries, outcome, durable=True)
+            append_ahead(topic, coming.ahead, entries, outcome)
         except BrokerError as error:
             response.ClearField("blocked")
             response.retry, response.reason = True, error.message

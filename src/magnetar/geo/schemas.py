@@ -270,6 +270,21 @@ class SchemaDesk:
         wanted_here.versions.extend(sorted(wanted))
         ask(wanted_here)
 
+    def hold(
+        self, connection: int, translation: Translation, size: int, again: Callable[[], None], *, whole: bool = True
+    ) -> Callable[[], None]:
+        """A request waits for something else than schemas, and what comes behind it queues.
+
+        Returns:
+            To be called once, when it can go on.
+        """
+        self._next_ticket += 1
+        parked = _Parked(connection, translation, size, again, whole, self._next_ticket, left=1)
+        self._tickets[parked.ticket] = parked
+        self._queues.setdefault(translation.key, deque()).appendleft(parked)
+        self._count(size, whole)
+        return lambda: self._one_done(parked)
+
     def brought(self, connection: int, command: pb.CommandGeoSchemasBrought) -> None:
         """GEO_SCHEMAS_BROUGHT. What nobody waits for any more is passed over."""
         parked = self._tickets.get(command.ticket)

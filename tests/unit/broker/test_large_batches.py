@@ -262,3 +262,108 @@ def test_a_start_opens_large_batches_elsewhere_too() -> None:
     assert it.open()
     assert receipts(client) == [0, 1, 2]
     assert it.stored == stored, "all of them are known"
+
+
+class Pair(Cluster):
+    """Clusters a and b; what is to be opened in b waits."""
+
+    def __init__(self) -> None:
+        self.world = World("ab")
+        self._requests = 100
+        policy = IdempotencyPolicy(property="k", window_seconds=3600)
+        for node in self.world.nodes.values():
+            namespace = NamespaceName("public", "default")
+            node.apply(node.broker.resources.change_policies(namespace, replication_clusters=["a", "b"]))
+            node.apply(node.broker.resources.set_idempotency(namespace, policy))
+            node.create()
+        self.world.settle()
+        self.node = self.world["a"]
+        client = self.client()
+        self.send(client, 1, single("before"))
+        self.send(client, 2, batch("a", "b", "c"))
+        self.send(client, 3, single("behind"))
+        self.send(client, 4, batch("d", "e", "f"))
+        assert receipts(client) == [1, 2, 3, 4]
+        self.node = self.world["b"]
+        self.node.hold_computes = True
+        self.world.settle()
+
+
+def test_what_a_link_brings_is_opened_elsewhere_too() -> None:
+    it = Pair()
+    assert it.node.topic.messages_in == 1, "what is before the large batch"
+    assert it.open()
+    it.world.settle()
+    assert it.node.topic.messages_in == 5, "the batch, and what is before the next one"
+    assert it.open()
+    it.world.settle()
+    assert it.node.topic.messages_in == 8
+    assert not it.node.computes
+    client = it.client()
+    it.send(client, 1, single("b"))
+    it.send(client, 2, single("f"))
+    assert receipts(client) == [1, 2]
+    assert it.node.topic.messages_in == 8, "what the link brought is known here"
+
+
+def test_a_link_that_breaks_while_its_batch_is_opened() -> None:
+    it = Pair()
+    it.node.run(it.node.broker.links.destination.disconnected, 1)
+    assert it.node.broker.links.destination.schemas.parked_bytes == 0
+    assert it.open()
+    assert it.node.topic.messages_in == 1
+    it.world.settle()
+    for _ in range(3):
+        it.open()
+        it.world.settle()
+    assert it.node.topic.messages_in == 8
+
+
+def restored(keys: str, *, sequence: int) -> bytes:
+    """A large batch of an earlier life of a, as a peer has it."""
+    data = batch(*keys, sequence=sequence)
+    metadata = parse_metadata(data)
+    metadata.replicated_from = "a"
+    return build(metadata, data[split(data) :])
+
+
+def restore(it: Cluster, peer: str, batches: list[bytes]) -> list[pb.CommandGeoRestoreResponse]:
+    """Bring batches of three messages; the answers that come."""
+    count = len(batches)
+    request = pb.CommandGeoRestore(
+        request_id=1, topic=TOPIC, cluster="a", peer=peer, incarnation=3, ledgers=[3] * count, entries=range(count),
+        first_indexes=range(0, 3 * count, 3), counts=[3] * count, sizes=map(len, batches),
+    )  # fmt: skip
+    answers: list[pb.CommandGeoRestoreResponse] = []
+    machine = it.node.broker.links.restores.machine
+    it.node.run(lambda: machine.restore(1, request, b"".join(batches), answers.append, lambda _wanted: None))
+    it.world.work()
+    return answers
+
+
+def test_what_a_restore_brings_is_opened_elsewhere_too() -> None:
+    it = Cluster()
+    answers = restore(it, "b", [restored("abc", sequence=0)])
+    assert answers == []
+    assert it.open()
+    assert [(one.stored, one.duplicates, one.reason) for one in answers] == [(3, 0, "")]
+    client = it.client()
+    it.send(client, 1, single("c"))
+    assert receipts(client) == [1]
+    assert it.node.topic.messages_in == 3
+
+
+def test_what_was_found_in_a_batch_counts_for_no_other() -> None:
+    """Of two peers that restore at once, one brings what the other one was about to store."""
+    it = Cluster()
+    first, second = restored("abc", sequence=0), restored("def", sequence=3)
+    c = restore(it, "c", [first])
+    b = restore(it, "b", [first, second])
+    while it.open():
+        pass
+    assert [one.stored for one in (*c, *b)] == [3, 3]
+    client = it.client()
+    for sequence, key in enumerate("abcdef"):
+        it.send(client, sequence, single(key))
+    assert receipts(client) == list(range(6))
+    assert it.node.topic.messages_in == 6

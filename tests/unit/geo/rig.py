@@ -43,6 +43,7 @@ class RigTopic:
     disk: dict[Position, StoredEntry] = field(default_factory=dict)
     fenced: bool = False
     terminated: bool = False
+    idempotency: None = None
 
     def append(
         self,
