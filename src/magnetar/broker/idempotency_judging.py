@@ -153,9 +153,9 @@ def judge(
     for message in opened.messages:
         key = message[0]
         if key is not None:
-            number = numbered(table, pending, key, now_ms)
-            if number >= 0 or key in keys:
-                first = number if first < 0 else first
+            if key in pending or key in keys or table.find(key, now_ms) >= 0:
+                # The number is looked for once: of what is pending, that is a walk over it.
+                first = numbered(table, pending, key, now_ms) if first < 0 else first
                 continue
             if opened.complete:
                 keys[key] = place(seen.flags, len(kept))

@@ -2,6 +2,7 @@
 
 import random
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from magnetar.broker import idempotency_table
 from magnetar.broker.idempotency_block import BLOCK_SHIFT, fingerprint
+from magnetar.broker.idempotency_judging import judge
 from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, KeyProperty, open_entry, smaller
 from magnetar.broker.idempotency_snapshot import (
     VERSION,
@@ -285,3 +287,23 @@ def test_a_batch_that_swells() -> None:
     bomb = zlib.compress(bytes(BATCH_BYTES_MAX + 10))
     with pytest.raises(BrokerError, match=f"over {BATCH_BYTES_MAX} bytes"):
         opened(entry(bomb, num_messages_in_batch=1, compression=2))
+
+
+def test_a_batch_that_is_pending_already_is_judged_in_one_look() -> None:
+    """A place among what is pending is found by walking over it: once, not for each of thousands of messages."""
+
+    class Pending(dict[bytes, int]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[bytes]:
+            self.walks += 1
+            return super().__iter__()
+
+    keys = [f"k{number}" for number in range(500)]
+    data = entry(batch([*keys]), num_messages_in_batch=500)
+    table = KeyTable(window_ms=1000, keys_max=1000)
+    pending = Pending({fingerprint(key.encode()): 0 for key in ["other", *keys]})
+    keyed = judge(table, pending, KeyProperty("k"), inspect(data, message_bytes_max=5 << 20), 1)
+    assert keyed is not None
+    assert (keyed.count, keyed.repeated, keyed.first) == (0, 500, table.tail + 1)
+    assert pending.walks <= 1
